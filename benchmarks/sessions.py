@@ -183,27 +183,27 @@ class _Ours:
 
     def work(self) -> None:
         now = timestamps.now()
-        claims = self._worker.say(lambda i, o: messages.claim(o, messages.pick(i, o, now, first=False), "worker"))
+        claims = self._worker.say(lambda folds: messages.claim(folds, messages.pick(folds, now, first=False), "worker"))
         ids, batch = list(claims[0]["messages"]), claims[0]["batch"]
         answer = events.outgoing(
             id=events.reply_id(self._worker.id, batch, 0), content="This is the answer.", in_reply_to=ids[-1]
         )
         self._worker.say(
-            lambda i, o: [
-                *deliveries.send(i, o, [answer]),
-                *messages.finish(i, o, ids, instance="worker", state="completed"),
+            lambda folds: [
+                *deliveries.send(folds, [answer]),
+                *messages.finish(folds, ids, instance="worker", state="completed"),
             ]
         )
 
     def deliver(self, deliver: Callable[[str], str]) -> int:
-        now, outbound = timestamps.now(), self._host.outbound()
-        due = deliveries.due_out(self._host.inbound(), outbound, now)
+        now = timestamps.now()
+        due = deliveries.due_out(self._host.folds(), now)
         for message in due:
             id = deliver(message.event["content"])
             self._host.tell(partial(deliveries.after_attempt, message=message, now=now, platform_id=id))
-        outbound, inbound = self._host.outbound(), self._host.inbound()
-        messages.next_due(inbound, outbound, now)  # As at each of its looks: it forgets what is done.
-        if messages.is_bulky(inbound, outbound):
+        folds = self._host.folds()
+        messages.next_due(folds, now)  # As at each of its looks: it forgets what is done.
+        if messages.is_bulky(folds):
             self._host.compact(now)
         return len(due)
 

@@ -5,16 +5,12 @@ What must stay true: as for `Inbound`. What is final stays final, whatever comes
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from capsule import timestamps
 from capsule.sessions.events import Event
-from capsule.sessions.inbound import KEPT, apply, taking, windowed
-
-if TYPE_CHECKING:
-    from capsule.sessions.inbound import Inbound
+from capsule.sessions.inbound import Fold
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +47,7 @@ class OutMessage:
         return cls(event, id, seq, kind, str(get("inReplyTo", "")), due, str(get("target", "")))
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(NamedTuple):
     """The last word of a worker about a message.
 
     Attributes:
@@ -72,8 +67,7 @@ class Ack:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
+class Tool(NamedTuple):
     """The tool that the agent uses now. Attributes: its name, and its limit in seconds (0: none)."""
 
     name: str
@@ -81,7 +75,7 @@ class Tool:
 
 
 @dataclass
-class Outbound:
+class Outbound(Fold):
     """What the events of an outbound file say.
 
     Attributes:
@@ -108,48 +102,6 @@ class Outbound:
     highest: int = 0
     others: list[Event] = field(default_factory=list)
     seen: set[str] = field(default_factory=set, repr=False)
-
-    def apply(self, event: Event) -> None:
-        """Take an event in. Cost: some microseconds."""
-        apply(self, event, _APPLY)
-
-    def undelivered(self, inbound: Inbound) -> Iterator[OutMessage]:
-        """The messages that are neither delivered nor given up, oldest first. Forgets the others."""
-        for id in [*self.open, *(inbound.again.keys() - self.open.keys() & self.messages.keys())]:
-            message = self.messages[id]
-            is_settled = id in inbound.delivered or id in inbound.undeliverable
-            is_settled |= 0 < message.seq <= inbound.settled and id not in inbound.again
-            if is_settled or inbound.ended.get(id) == "cancelled":
-                self.open.pop(id, None)
-            else:
-                yield message
-
-    def compacted(self, inbound: Inbound, now: str) -> list[Event]:
-        """The events that a compacted file has. Cost: proportional to the file.
-
-        Args:
-            inbound: The fold of the other file, read after this one: an ack leaves if its message left there.
-            now: The time.
-        """
-        kept = {message.id: message for message in self.undelivered(inbound)}
-        said = self.said | {id: message.in_reply_to for id, message in self.messages.items() if id not in kept}
-        live = [id for id, answered in said.items() if answered in inbound.messages]
-        snapshot = {
-            "role": "system",
-            "content": "",
-            "event": "compacted",
-            "timestamp": now,
-            "seq": self.highest,
-            "said": windowed(said, live),
-            "acks": {
-                id: [ack.state, ack.tries, ack.instance, ack.at, ack.batch, ack.error]
-                for id, ack in self.acks.items()
-                if id in inbound.messages
-            },
-            "tool": [self.tool.name, self.tool.limit_s] if self.tool else None,
-            "state": self.state,
-        }
-        return [snapshot, *(message.event for message in kept.values()), *self.others[-KEPT:]]
 
     def _take_message(self, event: Event) -> None:
         message = OutMessage.of(event)
@@ -195,6 +147,3 @@ class Outbound:
             self._put(id, Ack(*ack))
         self.tool = Tool(*event["tool"]) if event.get("tool") else None
         self.state = {provider: dict(kept) for provider, kept in event["state"].items()}
-
-
-_APPLY = taking(Outbound)

@@ -3,13 +3,14 @@
 What must stay true: what a side decides, it decides under the mutex of its own file, with both files read as they are
 then; and all that one decision gives is one durable append. A power cut may leave the first events of an append that it
 interrupted, and not the later ones: so an answer stands before the end of the message that it answers. What the events
-mean stands in `inbound.py`, `outbound.py` and `rules/`.
+mean stands in `inbound.py`, `outbound.py`, `folds.py` and `rules/`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 from capsule import timestamps
@@ -22,10 +23,12 @@ from capsule.format.canonical import order_message
 from capsule.format.new import new_capsule
 from capsule.ids import check_id, new_message_id
 from capsule.sessions.events import Event
+from capsule.sessions.folds import Folds
 from capsule.sessions.inbound import Inbound
 from capsule.sessions.outbound import Outbound
 
-Edit = Callable[[Inbound, Outbound], list[Event]]
+#: What a side writes, given what both files say.
+Edit = Callable[[Folds], list[Event]]
 Box = Literal["inbox", "outbox"]
 #: What the heartbeat of a session is noted for.
 KIND = "sessions"
@@ -44,10 +47,9 @@ class _File(Generic[F]):
         self._place: Any = None
         self.fold = new(id)
 
-    def look(self) -> F:
-        """The fold, up to date."""
+    def look(self) -> None:
+        """Bring the fold up to date."""
         self._take(self._engine.follow(self.kind, self.id, self._place))
-        return self.fold
 
     def _take(self, news: News) -> None:
         self._place = None  # Until all is taken in: else it is begun anew.
@@ -99,16 +101,18 @@ class Session:
                 engine.create(kind, new_capsule(id, title, timestamps.now()))
         return cls(engine, id)
 
-    def inbound(self) -> Inbound:
-        """What the host wrote, up to date; to be read until the next call. Whoever needs both reads the outbound first.
+    def folds(self) -> Folds:
+        """What both sides wrote, up to date; to be read until the next call.
 
-        Raises NotFound, InvalidDocument. Cost: a look if nothing changed, else reading the new events.
+        Raises NotFound, InvalidDocument. Cost: two looks if nothing changed, else reading the new events.
         """
-        return self._in.look()
+        self._out.look()  # First, as an ack leaves its file after its message.
+        self._in.look()
+        return self._folds
 
-    def outbound(self) -> Outbound:
-        """What the worker wrote; as `inbound`."""
-        return self._out.look()
+    @property
+    def _folds(self) -> Folds:
+        return Folds(self._in.fold, self._out.fold)
 
     def tell(self, edit: Edit) -> list[Event]:
         """Write to the inbound, as the host.
@@ -137,7 +141,7 @@ class Session:
                 transaction.ensure_durable()
                 return made
             now = timestamps.now(transaction.time)
-            made[:] = [_complete(event, now) for event in edit(self._in.fold, self._out.fold)]
+            made[:] = [_complete(event, now) for event in edit(self._folds)]
             if made:
                 encoded = [codec.encode_entry(event) for event in made]
                 stamp = timestamps.later_than(transaction.newest)
@@ -155,15 +159,15 @@ class Session:
 
         Raises as `tell`. Cost: proportional to the files, of which each is bounded.
         """
-        for mine, other in ((self._in, self._out), (self._out, self._in)):
 
-            def act(transaction: Transaction, mine: _File[Any] = mine, other: _File[Any] = other) -> None:
-                events = [_complete(event, now) for event in mine.fold.compacted(other.fold, now)]
-                if len(events) < transaction.count:
-                    stamp = timestamps.later_than(transaction.newest)
-                    transaction.replace(transaction.document() | {"updatedAt": stamp, "history": events})
+        def act(compacted: Callable[[Folds, str], list[Event]], transaction: Transaction) -> None:
+            events = [_complete(event, now) for event in compacted(self._folds, now)]
+            if len(events) < transaction.count:
+                stamp = timestamps.later_than(transaction.newest)
+                transaction.replace(transaction.document() | {"updatedAt": stamp, "history": events})
 
-            mine.write(other, act)
+        self._in.write(self._out, partial(act, Folds.compacted_inbound))
+        self._out.write(self._in, partial(act, Folds.compacted_outbound))
 
     def beat(self) -> None:
         """Note that the worker is at work. Any thread may. Cost: writing a byte, not durably."""

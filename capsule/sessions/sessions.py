@@ -17,6 +17,7 @@ from capsule.engines.interface import INBOUND, OUTBOUND
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.format.head import camel
 from capsule.sessions import events
+from capsule.sessions.folds import FINAL
 from capsule.sessions.registry import UNSERVED, AgentGroup, Registry, SessionRow, State, Wiring
 from capsule.sessions.rules import destinations, messages, schedules
 from capsule.sessions.session import Edit, Session
@@ -24,8 +25,7 @@ from capsule.sessions.why import Files, Step, way
 
 if TYPE_CHECKING:
     from capsule.sessions.adapters.webhook import Webhooks
-    from capsule.sessions.inbound import Inbound
-    from capsule.sessions.outbound import Outbound
+    from capsule.sessions.folds import Folds
     from capsule.store.store import Store
 
 #: The channel of the conversations of the store.
@@ -92,16 +92,16 @@ class Sessions:
         """
         row = self._row(session)
         opened, now = Session(self._engine, row.id), timestamps.now()
-        outbound, inbound = opened.outbound(), opened.inbound()
-        scheduled = schedules.live(inbound, outbound).items()
+        folds = opened.folds()
+        scheduled = schedules.live(folds).items()
         return {camel(name): value for name, value in asdict(row).items()} | {
-            "messages": dict(Counter(messages.status(inbound, outbound, id) for id in inbound.messages)),
-            "undelivered": len(list(outbound.undelivered(inbound))),
-            "nextAt": messages.next_due(inbound, outbound, now) or "",
-            "paused": sorted(inbound.paused),
+            "messages": dict(Counter(folds.status(id) for id in folds.inbound.messages)),
+            "undelivered": len(list(folds.undelivered())),
+            "nextAt": messages.next_due(folds, now) or "",
+            "paused": sorted(folds.inbound.paused),
             "series": {id: {name: row.event.get(name) for name in _OF_A_SERIES} for id, row in scheduled},
-            "destinations": inbound.destinations,
-            "state": outbound.state,
+            "destinations": folds.inbound.destinations,
+            "state": folds.outbound.state,
         }
 
     def why(self, message: str) -> Sequence[Step]:
@@ -164,10 +164,10 @@ class Sessions:
     ) -> str:
         row = self._row(session)
         opened = Session(self._engine, row.id)
-        outbound, inbound = opened.outbound(), opened.inbound()
-        if series is not None and series not in schedules.live(inbound, outbound):
+        folds = opened.folds()
+        if series is not None and series not in schedules.live(folds):
             raise NotFound(f"session {row.id} has no series {series[:80]!r}", id=series)
-        opened.tell(lambda inbound, outbound: [event])
+        opened.tell(lambda folds: [event])
         if series is None:
             self._set(row, status)
         return row.id
@@ -184,7 +184,7 @@ class Sessions:
         Raises NotFound. InvalidInput: it is answered, cancelled, delivered, or being answered. Cost: as `why`.
         """
         now = timestamps.now()
-        return self._each(message, lambda inbound, outbound: messages.retried(inbound, outbound, [message], now))
+        return self._each(message, lambda folds: messages.retried(folds, [message], now))
 
     def cancel(self, id: str) -> Sequence[str]:
         """Cancel a message that is not answered, or not delivered, or close a session, with all that waits in it.
@@ -198,17 +198,17 @@ class Sessions:
         Raises NotFound. InvalidInput: the message is answered, failed or cancelled. Cost: as `why`.
         """
 
-        def one(inbound: Inbound, outbound: Outbound) -> Events:
-            if id in outbound.messages:
-                state = "" if messages.is_undelivered(inbound, outbound, id) else "delivered or cancelled"
+        def one(folds: Folds) -> Events:
+            if id in folds.outbound.messages:
+                state = "" if messages.is_undelivered(folds, id) else "delivered or cancelled"
             else:
-                state = messages.status(inbound, outbound, id)
-            if state in {*messages.FINAL, "delivered or cancelled"}:
-                raise InvalidInput(f"message {id} in session {inbound.session} is {state}", id=id)
+                state = folds.status(id)
+            if state in {*FINAL, "delivered or cancelled"}:
+                raise InvalidInput(f"message {id} in session {folds.session} is {state}", id=id)
             return [events.cancelled(messages=[id])]
 
-        def all_of_it(inbound: Inbound, outbound: Outbound) -> Events:
-            waiting = [message.id for message in inbound.unfinished(outbound)]
+        def all_of_it(folds: Folds) -> Events:
+            waiting = [message.id for message in folds.unfinished()]
             return [events.cancelled(messages=waiting)] if waiting else []
 
         if id not in self.registry.read().sessions:
@@ -223,7 +223,7 @@ class Sessions:
         for row in self.list():
             opened = Session(self._engine, row.id)
             try:
-                if message in opened.outbound().messages or message in opened.inbound().messages:
+                if any(message in fold.messages for fold in opened.folds()):
                     opened.tell(rule)
                     done.append(row.id)
             except (InvalidInput, NotFound) as error:

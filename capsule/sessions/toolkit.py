@@ -28,8 +28,7 @@ from capsule.sessions.session import Session
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
     from capsule.sessions.events import Action, Event
-    from capsule.sessions.inbound import Inbound
-    from capsule.sessions.outbound import Outbound
+    from capsule.sessions.folds import Folds
     from capsule.store.store import Store
 
 _OFTEN = ("cron", "timeZone", "catchUp")
@@ -103,7 +102,7 @@ class Toolkit:
 
     def add_reaction(self, message: str, emoji: str) -> Said:
         """React to a message of the session, in or out. Raises NotFound."""
-        is_in = message in self._session.inbound().messages
+        is_in = message in self._session.folds().inbound.messages
         where = {"in_reply_to": message} if is_in else self._where(message)
         return self._say(kind="reaction", emoji=emoji, target=message, **where)
 
@@ -130,7 +129,7 @@ class Toolkit:
         ends = _mine(session, question).get("expiresAt")
         if ends is None:
             raise NotFound(f"message {question} is no question", id=question)
-        for message in reversed(session.inbound().messages.values()):
+        for message in reversed(session.folds().inbound.messages.values()):
             if message.event.get("question") == question and "value" in message.event:
                 return message.event
         if timestamps.now() > ends:
@@ -154,26 +153,26 @@ class Toolkit:
     def scheduled(self) -> list[dict[str, Any]]:
         """The tasks of the session that are not over: `series`, `prompt`, `next`, `paused` and when they recur."""
         session = self._session
-        outbound, inbound = session.outbound(), session.inbound()
+        folds = session.folds()
         return [
-            {"series": id, "prompt": row.event["content"], "next": row.due, "paused": id in inbound.paused}
+            {"series": id, "prompt": row.event["content"], "next": row.due, "paused": id in folds.inbound.paused}
             | {name: value for name, value in (row.event.get("recurrence") or {}).items() if name in _OFTEN}
-            for id, row in schedules.live(inbound, outbound).items()
+            for id, row in schedules.live(folds).items()
         ]
 
     def kept(self) -> dict[str, Any]:
         """What this session keeps for its later runs, by key; another provider keeps its own."""
-        return dict(self._session.outbound().state.get(self._provider, {}))
+        return dict(self._session.folds().outbound.state.get(self._provider, {}))
 
     def keep(self, key: str, value: str = "") -> None:
         """Keep a text under a key for later runs; empty: nothing any more. Raises InvalidInput: that is too much."""
         if value and sum(len(f"{name}{text}".encode()) for name, text in {**self.kept(), key: value}.items()) > MOST:
             raise InvalidInput(f"a session keeps at most {MOST} bytes")
-        self._session.say(lambda inbound, outbound: [state(key=key, value=value or None, provider=self._provider)])
+        self._session.say(lambda folds: [state(key=key, value=value or None, provider=self._provider)])
 
     def clear(self) -> None:
         """Keep nothing any more, also not what the command goes on with."""
-        self._session.say(lambda inbound, outbound: [cleared(provider=self._provider)])
+        self._session.say(lambda folds: [cleared(provider=self._provider)])
 
     @property
     def _provider(self) -> str:
@@ -188,17 +187,17 @@ class Toolkit:
         fields = {"in_reply_to": self._message or None, "number": number, "task": task} | fields
         session = self._session
 
-        def say(inbound: Inbound, outbound: Outbound) -> list[Event]:
-            answered = inbound.messages.get(self._message)
+        def say(folds: Folds) -> list[Event]:
+            answered = folds.inbound.messages.get(self._message)
             hops = 1 + (answered.event.get("hops", 0) if answered else 0)
-            said = send(inbound, outbound, [outgoing(id=id, content=content, hops=hops, **fields)])
+            said = send(folds, [outgoing(id=id, content=content, hops=hops, **fields)])
             if said and task:
-                schedules.act(inbound, outbound, task, id, timestamps.now())  # The host does it: here it is checked.
+                schedules.act(folds, task, id, timestamps.now())  # The host does it: here it is checked.
             return said
 
         if session.say(say):
             return Said(id)
-        before = session.outbound().messages.get(id)
+        before = session.folds().outbound.messages.get(id)
         words = (before.event.get(name) for name in ("content", "prompt", "emoji", "action")) if before else ()
         return Said(id, str(next(filter(None, words), "")))
 
@@ -228,7 +227,7 @@ def _unlinked(path: str, flags: int) -> int:
 
 
 def _mine(session: Session, id: str) -> Event:
-    message = session.outbound().messages.get(id)
+    message = session.folds().outbound.messages.get(id)
     if message is None:
         raise NotFound(f"you sent no message {id[:80]!r} in this session, or it is long done", id=id)
     return message.event

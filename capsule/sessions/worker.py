@@ -30,8 +30,8 @@ from capsule.sessions.session import Session
 
 if TYPE_CHECKING:
     from capsule.sessions.events import AckState, Event
-    from capsule.sessions.inbound import Inbound, InMessage
-    from capsule.sessions.outbound import Outbound
+    from capsule.sessions.folds import Folds
+    from capsule.sessions.inbound import InMessage
     from capsule.store.store import Store
 
 #: The key of the state under which the command keeps what it goes on with.
@@ -174,10 +174,10 @@ class Worker:
         try:
             with self._engine.hold(f"worker-{id}", 0):
                 session = self._sessions.setdefault(id, Session(self._engine, id))
-                session.say(lambda inbound, outbound: drop(outbound, self._instance))
+                session.say(lambda folds: drop(folds, self._instance))
                 worked = not stop.is_set() and self._claim_and_answer(session, first=first)
-                outbound, inbound = session.outbound(), session.inbound()
-                self._looks[id] = next_due(inbound, outbound, timestamps.now(), first=False)
+                folds = session.folds()
+                self._looks[id] = next_due(folds, timestamps.now(), first=False)
         except CapsuleError as error:
             if self._session and not isinstance(error, StoreBusy):
                 raise
@@ -191,18 +191,18 @@ class Worker:
         picked: list[InMessage] = []
         limit = [tool(name="command", limit_s=self._limit_s)] if self._limit_s > SILENT_S else []
 
-        def take(inbound: Inbound, outbound: Outbound) -> list[Event]:
-            picked[:] = pick(inbound, outbound, timestamps.now(), first=first)
-            claimed = claim(outbound, picked, self._instance)
+        def take(folds: Folds) -> list[Event]:
+            picked[:] = pick(folds, timestamps.now(), first=first)
+            claimed = claim(folds, picked, self._instance)
             return claimed + limit if claimed else []
 
         claimed = session.say(take)
         if not claimed:
             return False
         ids, batch = [message.id for message in picked], claimed[0]["batch"]
-        inbound, provider = session.inbound(), self._provider(session.id)
-        kept = session.outbound().state.get(provider, {}).get(CONTINUATION)
-        events, names = [message.event for message in picked], sorted(inbound.destinations)
+        folds, provider = session.folds(), self._provider(session.id)
+        kept = folds.outbound.state.get(provider, {}).get(CONTINUATION)
+        events, names = [message.event for message in picked], sorted(folds.inbound.destinations)
         try:
             session.beat()
             self._log("claimed", session=session.id, messages=ids)
@@ -220,12 +220,12 @@ class Worker:
         handed = None if ended.handed is None else ended.handed.strip()
         keeps = handed is not None and handed != (kept or "")
 
-        def end(inbound: Inbound, outbound: Outbound) -> list[Event]:
-            acks = finish(inbound, outbound, ids, instance=self._instance, state=outcome, error=ended.reason)
+        def end(folds: Folds) -> list[Event]:
+            acks = finish(folds, ids, instance=self._instance, state=outcome, error=ended.reason)
             if not acks:  # It was cancelled meanwhile, or given to another worker.
                 return []
             resumes = [state(key=CONTINUATION, value=handed or None, provider=provider)] if keeps else []
-            return [*send(inbound, outbound, said), *acks, *resumes, *([tool()] if limit else [])]
+            return [*send(folds, said), *acks, *resumes, *([tool()] if limit else [])]
 
         is_told = bool(session.say(end))
         self._log(

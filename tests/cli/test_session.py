@@ -85,11 +85,13 @@ def session(capsule: Any) -> Any:
         for id in ("m-failed", "m-waits"):
             said = [events.incoming(id=id, content="Build!", sender="bot", route=route)]
             said.append(events.routed(message=id, agent="helper", outcome="wake", reason="a pattern"))
-            session.tell(lambda inbound, outbound, said=said: [said[1], *receive(inbound, outbound, said[:1])])
+            session.tell(lambda folds, said=said: [said[1], *receive(folds, said[:1])])
             if id == "m-failed":
                 now = timestamps.now()
-                session.say(lambda i, o, now=now: claim(o, pick(i, o, now, first=True), "w"))
-                session.say(lambda i, o, id=id: finish(i, o, [id], instance="w", state="failed", error="exit code 65"))
+                session.say(lambda folds, now=now: claim(folds, pick(folds, now, first=True), "w"))
+                session.say(
+                    lambda folds, id=id: finish(folds, [id], instance="w", state="failed", error="exit code 65")
+                )
         yield session
 
 
@@ -134,7 +136,7 @@ def test_a_series_is_shown_paused_and_ended(capsule: Any, session: Any) -> None:
     nightly = events.incoming(
         id="n1", content="Report.", kind="task", series="nightly", recurrence={"cron": "0 3 * * *"}
     )
-    session.tell(lambda inbound, outbound: receive(inbound, outbound, [nightly]))
+    session.tell(lambda folds: receive(folds, [nightly]))
     series = capsule.json("session", "show", session.id)["series"]
     assert (series["nightly"]["id"], series["nightly"]["content"]) == ("n1", "Report.")
     capsule("session", "pause", session.id, "--series", "nightly")

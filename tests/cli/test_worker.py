@@ -14,7 +14,7 @@ import pytest
 from capsule import Store, timestamps
 from capsule.sessions.events import Route, incoming, reply_id
 from capsule.sessions.registry import AgentGroup, Registry, SessionRow
-from capsule.sessions.rules.messages import receive, release, status
+from capsule.sessions.rules.messages import receive, release
 from capsule.sessions.session import Session
 from tests.cli.conftest import Program
 
@@ -34,13 +34,13 @@ def owner(capsule: Program) -> Iterator[Store]:
 def session(owner: Store) -> Session:
     session = Session.create(owner.engine, "s1", "bot")
     asked = incoming(id="m1", content="Hello", route=Route("conversations", "direct_anna_bot"))
-    session.tell(lambda inbound, outbound: receive(inbound, outbound, [asked]))
+    session.tell(lambda folds: receive(folds, [asked]))
     return session
 
 
 def became(session: Session) -> str:
-    outbound, inbound = session.outbound(), session.inbound()
-    return status(inbound, outbound, "m1")
+    folds = session.folds()
+    return folds.status("m1")
 
 
 def told(worker: subprocess.Popen[bytes], step: str) -> dict[str, Any]:
@@ -61,13 +61,13 @@ def test_a_worker_that_is_killed_leaves_its_message_to_the_next_one_which_answer
     worker.wait()
     assert became(session) == "processing"
     late = timestamps.from_ms(0)  # A retry is due at once.
-    session.tell(lambda inbound, outbound: release(inbound, outbound, late, is_alive=owner.engine.is_alive))
+    session.tell(lambda folds: release(folds, late, is_alive=owner.engine.is_alive))
     assert became(session) == "pending"
     done = capsule.start("worker", "--agent", "bot", "--session", "s1")
     assert told(done, "completed")["messages"] == ["m1"]
     done.send_signal(signal.SIGTERM)
     assert done.wait() == 0
-    (answer,) = session.outbound().messages.values()
+    (answer,) = session.folds().outbound.messages.values()
     assert (answer.id, answer.event["content"]) == (reply_id("s1", "m1", 0), "done")
 
 
@@ -81,7 +81,7 @@ def test_sigterm_returns_what_runs_and_a_message_wakes_a_worker_that_waits(capsu
     worker = capsule.start("worker", "--agent", "bot", "--", *ANSWERS)
     for id in ("m2", "m3"):
         more = incoming(id=id, content="More", route=Route("conversations", "direct_anna_bot"))
-        session.tell(lambda inbound, outbound, more=more: receive(inbound, outbound, [more]))  # type: ignore[misc]
+        session.tell(lambda folds, more=more: receive(folds, [more]))  # type: ignore[misc]
         assert told(worker, "completed")["messages"] == [id]
 
 

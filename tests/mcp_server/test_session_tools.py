@@ -53,9 +53,9 @@ def store() -> Iterator[Store]:
     with Store.in_memory() as store:
         session = Session.create(store.engine, "s1", "bot")
         asked = incoming(id="m1", content="Hello", sender="anna", route=HOME)
-        session.tell(lambda inbound, outbound: receive(inbound, outbound, [asked]))
+        session.tell(lambda folds: receive(folds, [asked]))
         team = {"team": {"channel": "conversations", "place": "team"}}
-        session.tell(lambda inbound, outbound: [destinations(destinations=team)])
+        session.tell(lambda folds: [destinations(destinations=team)])
         yield store
 
 
@@ -112,14 +112,14 @@ async def test_a_question_waits_for_its_answer(store: Store, era: str) -> None:
 
             tasks.start_soon(ask)
             await anyio.sleep(0)
-            session.tell(lambda inbound, outbound: receive(inbound, outbound, [said]))
+            session.tell(lambda folds: receive(folds, [said]))
     assert text(answers[0]) == 'anna chose "y".'
     assert data(answers[0]) == {"question": asked, "value": "y", "from": "anna"}
     async with working(store, era) as client:
         again = await client.call_tool("ask_question", {"text": "Ship it?", "options": OPTIONS})
     assert data(again) == {"question": asked, "earlier": "Ship?"}
     assert text(again).endswith("or with question to wait on.")
-    assert len(session.outbound().messages) == 1
+    assert len(session.folds().outbound.messages) == 1
 
 
 async def test_a_task_is_made_and_listed(store: Store, era: str) -> None:
@@ -128,7 +128,7 @@ async def test_a_task_is_made_and_listed(store: Store, era: str) -> None:
         task = {"prompt": "Report", "cron": "0 9 * * *", "timeZone": "Europe/Berlin"}
         assert text(await client.call_tool("schedule", {"action": "make", **task})) == f"Noted as {id}."
         now = timestamps.now()
-        session.tell(lambda inbound, outbound: schedules.tasks(inbound, outbound, now))
+        session.tell(lambda folds: schedules.tasks(folds, now))
         (found,) = data(await client.call_tool("schedule", {"action": "list"}))["found"]
         assert (found["series"], found["prompt"], found["cron"]) == (id, "Report", "0 9 * * *")
         refused = await client.call_tool("schedule", {"action": "make", "prompt": "x", "cron": "never"})
@@ -147,7 +147,7 @@ def test_the_environment_says_which_session_a_server_is_for(root: Path) -> None:
         with over_stdio(root, "--tools", "session", env=env) as client:
             sent = client.call("send_message", text="On it.")
         assert sent["message"] == reply_id("s1", "m1", 1)
-        assert [message.event["content"] for message in session.outbound().messages.values()] == ["On it."]
+        assert [message.event["content"] for message in session.folds().outbound.messages.values()] == ["On it."]
     for wrong in ({"CAPSULE_AGENT": "bot"}, {"CAPSULE_AGENT": "eve", "CAPSULE_SESSION": "s1"}):
         server = Stdio("--tools", "session", root=root, env=environment(**wrong))
         assert server.ended() != 0

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from capsule.sessions.events import AckState, Event, Route, incoming
+from capsule.sessions.folds import Folds, Status
 from capsule.sessions.inbound import Inbound
 from capsule.sessions.outbound import Outbound
 from capsule.sessions.rules import messages
@@ -29,6 +30,13 @@ class Files:
     in_events: list[Event] = field(default_factory=list)
     out_events: list[Event] = field(default_factory=list)
     count: int = 0
+
+    @property
+    def folds(self) -> Folds:
+        return Folds(self.inbound, self.outbound)
+
+    def status(self, id: str) -> Status:
+        return self.folds.status(id)
 
     def stamped(self, events: Iterable[Event]) -> list[Event]:
         stamped = []
@@ -54,25 +62,25 @@ class Files:
 
     def arrive(self, *messages: Event) -> None:
         """The host takes messages for the worker."""
-        self.tell(*receive(self.inbound, self.outbound, messages))
+        self.tell(*receive(self.folds, messages))
 
     def claim(self, instance: str = "w1", *, first: bool = False) -> list[str]:
         """The worker claims what it does next."""
-        picked = pick(self.inbound, self.outbound, self.now, first=first)
-        self.say(*claim(self.outbound, picked, instance))
+        picked = pick(self.folds, self.now, first=first)
+        self.say(*claim(self.folds, picked, instance))
         return [message.id for message in picked]
 
     def finish(self, ids: Iterable[str], state: AckState = "completed", instance: str = "w1", error: str = "") -> bool:
         """The worker ends claims. Gives whether it still had them."""
-        events = finish(self.inbound, self.outbound, ids, instance=instance, state=state, error=error)
+        events = finish(self.folds, ids, instance=instance, state=state, error=error)
         self.say(*events)
         return bool(events)
 
     def compact(self) -> None:
         """Both files are compacted, and read again."""
-        self.in_events = self.stamped(self.inbound.compacted(self.outbound, self.now))
+        self.in_events = self.stamped(self.folds.compacted_inbound(self.now))
         self.inbound = fold(Inbound("s1"), self.in_events)
-        self.out_events = self.stamped(self.outbound.compacted(self.inbound, self.now))
+        self.out_events = self.stamped(self.folds.compacted_outbound(self.now))
         self.outbound = fold(Outbound("s1"), self.out_events)
 
 

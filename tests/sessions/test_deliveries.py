@@ -21,17 +21,17 @@ def files_with(*messages: Any) -> Files:
     files = Files()
     files.arrive(chat("m1"), chat("m2", route=None))
     files.tell(destinations(destinations={"ops": OPS.written()}))
-    files.say(*send(files.inbound, files.outbound, messages))
+    files.say(*send(files.folds, messages))
     return files
 
 
 def due(files: Files) -> list[str]:
-    return [message.id for message in due_out(files.inbound, files.outbound, files.now)]
+    return [message.id for message in due_out(files.folds, files.now)]
 
 
 def deliver(files: Files, **result: Any) -> OutMessage:
-    message = due_out(files.inbound, files.outbound, files.now)[0]
-    files.tell(*after_attempt(files.inbound, files.outbound, message, files.now, **result))
+    message = due_out(files.folds, files.now)[0]
+    files.tell(*after_attempt(files.folds, message, files.now, **result))
     return message
 
 
@@ -54,30 +54,30 @@ def test_a_message_goes_to_its_destination_else_back_else_by_default(
     files = files_with(outgoing(id="o1", **fields))
     if default:
         files.tell(routing(route=default))
-    message = due_out(files.inbound, files.outbound, START)[0]
+    message = due_out(files.folds, START)[0]
     if to:
-        assert route_of(files.inbound, message) == to
+        assert route_of(files.folds, message) == to
     else:
         with pytest.raises(Refused):
-            route_of(files.inbound, message)
+            route_of(files.folds, message)
 
 
 def test_the_map_counts_when_something_is_said_and_when_it_is_delivered() -> None:
     files = files_with(outgoing(id="o1", to="ops"))
     with pytest.raises(Refused):
-        send(files.inbound, files.outbound, [outgoing(id="o2", to="press")])
+        send(files.folds, [outgoing(id="o2", to="press")])
     files.tell(destinations(destinations={"press": OPS.written()}))
     with pytest.raises(Refused):
-        route_of(files.inbound, files.outbound.messages["o1"])
-    assert send(files.inbound, files.outbound, [outgoing(id="o2", to="press")])
+        route_of(files.folds, files.outbound.messages["o1"])
+    assert send(files.folds, [outgoing(id="o2", to="press")])
 
 
 def test_an_answer_still_goes_back_after_its_message_is_done_and_the_file_was_compacted() -> None:
     files = files_with()
     files.finish(files.claim())
-    files.say(*send(files.inbound, files.outbound, [outgoing(id="o1", in_reply_to="m1")]))
+    files.say(*send(files.folds, [outgoing(id="o1", in_reply_to="m1")]))
     files.compact()
-    assert route_of(files.inbound, files.outbound.messages["o1"]) == ROUTE
+    assert route_of(files.folds, files.outbound.messages["o1"]) == ROUTE
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
@@ -89,7 +89,7 @@ def test_nothing_is_said_twice(is_compacted: bool) -> None:
     if is_compacted:
         files.compact()
         assert not files.outbound.messages
-    assert send(files.inbound, files.outbound, [said]) == []
+    assert send(files.folds, [said]) == []
     assert due(files) == []
 
 
@@ -101,9 +101,9 @@ def test_two_sessions_with_one_message_have_replies_of_their_own() -> None:
 def test_what_is_for_later_is_delivered_later() -> None:
     files = files_with(outgoing(id="o1", deliver_after="2026-11-22T14:31:00+01:00"), outgoing(id="o2"))
     assert due(files) == ["o2"]
-    assert next_delivery(files.inbound, files.outbound, START) == START
+    assert next_delivery(files.folds, START) == START
     deliver(files, platform_id="p2")
-    assert next_delivery(files.inbound, files.outbound, START) == later(START, 60)
+    assert next_delivery(files.folds, START) == later(START, 60)
     files.pass_time(60)
     assert due(files) == ["o1"]
     with pytest.raises(InvalidInput):
@@ -118,10 +118,10 @@ def test_three_attempts_and_then_the_worker_is_told(is_compacted: bool) -> None:
         assert due(files) == []
         if is_compacted:
             files.compact()
-        assert next_delivery(files.inbound, files.outbound, files.now) == later(files.now, wait)
+        assert next_delivery(files.folds, files.now) == later(files.now, wait)
         files.pass_time(wait)
     deliver(files, error="no network")
-    assert next_delivery(files.inbound, files.outbound, files.now) is None
+    assert next_delivery(files.folds, files.now) is None
     assert files.inbound.undeliverable == {"o1": "no network"}
     assert files.claim() == ["m1", reply_id("s1", "o1", "undeliverable: no network")]
 
@@ -130,19 +130,19 @@ def test_three_attempts_and_then_the_worker_is_told(is_compacted: bool) -> None:
 def test_a_person_has_it_delivered_after_all(is_compacted: bool) -> None:
     files = files_with(outgoing(id="o1"), outgoing(id="o2"))
     deliver(files, error="no network", is_final=True)
-    files.tell(*retried(files.inbound, files.outbound, ["o1"], files.now))
+    files.tell(*retried(files.folds, ["o1"], files.now))
     if is_compacted:
         files.compact()
     assert due(files) == ["o1", "o2"]
     deliver(files, error="still none", is_final=True)
     assert due(files) == ["o2"]
-    files.tell(*retried(files.inbound, files.outbound, ["o1"], files.now))
+    files.tell(*retried(files.folds, ["o1"], files.now))
     deliver(files, platform_id="p1")
     assert (due(files), files.inbound.delivered["o1"]) == (["o2"], "p1")
     with pytest.raises(InvalidInput):
-        retried(files.inbound, files.outbound, ["o1"], files.now)
+        retried(files.folds, ["o1"], files.now)
     deliver(files, error="no network")
-    files.tell(*retried(files.inbound, files.outbound, ["o2"], files.now))
+    files.tell(*retried(files.folds, ["o2"], files.now))
     assert due(files) == ["o2"], "what waits for its next attempt is due now"
 
 
@@ -172,12 +172,12 @@ def test_what_was_delivered_keeps_the_id_that_it_got() -> None:
 @pytest.mark.parametrize("result", [{"platform_id": "p1"}, {"error": "gone", "is_final": True}])
 def test_a_recurring_message_is_delivered_again_under_another_id(result: dict[str, Any]) -> None:
     files = files_with(outgoing(id="o1", recurrence={"cron": "31 13 * * *"}))
-    assert next_delivery(files.inbound, files.outbound, files.now) == later(START, 60)
+    assert next_delivery(files.folds, files.now) == later(START, 60)
     files.pass_time(60)
     ids = []
     for _ in range(3):
-        message = due_out(files.inbound, files.outbound, files.now)[0]
-        ids.append(delivery_id(files.inbound, message))
+        message = due_out(files.folds, files.now)[0]
+        ids.append(delivery_id(files.folds, message))
         deliver(files, next_at=later(files.now, 60), **result)
         assert due(files) == []
         files.compact()
@@ -186,7 +186,7 @@ def test_a_recurring_message_is_delivered_again_under_another_id(result: dict[st
     assert due(files) == ["o1"]
     files.tell(cancelled(messages=["o1"]))
     files.compact()
-    assert next_delivery(files.inbound, files.outbound, files.now) is None
+    assert next_delivery(files.folds, files.now) is None
 
 
 @pytest.mark.parametrize("recurrence", [{"cron": "no"}, {"cron": "0 9 * * *", "timeZone": "X"}, {}])
@@ -200,7 +200,7 @@ def test_what_recurs_at_no_time_is_refused_when_it_is_written(recurrence: dict[s
 def test_a_clock_that_goes_back_does_not_hold_up_an_attempt() -> None:
     files = files_with(outgoing(id="o1"))
     deliver(files, error="no network")
-    assert due_out(files.inbound, files.outbound, later(START, -3600))
+    assert due_out(files.folds, later(START, -3600))
 
 
 # What a sender is told about a message that failed.
@@ -208,20 +208,20 @@ def test_a_clock_that_goes_back_does_not_hold_up_an_attempt() -> None:
 
 def give_up(files: Files) -> None:
     files.finish(files.claim(), "failed", error="exit code 65")
-    files.tell(*release(files.inbound, files.outbound, files.now, is_alive=lambda _: True))
+    files.tell(*release(files.folds, files.now, is_alive=lambda _: True))
 
 
 def test_the_sender_of_a_message_that_failed_is_told_once() -> None:
     files = Files()
     files.arrive(chat("m1", hops=2), chat("m2"), chat("m3", trigger="accumulate"))
     give_up(files)
-    assert release(files.inbound, files.outbound, files.now, is_alive=lambda _: True) == []
+    assert release(files.folds, files.now, is_alive=lambda _: True) == []
     files.compact()
     notice = deliver(files, error="no network")
     files.compact()
     files.pass_time(5)
     assert deliver(files, platform_id="p1") == notice
-    assert (notice.in_reply_to, notice.event["hops"], route_of(files.inbound, notice)) == ("m1", 3, ROUTE)
+    assert (notice.in_reply_to, notice.event["hops"], route_of(files.folds, notice)) == ("m1", 3, ROUTE)
     assert "exit code 65" in notice.event["content"]
     files.compact()
     assert (due(files), files.inbound.messages) == ([], {})
@@ -245,7 +245,7 @@ def test_no_sender_is_told_that_a_message_failed_that_was_answered_after_all() -
     files.outbound.acks["m1"] = files.outbound.claims["m1"] = type(files.outbound.acks["m1"])(
         "processing", 5, "w1", START, "m1"
     )
-    events = release(files.inbound, files.outbound, files.now, is_alive=lambda _: False)
+    events = release(files.folds, files.now, is_alive=lambda _: False)
     files.finish(ids)
     files.tell(*events)
     assert events[0]["event"] == "failed"

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule.sessions.events import cancelled, changed, cleared, outgoing, paused, reply_id, routed, state, tool
-from capsule.sessions.inbound import KEPT, WINDOW, Inbound
+from capsule.sessions.folds import KEPT, WINDOW, Folds
+from capsule.sessions.inbound import Inbound
 from capsule.sessions.outbound import Outbound
 from capsule.sessions.rules.deliveries import after_attempt, due_out, send
-from capsule.sessions.rules.messages import later, next_due, status
+from capsule.sessions.rules.messages import later, next_due
 from tests.sessions.files import START, Files, chat, fold
 from tests.sessions.worlds import Steps, World, answers
 
@@ -26,9 +27,8 @@ def test_a_compacted_file_answers_every_question_as_before(steps: list[tuple[str
     world = World()
     for step in steps:
         world.do(*step)
-        assert answers(world.files.inbound, world.files.outbound, world.ids, world.files.now) == answers(
-            *world.whole(), world.ids, world.files.now
-        )
+        now = world.files.now
+        assert answers(world.files.folds, world.ids, now) == answers(world.whole(), world.ids, now)
 
 
 @given(Steps, st.integers(0, 1000))
@@ -50,8 +50,8 @@ def test_nothing_is_answered_twice_or_answered_and_pending_whoever_dies(steps: l
         world.check()
     world.settle()
     world.check()
-    inbound, outbound = world.whole()
-    states = {id: status(inbound, outbound, id) for id in world.ids}
+    folds = world.whole()
+    states = {id: folds.status(id) for id in world.ids}
     assert set(states.values()) <= {"completed", "failed", "cancelled"}
     assert {id for id in states if states[id] == "completed"} == set(world.answered) & set(world.ids)
 
@@ -63,10 +63,10 @@ def test_ten_thousand_messages_leave_little_behind(often: float) -> None:
         files.arrive(*(chat(f"{turn}-{at}", "Hello " * 20) for at in range(10)))
         ids = files.claim()
         answer = outgoing(id=reply_id("s1", ids[0], 0), content="Yes " * 50, in_reply_to=ids[0])
-        files.say(*send(files.inbound, files.outbound, [answer]))
+        files.say(*send(files.folds, [answer]))
         files.finish(ids)
-        for message in due_out(files.inbound, files.outbound, files.now):
-            files.tell(*after_attempt(files.inbound, files.outbound, message, files.now, platform_id=f"p{turn}"))
+        for message in due_out(files.folds, files.now):
+            files.tell(*after_attempt(files.folds, message, files.now, platform_id=f"p{turn}"))
         files.tell(routed(message=ids[0], agent="anna", outcome="wake", reason="it is a direct"))
         if rng.random() < often:
             files.compact()
@@ -77,19 +77,19 @@ def test_ten_thousand_messages_leave_little_behind(often: float) -> None:
     assert len(orjson.dumps(files.in_events)) < 300_000
     assert len(orjson.dumps(files.out_events)) < 150_000
     assert len(files.inbound.left) == len(files.inbound.delivered) == len(files.outbound.said) == WINDOW
-    assert status(files.inbound, files.outbound, "context-1899") == "cancelled"
+    assert files.status("context-1899") == "cancelled"
 
 
 def test_what_was_delivered_stays_so_while_the_other_file_still_has_it() -> None:
     files = Files()
-    files.say(*send(files.inbound, files.outbound, [outgoing(id=f"o{at}") for at in range(WINDOW + 10)]))
-    *most, last = due_out(files.inbound, files.outbound, files.now)
+    files.say(*send(files.folds, [outgoing(id=f"o{at}") for at in range(WINDOW + 10)]))
+    *most, last = due_out(files.folds, files.now)
     for message in most:
-        files.tell(*after_attempt(files.inbound, files.outbound, message, files.now, platform_id="p"))
-    files.in_events = files.stamped(files.inbound.compacted(files.outbound, files.now))
+        files.tell(*after_attempt(files.folds, message, files.now, platform_id="p"))
+    files.in_events = files.stamped(files.folds.compacted_inbound(files.now))
     assert len(files.in_events[0]["delivered"]) == WINDOW
     again = fold(Inbound("s1"), files.in_events)
-    assert due_out(again, fold(Outbound("s1"), files.out_events), files.now) == [last]
+    assert due_out(Folds(again, fold(Outbound("s1"), files.out_events)), files.now) == [last]
 
 
 def test_an_event_that_is_unknown_or_makes_no_sense_is_kept_and_passed_over() -> None:
@@ -138,9 +138,9 @@ def test_a_change_of_a_series_is_merged_into_its_live_row() -> None:
     files.compact()
     live = files.inbound.messages["d1"].event
     assert (live["content"], live["recurrence"]) == ("Full report", DAILY | {"cron": "0 8 * * *"})
-    assert next_due(files.inbound, files.outbound, START) is None
+    assert next_due(files.folds, START) is None
     files.tell(changed(series="daily", process_after=later(START, 30)), *[{"event": "resumed", "series": "daily"}])
-    assert next_due(files.inbound, files.outbound, START) == later(START, 30)
+    assert next_due(files.folds, START) == later(START, 30)
 
 
 # state

@@ -18,11 +18,10 @@ from capsule.errors import InvalidInput
 from capsule.sessions.adapters.interface import Arrived
 from capsule.sessions.command import Ended
 from capsule.sessions.events import outgoing, reply_id
+from capsule.sessions.folds import Folds
 from capsule.sessions.host.opened import Opened
 from capsule.sessions.host.router import Router
 from capsule.sessions.host.supervisor import ahead
-from capsule.sessions.inbound import Inbound
-from capsule.sessions.outbound import Outbound
 from capsule.sessions.registry import Registry, Wiring
 from capsule.sessions.rules.deliveries import send
 from capsule.sessions.rules.messages import claim, pick
@@ -70,7 +69,7 @@ def test_other_content_under_the_id_of_a_message_is_an_error_unless_its_channel_
     with nullcontext() if editable else pytest.raises(InvalidInput) as raised:
         router.receive([other, next_one])
     assert editable or (raised and raised.value.fields["id"] == "1")
-    inbound = Session(store.engine, next(iter(registry.read().sessions))).inbound()
+    inbound = Session(store.engine, next(iter(registry.read().sessions))).folds().inbound
     assert [message.event["content"] for message in inbound.messages.values()] == ["a", "c"]
     assert lines.count("refused") == 1
 
@@ -97,7 +96,7 @@ def test_an_answer_that_may_not_be_given_any_more_is_undeliverable_and_the_worke
     with hosting(store, leave) as (_, lines):
         store.messages.send("@bot hello", agent="anna", conversation=made.id)
         line = until(lambda: next((line for line in lines if line["step"] == "undeliverable"), None))
-        inbound = Session(store.engine, line["session"]).inbound()
+        inbound = Session(store.engine, line["session"]).folds().inbound
     assert list(inbound.undeliverable) == [line["message"]]
     told = [message for message in inbound.messages.values() if not message.wakes]
     assert len(told) == 1 and "was not delivered" in told[0].event["content"]
@@ -240,7 +239,7 @@ def test_a_task_of_a_worker_runs_when_it_is_due_and_its_question_is_answered_by_
             outgoing(id=reply_id(prompt.session, prompt.batch, number), in_reply_to=prompt.batch, **each)
             for number, each in enumerate([question, {"kind": "task", "task": task}], 1)
         ]
-        Session(store.engine, prompt.session).say(lambda inbound, outbound: send(inbound, outbound, words))
+        Session(store.engine, prompt.session).say(lambda folds: send(folds, words))
         return Ended(0)
 
     with hosting(store, work):
@@ -249,7 +248,9 @@ def test_a_task_of_a_worker_runs_when_it_is_due_and_its_question_is_answered_by_
         asked = store.engine.document("conversations", sent.conversation)["history"][1]
         store.messages.send("yes", agent="anna", to="bot", reply_to=asked["id"])
         session = Session(store.engine, next(iter(Registry(store.engine).read().sessions)))
-        answer = until(lambda: [each for each in session.inbound().messages.values() if each.event.get("question")])
+        answer = until(
+            lambda: [each for each in session.folds().inbound.messages.values() if each.event.get("question")]
+        )
     assert asked["content"] == "Sure?\n- Yes\n- No"
     assert [(each.kind, each.event["value"], each.event["from"]) for each in answer] == [("system", "y", "anna")]
     assert Registry(store.engine).read().questions["q"].state == "answered"
@@ -274,8 +275,8 @@ def test_a_worker_that_shows_no_life_is_killed_and_its_message_goes_to_the_next_
             self._session = Session(store.engine, session)
             self._session.say(self._claim)
 
-        def _claim(self, inbound: Inbound, outbound: Outbound) -> list[dict[str, object]]:
-            return claim(outbound, pick(inbound, outbound, timestamps.now(), first=True), self.store.instance_id)
+        def _claim(self, folds: Folds) -> list[dict[str, object]]:
+            return claim(folds, pick(folds, timestamps.now(), first=True), self.store.instance_id)
 
         def wait(self) -> int:
             self.killed.wait()

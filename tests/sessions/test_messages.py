@@ -8,7 +8,7 @@ import pytest
 
 from capsule.errors import InvalidInput, NotFound
 from capsule.sessions.events import Route, cancelled, failed, incoming, paused, resumed, retry, tool
-from capsule.sessions.inbound import KEPT
+from capsule.sessions.folds import KEPT
 from capsule.sessions.rules.messages import (
     MOST_EVENTS,
     drop,
@@ -22,7 +22,6 @@ from capsule.sessions.rules.messages import (
     release,
     retried,
     stale,
-    status,
 )
 from tests.sessions.files import START, Files, chat
 
@@ -56,9 +55,9 @@ def test_a_message_is_taken_once_and_another_content_under_its_id_is_refused(is_
     if is_compacted:
         files.compact()
         assert not files.inbound.messages
-    assert receive(files.inbound, files.outbound, [chat("m1"), chat("m2", "Bye", wiring="other")]) == []
+    assert receive(files.folds, [chat("m1"), chat("m2", "Bye", wiring="other")]) == []
     with pytest.raises(InvalidInput) as raised:
-        receive(files.inbound, files.outbound, [chat("m3"), chat("m2", "Hi")])
+        receive(files.folds, [chat("m3"), chat("m2", "Hi")])
     assert raised.value.fields["id"] == "m2"
     files.arrive(chat("m3"))
     assert files.inbound.messages["m3"].seq == 6
@@ -124,7 +123,7 @@ def test_a_worker_gets(name: str) -> None:
 def test_a_worker_that_starts_gets_what_is_for_the_start() -> None:
     files = Files()
     files.arrive(chat("m1", on_wake=True))
-    assert next_due(files.inbound, files.outbound, START, first=False) is None
+    assert next_due(files.folds, START, first=False) is None
     assert (files.claim(), files.claim(first=True)) == ([], ["m1"])
 
 
@@ -139,7 +138,7 @@ def test_nothing_is_picked_while_it_pauses(series: str | None) -> None:
     files = Files()
     files.arrive(chat("m1", series="daily"))
     files.tell(paused(series=series))
-    assert next_due(files.inbound, files.outbound, START) is None
+    assert next_due(files.folds, START) is None
     assert files.claim() == []
     files.tell(resumed(series=series))
     assert files.claim() == ["m1"]
@@ -153,8 +152,8 @@ def test_the_next_time_is_that_of_the_soonest_that_wakes() -> None:
         chat("m3", process_after=later(START, 1), trigger="accumulate"),
         chat("m4", kind="system"),
     )
-    assert next_due(files.inbound, files.outbound, START) == later(START, 5)
-    assert next_due(files.inbound, files.outbound, later(START, 7)) == later(START, 7)
+    assert next_due(files.folds, START) == later(START, 5)
+    assert next_due(files.folds, later(START, 7)) == later(START, 7)
 
 
 # ack
@@ -173,7 +172,7 @@ def test_what_is_final_stays_so_whatever_comes_later(state: Any, then: Any) -> N
         files.tell(failed(messages=["m1"], reason="late"))
     else:
         files.say({"event": "ack", "state": then, "messages": {"m1": 0}, "instance": "w2"})
-    assert status(files.inbound, files.outbound, "m1") == state
+    assert files.status("m1") == state
     assert files.claim() == []
 
 
@@ -184,8 +183,8 @@ def test_a_cancelled_message_stays_cancelled(state: Any) -> None:
     claimed = files.claim()
     files.tell(cancelled(messages=["m1"]))
     assert not files.finish(claimed, state)
-    assert status(files.inbound, files.outbound, "m1") == "cancelled"
-    assert release(files.inbound, files.outbound, START, is_alive=dead) == []
+    assert files.status("m1") == "cancelled"
+    assert release(files.folds, START, is_alive=dead) == []
 
 
 def test_a_worker_ends_only_what_it_holds() -> None:
@@ -193,18 +192,18 @@ def test_a_worker_ends_only_what_it_holds() -> None:
     files.arrive(chat("m1"), chat("m2"))
     ids = files.claim("w1")
     assert not files.finish(ids, instance="w2")
-    files.tell(*release(files.inbound, files.outbound, START, is_alive=dead))
+    files.tell(*release(files.folds, START, is_alive=dead))
     assert not files.finish(ids, instance="w1")
     files.pass_time(5)
     assert files.claim("w2") == ids
     assert not files.finish(ids, instance="w1")
     assert files.finish(["m2"], instance="w2")
-    assert [status(files.inbound, files.outbound, id) for id in ids] == ["processing", "completed"]
+    assert [files.status(id) for id in ids] == ["processing", "completed"]
 
 
 def test_who_asks_for_a_message_that_never_was_is_told() -> None:
     with pytest.raises(NotFound):
-        status(Files().inbound, Files().outbound, "m1")
+        Files().status("m1")
 
 
 # stale: what decides is the heartbeat, the claims, and the limit of the tool, all in seconds before now.
@@ -256,13 +255,13 @@ def test_the_claims_of_one_worker_and_its_tool_decide() -> None:
     files.claim("w1")
     files.pass_time(70)
     asked = {"now": files.now, "heartbeat": None}
-    assert fault(files.inbound, files.outbound, instance="w1", **asked)  # type: ignore[arg-type]
-    assert not fault(files.inbound, files.outbound, instance="w2", **asked)  # type: ignore[arg-type]
+    assert fault(files.folds, instance="w1", **asked)  # type: ignore[arg-type]
+    assert not fault(files.folds, instance="w2", **asked)  # type: ignore[arg-type]
     files.say(tool(name="build", limit_s=600))
-    assert not fault(files.inbound, files.outbound, instance="w1", **asked)  # type: ignore[arg-type]
+    assert not fault(files.folds, instance="w1", **asked)  # type: ignore[arg-type]
     files.say(tool())
-    files.tell(*release(files.inbound, files.outbound, files.now, is_alive=dead))
-    assert not fault(files.inbound, files.outbound, instance="w1", **asked)  # type: ignore[arg-type]
+    files.tell(*release(files.folds, files.now, is_alive=dead))
+    assert not fault(files.folds, instance="w1", **asked)  # type: ignore[arg-type]
 
 
 # retry and crash
@@ -277,15 +276,15 @@ def test_a_message_is_tried_again_five_times_and_then_given_up(way: Any) -> None
         if way == "returned":
             files.finish(["m1"], "returned", error="exit code 1")
         elif way == "dropped":
-            files.say(*drop(files.outbound, "w2"))
-        files.tell(*release(files.inbound, files.outbound, files.now, is_alive=dead if way == "dead" else alive))
+            files.say(*drop(files.folds, "w2"))
+        files.tell(*release(files.folds, files.now, is_alive=dead if way == "dead" else alive))
         assert files.claim() == []
-        due = next_due(files.inbound, files.outbound, files.now)
+        due = next_due(files.folds, files.now)
         if due:
             waits.append(int(due[14:16]) * 60 + int(due[17:19]) - int(files.now[14:16]) * 60 - int(files.now[17:19]))
             files.now = due
     assert waits == [5, 10, 20, 40, 80]
-    assert status(files.inbound, files.outbound, "m1") == "failed"
+    assert files.status("m1") == "failed"
     reason = files.in_events[-1]["reason"]
     assert reason == ("exit code 1" if way == "returned" else "the worker ended without an answer")
 
@@ -294,17 +293,17 @@ def test_the_claims_of_a_worker_that_lives_are_left_alone() -> None:
     files = Files()
     files.arrive(chat("m1"))
     files.claim("w1")
-    assert release(files.inbound, files.outbound, START, is_alive=alive) == []
-    events = release(files.inbound, files.outbound, START, is_alive=dead)
+    assert release(files.folds, START, is_alive=alive) == []
+    events = release(files.folds, START, is_alive=dead)
     files.tell(*events)
-    assert release(files.inbound, files.outbound, START, is_alive=dead) == []
+    assert release(files.folds, START, is_alive=dead) == []
 
 
 def test_a_second_try_has_the_same_batch_alone_and_the_same_name_for_its_replies() -> None:
     files = Files()
     files.arrive(chat("m1", process_after=later(START, 3)), chat("m2"), chat("m3"))
     assert files.claim("w1") == ["m2", "m3"]
-    files.tell(*release(files.inbound, files.outbound, files.now, is_alive=dead))
+    files.tell(*release(files.folds, files.now, is_alive=dead))
     files.tell(cancelled(messages=["m2"]))
     files.arrive(chat("m4"))
     files.compact()
@@ -318,7 +317,7 @@ def test_what_accumulated_comes_with_another_message_when_the_one_it_came_with_i
     files = Files()
     files.arrive(chat("a1", trigger="accumulate"), chat("m1"))
     assert files.claim("w1") == ["a1", "m1"]
-    files.tell(*release(files.inbound, files.outbound, files.now, is_alive=dead), cancelled(messages=["m1"]))
+    files.tell(*release(files.folds, files.now, is_alive=dead), cancelled(messages=["m1"]))
     files.pass_time(5)
     assert files.claim("w2") == []
     files.arrive(chat("m2"))
@@ -331,39 +330,39 @@ def test_a_person_may_have_a_failed_message_tried_again_and_its_sender_hears_onl
     files = Files()
     files.arrive(chat("m1"), chat("m2"))
     with pytest.raises(InvalidInput):
-        retried(files.inbound, files.outbound, files.claim(), files.now)
+        retried(files.folds, files.claim(), files.now)
     if by == "worker":
         files.finish(["m1", "m2"], "failed")
-        files.tell(*release(files.inbound, files.outbound, files.now, is_alive=alive))
+        files.tell(*release(files.folds, files.now, is_alive=alive))
     else:
         files.tell(failed(messages=["m1", "m2"], reason="by hand"))
-    files.tell(*retried(files.inbound, files.outbound, ["m1"], files.now))
+    files.tell(*retried(files.folds, ["m1"], files.now))
     files.arrive(chat("m3"))
     files.compact()
     assert files.claim() == ["m1"]
     assert files.inbound.notices == {}
     assert files.finish(["m1"])
-    assert [status(files.inbound, files.outbound, id) for id in ("m1", "m2", "m3")] == [
+    assert [files.status(id) for id in ("m1", "m2", "m3")] == [
         "completed",
         "failed",
         "pending",
     ]
     with pytest.raises(InvalidInput):
-        retried(files.inbound, files.outbound, ["m1"], files.now)
+        retried(files.folds, ["m1"], files.now)
 
 
 def test_a_clock_that_goes_back_does_not_hold_up_a_retry_but_does_a_plan() -> None:
     files = Files()
     files.arrive(chat("m1"), chat("m2", process_after=later(START, 3600)))
     files.claim("w1")
-    files.tell(*release(files.inbound, files.outbound, files.now, is_alive=dead))
-    assert pick(files.inbound, files.outbound, START, first=True) == []
-    assert [found.id for found in pick(files.inbound, files.outbound, later(START, -7200), first=True)] == ["m1"]
+    files.tell(*release(files.folds, files.now, is_alive=dead))
+    assert pick(files.folds, START, first=True) == []
+    assert [found.id for found in pick(files.folds, later(START, -7200), first=True)] == ["m1"]
 
 
 def test_what_only_accumulates_makes_a_file_bulky_too() -> None:
     files = Files()
     files.arrive(*(chat(f"m{number}", trigger="accumulate") for number in range(MOST_EVENTS + 1)))
-    assert is_bulky(files.inbound, files.outbound)
+    assert is_bulky(files.folds)
     files.compact()
-    assert not is_bulky(files.inbound, files.outbound) and len(files.in_events) <= KEPT + 1
+    assert not is_bulky(files.folds) and len(files.in_events) <= KEPT + 1

@@ -68,8 +68,8 @@ def test_the_first_answer_counts_and_others_are_recorded_and_wake_nobody(
     two, again, _ = questions.answer(one, "q", second[1], second[0], later(at))
     assert (again["trigger"] == "wake", two.questions["q"].state) == (wakes, state)
     assert [said["value"] for said in two.questions["q"].answers] == (["y"] if wakes else ["y", "n"])
-    files.tell(*receive(files.inbound, files.outbound, [event]))
-    assert bool(receive(files.inbound, files.outbound, [again])) is not wakes
+    files.tell(*receive(files.folds, [event]))
+    assert bool(receive(files.folds, [again])) is not wakes
 
 
 def test_an_answer_after_the_limit_is_late_whether_or_not_the_question_was_closed_already() -> None:
@@ -120,12 +120,12 @@ def test_a_name_is_made_of_the_title_and_a_second_one_gets_a_number() -> None:
 def test_the_map_is_the_permission_changes_of_it_hold_at_once_and_a_reply_is_always_allowed() -> None:
     files = Files()
     anna, _ = destinations.allow(AgentGroup("anna"), Route("chat", "ops"), "Ops")
-    files.tell(*destinations.of(files.inbound, State().put(anna), ROW))
-    assert destinations.of(files.inbound, State().put(anna), ROW) == []
-    files.say(*send(files.inbound, files.outbound, [outgoing(id="o", content="x", to="ops")]))
-    assert route_of(files.inbound, files.outbound.messages["o"]) == Route("chat", "ops")
-    files.tell(*destinations.of(files.inbound, State().put(destinations.forbid(anna, "ops")), ROW))
+    files.tell(*destinations.of(files.folds, State().put(anna), ROW))
+    assert destinations.of(files.folds, State().put(anna), ROW) == []
+    files.say(*send(files.folds, [outgoing(id="o", content="x", to="ops")]))
+    assert route_of(files.folds, files.outbound.messages["o"]) == Route("chat", "ops")
+    files.tell(*destinations.of(files.folds, State().put(destinations.forbid(anna, "ops")), ROW))
     with pytest.raises(Refused):
-        route_of(files.inbound, files.outbound.messages["o"])
+        route_of(files.folds, files.outbound.messages["o"])
     with pytest.raises(Refused):
-        send(files.inbound, files.outbound, [outgoing(id="p", content="x", to="ops")])
+        send(files.folds, [outgoing(id="p", content="x", to="ops")])

@@ -40,7 +40,7 @@ def test_what_is_put_is_read_back_and_fits_the_schema() -> None:
 def test_the_files_of_a_session_fit_the_schema_of_a_capsule() -> None:
     engine = MemoryEngine()
     session = Session.create(engine, "s_1", "Alarms")
-    session.tell(lambda inbound, outbound: receive(inbound, outbound, [incoming(id="m", content="x", hops=1)]))
+    session.tell(lambda folds: receive(folds, [incoming(id="m", content="x", hops=1)]))
     for kind in ("inbound", "outbound"):
         jsonschema.validate(engine.document(kind, "s_1"), schema.schema("capsule"))
 

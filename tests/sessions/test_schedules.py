@@ -13,7 +13,8 @@ from capsule import timestamps
 from capsule.errors import InvalidInput, NotFound
 from capsule.sessions.cron import next_at
 from capsule.sessions.events import Route, ack, failed, outgoing, paused, resumed, retry
-from capsule.sessions.inbound import FINAL, Inbound, InMessage, status
+from capsule.sessions.folds import FINAL
+from capsule.sessions.inbound import Inbound, InMessage
 from capsule.sessions.rules.deliveries import send
 from capsule.sessions.rules.messages import claim, pick
 from capsule.sessions.rules.schedules import act, live, occurrences, tasks
@@ -31,19 +32,19 @@ class World(Files):
     """A session with a schedule, whose worker claims and ends what is due."""
 
     def do(self, action: str, **task: Any) -> None:
-        self.tell(*act(self.inbound, self.outbound, {"action": action, "series": "s", **task}, "x", self.now))
+        self.tell(*act(self.folds, {"action": action, "series": "s", **task}, "x", self.now))
 
     def tend(self) -> None:
-        while events := occurrences(self.inbound, self.outbound, self.now):
+        while events := occurrences(self.folds, self.now):
             self.tell(*events)
 
     def head(self) -> InMessage:
-        return live(self.inbound, self.outbound)["s"]
+        return live(self.folds)["s"]
 
     def start(self) -> list[str]:
         """The worker claims what is due; the times that it is for."""
-        picked = pick(self.inbound, self.outbound, self.now, first=False)
-        self.say(*claim(self.outbound, picked, "w"))
+        picked = pick(self.folds, self.now, first=False)
+        self.say(*claim(self.folds, picked, "w"))
         return [time_of(message) for message in picked]
 
     def end(self, state: Any = "completed") -> None:
@@ -64,7 +65,7 @@ def time_of(message: InMessage) -> str:
 
 def world(now: str, **task: Any) -> World:
     made = World(at(now))
-    made.tell(*act(made.inbound, made.outbound, NINE | task, "x", made.now, route=Route("chat", "room")))
+    made.tell(*act(made.folds, NINE | task, "x", made.now, route=Route("chat", "room")))
     return made
 
 
@@ -113,7 +114,7 @@ def test_cron_is_read_in_the_time_zone_of_the_user(cron: str, zone: str, after: 
 def test_what_can_not_be_read_is_refused_when_it_is_written(task: dict[str, str]) -> None:
     files = Files()
     with pytest.raises(InvalidInput):
-        act(files.inbound, files.outbound, NINE | task, "x", files.now)
+        act(files.folds, NINE | task, "x", files.now)
     if any(task.values()):
         made = world("2026-01-01")
         with pytest.raises(InvalidInput):
@@ -155,12 +156,12 @@ def test_a_series_goes_on_however_an_occurrence_ends_and_its_next_row_comes_in_o
     first = files.start()
     held = {id: claim.tries for id, claim in files.outbound.claims.items()}
     files.say(ack(state=state, messages=held, instance="w"))  # type: ignore[arg-type]
-    events = occurrences(files.inbound, files.outbound, files.now)
+    events = occurrences(files.folds, files.now)
     assert [(event["event"], event["processAfter"]) for event in events] == [("message", at("2026-01-02T09:00"))]
     files.tell(*events)
     files.tell(*events)  # Twice is once.
-    assert first == [at("2026-01-01T09:00")] and list(live(files.inbound, files.outbound)) == ["s"]
-    assert occurrences(files.inbound, files.outbound, files.now) == []
+    assert first == [at("2026-01-01T09:00")] and list(live(files.folds)) == ["s"]
+    assert occurrences(files.folds, files.now) == []
     assert files.head().route == Route("chat", "room") and files.head().event["content"] == "report"
 
 
@@ -178,10 +179,10 @@ def test_a_series_goes_on_after_the_host_gave_an_occurrence_up_and_tries_do_not_
 def test_of_a_write_that_a_power_cut_has_cut_off_one_live_row_is_left() -> None:
     files = world("2026-01-01T00:00")
     task = {"action": "update", "series": "s", "prompt": "other"}
-    first, *others = act(files.inbound, files.outbound, task, "x", files.now)
+    first, *others = act(files.folds, task, "x", files.now)
     files.tell(first)
     files.tend()
-    (row,) = files.inbound.unfinished(files.outbound)
+    (row,) = files.folds.unfinished()
     assert others and row.event["content"] == "other"
 
 
@@ -191,7 +192,7 @@ def test_an_occurrence_that_was_tried_is_tried_again_and_makes_no_room_for_a_lat
     files.start()
     files.tell(retry(messages={files.head().id: (1, at("2026-01-01T09:01"))}, reason="x"))
     files.now = at("2026-01-03T12:00")
-    assert occurrences(files.inbound, files.outbound, files.now) == []
+    assert occurrences(files.folds, files.now) == []
 
 
 def test_a_pause_holds_even_while_an_occurrence_runs_and_what_it_held_is_not_caught_up() -> None:
@@ -202,7 +203,7 @@ def test_a_pause_holds_even_while_an_occurrence_runs_and_what_it_held_is_not_cau
     files.end()
     files.now = at("2026-01-04T12:00")
     files.tend()
-    assert files.run() == [] and live(files.inbound, files.outbound).keys() == {"s"}
+    assert files.run() == [] and live(files.folds).keys() == {"s"}
     files.do("resume")
     assert files.run() == [] and files.head().due == at("2026-01-05T09:00")
 
@@ -211,7 +212,7 @@ def test_a_paused_session_runs_no_series_and_catches_up_as_its_series_say() -> N
     files = world("2026-01-01T00:00")
     files.tell(paused())
     files.now = at("2026-01-04T12:00")
-    assert occurrences(files.inbound, files.outbound, files.now) == files.run() == []
+    assert occurrences(files.folds, files.now) == files.run() == []
     files.tell(resumed())
     files.tend()
     assert files.run() == [at("2026-01-04T09:00")]
@@ -226,7 +227,7 @@ def test_a_cancelled_series_is_over(runs: bool) -> None:
     files.do("cancel")
     files.now = at("2026-02-01T09:00")
     files.tend()
-    assert files.run() == [] and live(files.inbound, files.outbound) == {}
+    assert files.run() == [] and live(files.folds) == {}
     with pytest.raises(NotFound):
         files.do("resume")
 
@@ -245,7 +246,7 @@ def test_a_change_is_merged_into_the_live_row(change: dict[str, str], due: str, 
     files.do("update", **change)
     head = files.head()
     assert (head.due, head.event["content"], head.event["recurrence"]["cron"]) == (at(f"2026-01-{due}"), prompt, cron)
-    assert len(list(files.inbound.unfinished(files.outbound))) == 1
+    assert len(list(files.folds.unfinished())) == 1
 
 
 def test_a_change_while_an_occurrence_runs_counts_for_the_next_one() -> None:
@@ -271,7 +272,7 @@ def test_a_task_that_comes_once_is_over_when_it_ran() -> None:
     files = world("2026-01-01T00:00", cron=None, processAfter="2026-01-01T10:00+01:00")
     assert files.run() == []
     files.now = at("2026-01-01T09:00")
-    assert files.run() == [files.now] and live(files.inbound, files.outbound) == {}
+    assert files.run() == [files.now] and live(files.folds) == {}
 
 
 def test_what_a_worker_asks_for_is_done_in_its_order_and_once_and_what_is_wrong_is_told_to_it() -> None:
@@ -280,9 +281,9 @@ def test_what_a_worker_asks_for_is_done_in_its_order_and_once_and_what_is_wrong_
     asked = [outgoing(id=f"o{n}", kind="task", task=task) for n, task in enumerate(said)]
     asked.append(asked[0] | {"id": "o3", "series": "t", "processAfter": 5})  # By hand.
     files.tell({"event": "routing", "route": Route("chat", "room").written()})
-    files.say(*send(files.inbound, files.outbound, asked))
+    files.say(*send(files.folds, asked))
     rounds = 0
-    while events := tasks(files.inbound, files.outbound, files.now, "Europe/Berlin"):
+    while events := tasks(files.folds, files.now, "Europe/Berlin"):
         files.tell(*events)
         rounds += 1
     assert rounds == 4 and files.inbound.delivered.keys() == {"o0", "o1"} and "s" in files.inbound.paused
@@ -322,7 +323,7 @@ def test_no_occurrence_is_lost_or_comes_twice_whatever_clocks_and_crashes_do(
             files.tell(retry(messages={head.id: (head.tries + 1, files.now)}, reason="x"))
             claimed = []
         elif step == "die":  # The host computed a write that never came, and reads its file again.
-            occurrences(files.inbound, files.outbound, files.now)
+            occurrences(files.folds, files.now)
             files.inbound = fold(Inbound("s1"), files.in_events)
         elif step == "tend":
             files.tend()
@@ -331,9 +332,9 @@ def test_no_occurrence_is_lost_or_comes_twice_whatever_clocks_and_crashes_do(
         elif step == "now" and not claimed:
             files.do("update", processAfter=files.now)
         rows = [message for message in files.inbound.messages.values() if message.series == "s"]
-        states = [status(files.inbound, files.outbound, message.id) for message in rows]
+        states = [files.status(message.id) for message in rows]
         assert sum(state not in FINAL for state in states) <= 1
-        assert live(files.inbound, files.outbound).keys() == {"s"}
+        assert live(files.folds).keys() == {"s"}
     turns = [time for time in done if time.endswith(":00.000Z")]  # The others ran before their turn.
     assert sorted(set(turns)) == turns
     if catch_up == "all" and turns:

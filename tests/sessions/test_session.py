@@ -24,8 +24,7 @@ from capsule.engines.memory import MemoryEngine
 from capsule.errors import CapsuleError, InvalidInput, NotFound
 from capsule.maintenance.doctor import examine
 from capsule.sessions.events import Event, delivered, incoming, outgoing
-from capsule.sessions.inbound import Inbound
-from capsule.sessions.outbound import Outbound
+from capsule.sessions.folds import Folds
 from capsule.sessions.rules.deliveries import send
 from capsule.sessions.rules.messages import claim, finish, pick, receive
 from capsule.sessions.session import Edit, Session
@@ -50,24 +49,24 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
 
 def hear(*ids: str) -> Edit:
     """The host takes messages in."""
-    return lambda inbound, outbound: receive(inbound, outbound, [incoming(id=id, content=f"do {id}") for id in ids])
+    return lambda folds: receive(folds, [incoming(id=id, content=f"do {id}") for id in ids])
 
 
-def work(inbound: Inbound, outbound: Outbound) -> list[Event]:
+def work(folds: Folds) -> list[Event]:
     """The worker claims what is due."""
-    return claim(outbound, pick(inbound, outbound, NOW, first=True), "worker")
+    return claim(folds, pick(folds, NOW, first=True), "worker")
 
 
-def answer(inbound: Inbound, outbound: Outbound) -> list[Event]:
+def answer(folds: Folds) -> list[Event]:
     """The worker answers what it claimed, and ends it."""
-    ids = list(outbound.claims)
+    ids = list(folds.outbound.claims)
     said = [outgoing(id=f"re-{id}", content=f"did {id}", in_reply_to=id) for id in ids]
-    return [*send(inbound, outbound, said), *finish(inbound, outbound, ids, instance="worker", state="completed")]
+    return [*send(folds, said), *finish(folds, ids, instance="worker", state="completed")]
 
 
-def deliver(inbound: Inbound, outbound: Outbound) -> list[Event]:
+def deliver(folds: Folds) -> list[Event]:
     """The host notes that all answers have arrived."""
-    return [delivered(message=message.id, platform_id="p") for message in outbound.undelivered(inbound)]
+    return [delivered(message=message.id, platform_id="p") for message in folds.undelivered()]
 
 
 def test_what_one_side_writes_the_other_reads(engine: Engine) -> None:
@@ -77,9 +76,9 @@ def test_what_one_side_writes_the_other_reads(engine: Engine) -> None:
     (claimed,) = worker.say(work)
     assert claimed["messages"] == {"m1": 0, "m2": 0} and claimed["id"] and claimed["timestamp"]
     reply, *_ = worker.say(answer)
-    assert reply["seq"] == 5 and list(host.outbound().messages) == ["re-m1", "re-m2"]
-    assert list(host.inbound().unfinished(host.outbound())) == [] and worker.say(work) == []
-    assert host.inbound() is host.inbound()
+    assert reply["seq"] == 5 and list(host.folds().outbound.messages) == ["re-m1", "re-m2"]
+    assert list(host.folds().unfinished()) == [] and worker.say(work) == []
+    assert host.folds().inbound is host.folds().inbound
     assert [event["event"] for event in engine.document(OUTBOUND, "s_1")["history"]] == [
         "ack",
         "message",
@@ -92,9 +91,9 @@ def test_a_decision_that_raises_writes_nothing(engine: Engine) -> None:
     session = Session.create(engine, "s_1", "Anna")
     session.tell(hear("m1"))
     with pytest.raises(InvalidInput):
-        session.tell(lambda a, b: receive(a, b, [incoming(id="m1", content="other")]))
+        session.tell(lambda folds: receive(folds, [incoming(id="m1", content="other")]))
     assert len(engine.document(INBOUND, "s_1")["history"]) == 1
-    for act in (Session(engine, "s_2").inbound, lambda: Session(engine, "s_2").tell(hear("m1"))):
+    for act in (Session(engine, "s_2").folds, lambda: Session(engine, "s_2").tell(hear("m1"))):
         with pytest.raises(NotFound):
             act()
     with pytest.raises(InvalidInput):
@@ -123,10 +122,10 @@ def test_both_sides_write_at_once_and_each_message_is_answered_once(engine: Engi
         over.set()
         works.result()
     session = Session(engine, "s_1")
-    outbound, inbound = session.outbound(), session.inbound()
-    assert sorted(outbound.messages) == sorted(f"re-{id}" for id in ids)
-    assert sorted(inbound.messages) == sorted(ids) and not list(inbound.unfinished(outbound))
-    seqs = [message.seq for fold in (inbound, outbound) for message in fold.messages.values()]  # type: ignore[attr-defined]
+    folds = session.folds()
+    assert sorted(folds.outbound.messages) == sorted(f"re-{id}" for id in ids)
+    assert sorted(folds.inbound.messages) == sorted(ids) and not list(folds.unfinished())
+    seqs = [message.seq for fold in folds for message in fold.messages.values()]
     assert len({*seqs}) == len(seqs)
 
 
@@ -136,15 +135,15 @@ def test_a_compacted_session_says_the_same_in_bounded_files_and_readers_notice(e
         session.tell(hear(*(f"m{n}-{k}" for k in range(10))))
         session.say(work)
         session.say(answer)
-        reader.outbound(), reader.inbound()
+        reader.folds().outbound, reader.folds().inbound
     session.tell(deliver)
     session.tell(hear("last"))
     before = len(engine.document(INBOUND, "s_1")["history"])
     session.compact(NOW)
     for each in (session, reader, Session(engine, "s_1")):
-        outbound, inbound = each.outbound(), each.inbound()
-        assert [message.id for message in inbound.unfinished(outbound)] == ["last"]
-        assert list(outbound.undelivered(inbound)) == [] and each.tell(hear("m3-3")) == []
+        folds = each.folds()
+        assert [message.id for message in folds.unfinished()] == ["last"]
+        assert list(folds.undelivered()) == [] and each.tell(hear("m3-3")) == []
     assert len(engine.document(INBOUND, "s_1")["history"]) < before / 50
     tags = [engine.document(kind, "s_1")["updatedAt"] for kind in (INBOUND, OUTBOUND)]
     session.compact(NOW)
@@ -168,7 +167,7 @@ def test_a_save_from_an_older_version_loses_no_event(tmp_path: Path) -> None:
     session.tell(hear("m2"))
     path.write_bytes(old)
     os.utime(path, (1, 1))
-    assert list(session.inbound().messages) == ["m1", "m2"] and session.tell(hear("m2")) == []
+    assert list(session.folds().inbound.messages) == ["m1", "m2"] and session.tell(hear("m2")) == []
 
 
 #: What is written to a session of which m1 is there and claimed.
@@ -197,7 +196,7 @@ def ensure_sound(engine: FilesEngine, name: str, *, done: bool, cut: bool = Fals
     """Assert that the write is there as a whole or not at all (after a power cut also its beginning, if it was not
     acknowledged), and that the next writers succeed."""
     session = Session(engine, "s_1")
-    outbound, inbound = session.outbound(), session.inbound()
+    inbound, outbound = session.folds()
     told = [id for id in ("m2", "m3") if id in inbound.messages]
     said = ["re-m1" in outbound.messages, outbound.acks["m1"].state == "completed"]
     beginnings: dict[str, list[Any]] = {
@@ -214,7 +213,7 @@ def ensure_sound(engine: FilesEngine, name: str, *, done: bool, cut: bool = Fals
     session.compact(NOW)
     last = Session.create(engine, "s_1", "Anna")
     assert last.tell(hear("m0", "m1", "m2", "m3")) == last.say(work) == []
-    assert [message.id for message in last.outbound().undelivered(last.inbound())] == ["re-m1", "re-m2", "re-m3"]
+    assert [message.id for message in last.folds().undelivered()] == ["re-m1", "re-m2", "re-m3"]
     Session.create(engine, "s_2", "Bob").tell(hear("m1"))
 
 

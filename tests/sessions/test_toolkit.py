@@ -30,8 +30,8 @@ def store() -> Iterator[Store]:
 def session(store: Store) -> Session:
     session = Session.create(store.engine, "s1", "bot")
     asked = incoming(id="m1", content="Hello", sender="anna", route=HOME, hops=1)
-    session.tell(lambda inbound, outbound: receive(inbound, outbound, [asked]))
-    session.tell(lambda inbound, outbound: [destinations(destinations={"team": TEAM})])
+    session.tell(lambda folds: receive(folds, [asked]))
+    session.tell(lambda folds: [destinations(destinations={"team": TEAM})])
     return session
 
 
@@ -50,9 +50,9 @@ def test_a_try_that_is_repeated_says_nothing_twice_and_learns_what_was_said(stor
     assert again.send_message("One.") == Said(reply_id("s1", "m1", 1), earlier="one")
     assert again.send_message("Two.") == Said(reply_id("s1", "m1", 2), earlier="two")
     assert again.send_message("three") == Said(reply_id("s1", "m1", 3))
-    messages = session.outbound().messages.values()
+    messages = session.folds().outbound.messages.values()
     assert [message.event["content"] for message in messages] == ["one", "two", "three"]
-    assert [route_of(session.inbound(), message).place for message in messages] == [HOME.place, "team", HOME.place]
+    assert [route_of(session.folds(), message).place for message in messages] == [HOME.place, "team", HOME.place]
     assert {message.event["hops"] for message in messages} == {2}
 
 
@@ -61,7 +61,7 @@ def test_nothing_goes_to_whom_the_map_does_not_name(store: Store, session: Sessi
         tools(store).send_message("x", to="eve")
     with pytest.raises(InvalidInput):
         tools(store).send_message("x" * (store.settings.message_bytes + 1))
-    assert not session.outbound().messages
+    assert not session.folds().outbound.messages
 
 
 def test_a_message_is_edited_where_it_went_and_a_reaction_goes_where_its_message_is(
@@ -71,7 +71,7 @@ def test_a_message_is_edited_where_it_went_and_a_reaction_goes_where_its_message
     kit = tools(store)
     kit.send_message("skipped")
     edit, mine, theirs = (
-        session.outbound().messages[said.id]
+        session.folds().outbound.messages[said.id]
         for said in (kit.edit_message(sent.id, "uno"), kit.add_reaction(sent.id, "👍"), kit.add_reaction("m1", "👀"))
     )
     assert [(out.kind, out.target) for out in (edit, mine, theirs)] == [
@@ -79,7 +79,7 @@ def test_a_message_is_edited_where_it_went_and_a_reaction_goes_where_its_message
         ("reaction", sent.id),
         ("reaction", "m1"),
     ]
-    assert [route_of(session.inbound(), out).place for out in (edit, mine, theirs)] == ["team", "team", HOME.place]
+    assert [route_of(session.folds(), out).place for out in (edit, mine, theirs)] == ["team", "team", HOME.place]
     with pytest.raises(NotFound):
         kit.edit_message("m1", "not mine")
 
@@ -92,7 +92,7 @@ def test_a_file_of_the_folder_is_sent_and_none_beyond_it(store: Store, session: 
     (folder / "link").symlink_to(tmp_path / "secret")
     kit = tools(store, folder)
     sent = kit.send_file("out/plan.txt", text="the plan")
-    (file,) = session.outbound().messages[sent.id].event["attachments"]
+    (file,) = session.folds().outbound.messages[sent.id].event["attachments"]
     assert file["name"] == "plan.txt"
     assert store.engine.file("outbox", "s1", file["path"]) == b"plan"
     for path, error in (("link", Refused), ("../secret", Refused), ("missing", NotFound), ("out", NotFound)):
@@ -109,7 +109,7 @@ def test_a_question_is_answered_by_a_message_for_the_tools(store: Store, session
     with pytest.raises(NotFound):
         kit.answer(kit.send_message("no question").id)
     said = incoming(id="x", content="A", kind="system", sender="anna", question=asked, value="a")
-    session.tell(lambda inbound, outbound: receive(inbound, outbound, [said]))
+    session.tell(lambda folds: receive(folds, [said]))
     answer = kit.answer(asked)
     assert answer is not None
     assert (answer["value"], answer["from"]) == ("a", "anna")
@@ -138,12 +138,12 @@ def test_a_task_is_asked_for_and_listed_once_it_is_there(store: Store, session: 
     kit, now = tools(store), timestamps.now()
     made = kit.schedule("make", prompt="Report", cron="0 9 * * *", timeZone="Europe/Berlin").id
     assert kit.scheduled() == []
-    session.tell(lambda inbound, outbound: schedules.tasks(inbound, outbound, now))
+    session.tell(lambda folds: schedules.tasks(folds, now))
     (task,) = kit.scheduled()
     known = {"series": made, "prompt": "Report", "cron": "0 9 * * *", "timeZone": "Europe/Berlin", "paused": False}
     assert known.items() <= task.items()
     cancelled = kit.schedule("cancel", made)
-    session.tell(lambda inbound, outbound: schedules.tasks(inbound, outbound, now))
+    session.tell(lambda folds: schedules.tasks(folds, now))
     assert kit.scheduled() == []
     again = tools(store)
     assert again.schedule("make", prompt="Report", cron="0 9 * * *").earlier == "Report"
@@ -165,7 +165,7 @@ def test_a_task_that_can_not_be_is_refused_when_it_is_asked_for(
 ) -> None:
     with pytest.raises(error):
         tools(store).schedule(action, **fields)
-    assert not session.outbound().messages
+    assert not session.folds().outbound.messages
 
 
 def test_an_agent_has_tools_in_its_own_sessions_only(store: Store, session: Session) -> None:

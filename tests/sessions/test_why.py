@@ -8,18 +8,18 @@ from capsule.errors import InvalidInput
 from capsule.sessions import why
 from capsule.sessions.events import ack, delivered, incoming, outgoing, reply_id, retry, routed
 from capsule.sessions.rules.deliveries import after_attempt, due_out, send
-from capsule.sessions.rules.messages import claim, finish, pick, receive, release, retried, status
+from capsule.sessions.rules.messages import claim, finish, pick, receive, release, retried
 from tests.sessions.files import Files
 
 
 def hand(files: Files, *ids: str) -> None:
-    files.tell(*receive(files.inbound, files.outbound, [incoming(id=id, content=f"{id}?") for id in ids]))
+    files.tell(*receive(files.folds, [incoming(id=id, content=f"{id}?") for id in ids]))
 
 
 def work(files: Files, instance: str, state: str, error: str = "") -> None:
-    files.say(*claim(files.outbound, pick(files.inbound, files.outbound, files.now, first=True), instance))
+    files.say(*claim(files.folds, pick(files.folds, files.now, first=True), instance))
     ids = list(files.outbound.claims)
-    files.say(*finish(files.inbound, files.outbound, ids, instance=instance, state=state, error=error))  # type: ignore[arg-type]
+    files.say(*finish(files.folds, ids, instance=instance, state=state, error=error))  # type: ignore[arg-type]
 
 
 def test_the_way_of_a_message_is_told_in_the_order_of_time() -> None:
@@ -30,16 +30,16 @@ def test_the_way_of_a_message_is_told_in_the_order_of_time() -> None:
     hand(files, "m0", "m1")
     work(files, "w1", "returned", "exit code 1")
     files.pass_time(1)
-    files.tell(*release(files.inbound, files.outbound, files.now, is_alive=lambda _: False))
+    files.tell(*release(files.folds, files.now, is_alive=lambda _: False))
     files.pass_time(5)
-    files.say(*claim(files.outbound, pick(files.inbound, files.outbound, files.now, first=True), "w2"))
+    files.say(*claim(files.folds, pick(files.folds, files.now, first=True), "w2"))
     answer = outgoing(id=reply_id("s1", "m0", 0), content="yes", in_reply_to="m0", number=0)
     files.say(
-        *send(files.inbound, files.outbound, [answer, outgoing(id="by itself", content="hm")]),
-        *finish(files.inbound, files.outbound, ["m0", "m1"], instance="w2", state="completed"),
+        *send(files.folds, [answer, outgoing(id="by itself", content="hm")]),
+        *finish(files.folds, ["m0", "m1"], instance="w2", state="completed"),
     )
-    (out, _) = due_out(files.inbound, files.outbound, files.now)
-    files.tell(*after_attempt(files.inbound, files.outbound, out, files.now, error="no route to host"))
+    (out, _) = due_out(files.folds, files.now)
+    files.tell(*after_attempt(files.folds, out, files.now, error="no route to host"))
     files.pass_time(5)
     files.tell(delivered(message=out.id, platform_id="p1"), delivered(message="by itself", platform_id="p2"))
 
@@ -72,23 +72,23 @@ def test_a_message_that_failed_is_tried_again_at_a_persons_word_only(by: str) ->
     else:
         files.tell(retry(messages={"m1": (5, files.now)}, reason="-"))
         work(files, "w1", "returned")
-    files.tell(*release(files.inbound, files.outbound, files.now, is_alive=lambda _: False))
+    files.tell(*release(files.folds, files.now, is_alive=lambda _: False))
     files.tell(retry(messages={"m1": (9, files.now)}, reason="not a person"))
-    assert status(files.inbound, files.outbound, "m1") == "failed"
-    files.tell(*retried(files.inbound, files.outbound, ["m1"], files.now))
-    assert status(files.inbound, files.outbound, "m1") == "pending"
+    assert files.status("m1") == "failed"
+    files.tell(*retried(files.folds, ["m1"], files.now))
+    assert files.status("m1") == "pending"
     files.compact()
     work(files, "w2", "completed")
-    assert status(files.inbound, files.outbound, "m1") == "completed"
+    assert files.status("m1") == "completed"
     with pytest.raises(InvalidInput):
-        retried(files.inbound, files.outbound, ["m1"], files.now)
+        retried(files.folds, ["m1"], files.now)
 
 
 def test_what_waits_for_its_next_try_is_due_at_once_at_a_persons_word() -> None:
     files = Files()
     hand(files, "m1")
     work(files, "w1", "returned")
-    files.tell(*release(files.inbound, files.outbound, files.now, is_alive=lambda _: False))
-    assert pick(files.inbound, files.outbound, files.now, first=True) == []
-    files.tell(*retried(files.inbound, files.outbound, ["m1"], files.now))
-    assert [message.id for message in pick(files.inbound, files.outbound, files.now, first=True)] == ["m1"]
+    files.tell(*release(files.folds, files.now, is_alive=lambda _: False))
+    assert pick(files.folds, files.now, first=True) == []
+    files.tell(*retried(files.folds, ["m1"], files.now))
+    assert [message.id for message in pick(files.folds, files.now, first=True)] == ["m1"]

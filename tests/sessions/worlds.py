@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from capsule.errors import InvalidInput
 from capsule.sessions.events import Event, cancelled, outgoing, paused, reply_id, resumed, state
+from capsule.sessions.folds import Folds
 from capsule.sessions.inbound import Inbound
 from capsule.sessions.outbound import Outbound
 from capsule.sessions.rules.deliveries import after_attempt, delivery_id, due_out, next_delivery, send
-from capsule.sessions.rules.messages import drop, finish, later, next_due, pick, receive, release, retried, status
+from capsule.sessions.rules.messages import drop, finish, later, next_due, pick, receive, release, retried
 from tests.sessions.files import Files, chat, fold
 
 WORDS = ("arrive", "again", "start", "die", "claim", "send", "answer", "return", "fail", "release", "race")
@@ -21,22 +22,20 @@ WORDS += ("deliver", "lose", "pass", "back", "pause", "resume", "cancel", "compa
 Steps = st.lists(st.tuples(st.sampled_from(WORDS), st.integers(0, 30)), max_size=60)
 
 
-def answers(inbound: Inbound, outbound: Outbound, ids: list[str], now: str) -> dict[str, Any]:
+def answers(folds: Folds, ids: list[str], now: str) -> dict[str, Any]:
     """What the rules ask two files."""
-    state_of = {id: status(inbound, outbound, id) for id in ids}
+    state_of = {id: folds.status(id) for id in ids}
     return {
         "status": state_of,
-        "picked": [
-            [message.event for message in pick(inbound, outbound, at, first=True)] for at in (now, later(now, 3600))
-        ],
-        "due": next_due(inbound, outbound, now),
-        "out": [(message.event, delivery_id(inbound, message)) for message in due_out(inbound, outbound, now)],
-        "delivery": next_delivery(inbound, outbound, now),
-        "highest": (inbound.highest, outbound.highest),
-        "released": release(inbound, outbound, now, is_alive=lambda _: False),
-        "held": {id: claim for id, claim in outbound.claims.items() if state_of.get(id) == "processing"},
-        "state": outbound.state,
-        "paused": inbound.paused,
+        "picked": [[message.event for message in pick(folds, at, first=True)] for at in (now, later(now, 3600))],
+        "due": next_due(folds, now),
+        "out": [(message.event, delivery_id(folds, message)) for message in due_out(folds, now)],
+        "delivery": next_delivery(folds, now),
+        "highest": folds.highest,
+        "released": release(folds, now, is_alive=lambda _: False),
+        "held": {id: claim for id, claim in folds.outbound.claims.items() if state_of.get(id) == "processing"},
+        "state": folds.outbound.state,
+        "paused": folds.inbound.paused,
     }
 
 
@@ -62,9 +61,9 @@ class World:
         self.all_out += events
         self.files.say(*events)
 
-    def whole(self) -> tuple[Inbound, Outbound]:
+    def whole(self) -> Folds:
         """The files as if they were never compacted."""
-        return fold(Inbound("s1"), self.all_in), fold(Outbound("s1"), self.all_out)
+        return Folds(fold(Inbound("s1"), self.all_in), fold(Outbound("s1"), self.all_out))
 
     def do(self, word: str, number: int) -> None:
         getattr(self, f"_{word}")(number)
@@ -76,19 +75,19 @@ class World:
         if number % 7 == 6:
             after = later(self.files.now, number)
         new = chat(id, trigger=trigger, process_after=after, on_wake=number == 13)
-        self.tell(*receive(self.files.inbound, self.files.outbound, [new]))
+        self.tell(*receive(self.files.folds, [new]))
 
     def _again(self, number: int) -> None:
         if self.ids:
             new = chat(self.ids[number % len(self.ids)])
-            assert receive(self.files.inbound, self.files.outbound, [new]) == []
+            assert receive(self.files.folds, [new]) == []
 
     def _start(self, number: int) -> None:
         self._die(0)
         self.starts += 1
         self.instance, self.first = f"w{self.starts}", True
         if number % 2:  # Else it dies before that.
-            self.say(*drop(self.files.outbound, self.instance))
+            self.say(*drop(self.files.folds, self.instance))
 
     def _die(self, number: int) -> None:
         self.instance, self.held = "", []
@@ -104,17 +103,17 @@ class World:
     def _send(self, number: int) -> None:
         if self.held:
             said = outgoing(id=reply_id("s1", self.batch, 1 + number % 3), in_reply_to=self.held[0], content="On it")
-            self.say(*send(self.files.inbound, self.files.outbound, [said]))
+            self.say(*send(self.files.folds, [said]))
 
     def _end(self, state: Any) -> list[Event]:
         if not self.held:
             return []
         ids, self.held = self.held, []
-        done = finish(self.files.inbound, self.files.outbound, ids, instance=self.instance, state=state)
+        done = finish(self.files.folds, ids, instance=self.instance, state=state)
         if done and state == "completed":
             said = outgoing(id=reply_id("s1", self.batch, 0), in_reply_to=ids[0], content="Yes")
             self.answered += done[0]["messages"]
-            return [*send(self.files.inbound, self.files.outbound, [said]), *done]
+            return [*send(self.files.folds, [said]), *done]
         return done
 
     def _answer(self, number: int) -> None:
@@ -128,11 +127,11 @@ class World:
 
     def _release(self, number: int) -> None:
         alive = self.instance
-        self.tell(*release(self.files.inbound, self.files.outbound, self.files.now, is_alive=lambda id: id == alive))
+        self.tell(*release(self.files.folds, self.files.now, is_alive=lambda id: id == alive))
 
     def _race(self, number: int) -> None:
         """The host reads before the worker answers and dies, and writes after it."""
-        events = release(self.files.inbound, self.files.outbound, self.files.now, is_alive=lambda _: False)
+        events = release(self.files.folds, self.files.now, is_alive=lambda _: False)
         self.say(*self._end("completed"))
         self._die(0)
         self.tell(*events)
@@ -144,10 +143,10 @@ class World:
         self._try(error="no network")
 
     def _try(self, **result: str) -> None:
-        for message in due_out(self.files.inbound, self.files.outbound, self.files.now)[:1]:
+        for message in due_out(self.files.folds, self.files.now)[:1]:
             if "error" not in result:
-                self.platform[delivery_id(self.files.inbound, message)] += 1
-            self.tell(*after_attempt(self.files.inbound, self.files.outbound, message, self.files.now, **result))  # type: ignore[arg-type]
+                self.platform[delivery_id(self.files.folds, message)] += 1
+            self.tell(*after_attempt(self.files.folds, message, self.files.now, **result))  # type: ignore[arg-type]
 
     def _pass(self, number: int) -> None:
         self.files.pass_time(number * 3)
@@ -170,7 +169,7 @@ class World:
         """Somebody wants a message tried again."""
         with suppress(InvalidInput, ZeroDivisionError):
             ids = [self.ids[number % len(self.ids)]]
-            self.tell(*retried(self.files.inbound, self.files.outbound, ids, self.files.now))
+            self.tell(*retried(self.files.folds, ids, self.files.now))
 
     def _keep(self, number: int) -> None:
         self.say(state(key=f"k{number % 3}", value=number % 4 or None, provider=f"p{number % 2}"))
@@ -182,11 +181,11 @@ class World:
         """Nothing is answered, delivered or numbered twice; what is answered is completed."""
         assert len(self.answered) == len(set(self.answered))
         assert max(self.platform.values(), default=0) <= 1
-        inbound, outbound = self.files.inbound, self.files.outbound
+        folds = self.files.folds
         for events in (self.all_in, self.all_out):
             numbers = [event["seq"] for event in events if event["event"] == "message"]
             assert numbers == sorted(set(numbers))
-        assert {status(inbound, outbound, id) for id in self.answered} <= {"completed"}
+        assert {folds.status(id) for id in self.answered} <= {"completed"}
 
     def settle(self) -> None:
         """From now on nobody dies, and whoever waits is woken."""
@@ -197,7 +196,7 @@ class World:
             self._claim(0)
             if not self.held:
                 self._release(0)
-                due = next_due(self.files.inbound, self.files.outbound, self.files.now)
+                due = next_due(self.files.folds, self.files.now)
                 if due is None and not self._accumulated():
                     return
                 if due is None:
@@ -208,4 +207,4 @@ class World:
         raise AssertionError("it never comes to an end")
 
     def _accumulated(self) -> bool:
-        return any(True for _ in self.files.inbound.unfinished(self.files.outbound))
+        return any(True for _ in self.files.folds.unfinished())

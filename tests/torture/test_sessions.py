@@ -20,9 +20,9 @@ import pytest
 from capsule import Store, timestamps
 from capsule.errors import NotFound
 from capsule.sessions.events import Route, reply_id
+from capsule.sessions.folds import FINAL
 from capsule.sessions.registry import Registry
 from capsule.sessions.rules import messages, schedules
-from capsule.sessions.rules.messages import FINAL, status
 from capsule.sessions.session import Session
 from tests.processes import Child
 from tests.sessions.hosting import group
@@ -48,14 +48,13 @@ def schedule(store: Store, agent: str) -> dict[str, Session]:
         session = made[catch_up] = Session.create(store.engine, row.id, row.id)
         task = {"action": "make", "series": "s", "prompt": "Look", "cron": "* * * * *", "catchUp": catch_up}
         to = Route("conversations", place)
-        session.tell(lambda i, o, task=task, now=now, to=to: schedules.act(i, o, task, "first", now, route=to))
+        session.tell(lambda folds, task=task, now=now, to=to: schedules.act(folds, task, "first", now, route=to))
     return made
 
 
 def state_of(session: Session, id: str) -> str:
-    outbound = session.outbound()
     try:
-        return status(session.inbound(), outbound, id)
+        return session.folds().status(id)
     except NotFound:
         return "unknown"
 
@@ -64,10 +63,10 @@ def is_settled(session: Session, ids: list[str]) -> bool:
     """Whether all these messages are at their end, what was said is delivered, and no task comes in ten seconds."""
     if any(state_of(session, id) not in FINAL for id in ids):
         return False
-    outbound, inbound = session.outbound(), session.inbound()
+    folds = session.folds()
     soon = messages.later(timestamps.now(), JUMPS_S[1] + 10)
-    tasks = schedules.live(inbound, outbound).values()
-    return not (any(outbound.undelivered(inbound)) or inbound.notices or any(task.due < soon for task in tasks))
+    tasks = schedules.live(folds).values()
+    return not (any(folds.undelivered()) or folds.inbound.notices or any(task.due < soon for task in tasks))
 
 
 def said(store: Store, conversation: str, agent: str) -> tuple[dict[str, Counter[str]], dict[str, str]]:
@@ -98,7 +97,7 @@ def assert_answered(store: Store, session: Session, conversation: str, agent: st
 
 def assert_ran(store: Store, session: Session, catch_up: str, agent: str) -> int:
     """Assert that a series ran once at each of its times; how often it ran."""
-    route = session.inbound().messages[session.inbound().series["s"]].route
+    route = session.folds().inbound.messages[session.folds().inbound.series["s"]].route
     assert route is not None
     counts, times = said(store, route.place, agent)
     id, chain = reply_id(session.id, "first", "next"), []
@@ -107,7 +106,7 @@ def assert_ran(store: Store, session: Session, catch_up: str, agent: str) -> int
         chain.append((id, state))
         id = reply_id(session.id, id, "next")
     *over, (head, _) = chain
-    assert session.inbound().series["s"] == head
+    assert session.folds().inbound.series["s"] == head
     assert {state for _, state in over} <= ({"completed", "failed"} if catch_up == "all" else FINAL), over
     ran = [(place, timestamps.ms_of(times[id])) for place, (id, _) in enumerate(chain) if id in times]
     for (place, at), (next_place, next_at) in pairwise(ran):

@@ -17,14 +17,13 @@ from capsule.errors import InvalidInput, NotFound, Refused
 from capsule.sessions.adapters.interface import Adapter, File, Outgoing
 from capsule.sessions.cron import next_at
 from capsule.sessions.events import Route
-from capsule.sessions.host.opened import Opened, folds, said_by
+from capsule.sessions.host.opened import Opened, said_by
 from capsule.sessions.outbound import OutMessage
 from capsule.sessions.rules import deliveries, questions
 
 if TYPE_CHECKING:
     from capsule.sessions.events import Event
-    from capsule.sessions.inbound import Inbound
-    from capsule.sessions.outbound import Outbound
+    from capsule.sessions.folds import Folds
     from capsule.sessions.registry import SessionRow
     from capsule.sessions.session import Session
 
@@ -84,7 +83,7 @@ class Deliverer:
     def _deliver(self, id: str) -> None:
         row, results = self._opened.state().sessions[id], list[tuple[OutMessage, str | Exception]]()
         with self._opened.session(id) as session:
-            due = deliveries.due_out(*folds(session), self._clock())
+            due = deliveries.due_out(session.folds(), self._clock())
         for message in due:
             if message.kind != "task":  # Those are for the host itself.
                 try:
@@ -101,22 +100,20 @@ class Deliverer:
     def _delivered(self, session: Session, row: SessionRow, message: OutMessage) -> str:
         """Deliver a message; the id that it gets."""
         with self._opened.session(row.id):
-            inbound, _ = folds(session)
-            route = deliveries.route_of(inbound, message)
-            out = _outgoing(session, row.agent, inbound, message, route)
+            folds = session.folds()
+            route = deliveries.route_of(folds, message)
+            out = _outgoing(session, row.agent, folds, message, route)
         if message.kind == "question":  # Before, as an answer may come as soon as it is asked.
             self._opened.registry.edit(partial(questions.asked, row=row, message=message, route=route))
         if route.channel not in self._adapters:
             raise OSError(f"the host has no adapter {route.channel!r}")
         return self._adapters[route.channel].deliver(out)
 
-    def _noted(
-        self, results: Sequence[tuple[OutMessage, str | Exception]], inbound: Inbound, outbound: Outbound
-    ) -> list[Event]:
+    def _noted(self, results: Sequence[tuple[OutMessage, str | Exception]], folds: Folds) -> list[Event]:
         """What the host notes of deliveries, given the ids that messages got, or the errors."""
         now, found = self._clock(), list["Event"]()
         for message, result in results:
-            note = partial(deliveries.after_attempt, inbound, outbound, message, now, next_at=_next_at(message, now))
+            note = partial(deliveries.after_attempt, folds, message, now, next_at=_next_at(message, now))
             found += (
                 note(platform_id=result)
                 if isinstance(result, str)
@@ -140,13 +137,13 @@ def _next_at(message: OutMessage, now: str) -> str | None:
         return None  # Somebody changed the file; the message itself arrived.
 
 
-def _outgoing(session: Session, agent: str, inbound: Inbound, message: OutMessage, route: Route) -> Outgoing:
+def _outgoing(session: Session, agent: str, folds: Folds, message: OutMessage, route: Route) -> Outgoing:
     """A message as its adapter takes it."""
-    event, answered = message.event, inbound.messages.get(message.in_reply_to)
+    event, answered = message.event, folds.inbound.messages.get(message.in_reply_to)
     came_by = answered.route if answered else None
     is_back = came_by is not None and (came_by.channel, came_by.place) == (route.channel, route.place)
     return Outgoing(
-        deliveries.delivery_id(inbound, message),
+        deliveries.delivery_id(folds, message),
         _KINDS.get(message.kind, "chat"),
         session.id,
         agent,
@@ -154,7 +151,7 @@ def _outgoing(session: Session, agent: str, inbound: Inbound, message: OutMessag
         route.thread,
         event["content"],
         reply_to=message.in_reply_to if is_back else "",
-        target=inbound.delivered.get(message.target) or message.target,
+        target=folds.inbound.delivered.get(message.target) or message.target,
         emoji=event.get("emoji", ""),
         options=event.get("options", ()),
         files=[File(one["name"], partial(session.file, "outbox", one["path"])) for one in event.get("attachments", ())],

@@ -27,7 +27,7 @@ from capsule.errors import CapsuleError, StoreBusy
 from capsule.sessions.adapters.conversations import Conversations
 from capsule.sessions.adapters.interface import Adapter
 from capsule.sessions.host.deliverer import Deliverer
-from capsule.sessions.host.opened import Opened, Rule, folds, said_by
+from capsule.sessions.host.opened import Opened, said_by
 from capsule.sessions.host.router import Router
 from capsule.sessions.host.supervisor import Spawn, Supervisor, process
 from capsule.sessions.registry import KIND_OF_COMMANDS
@@ -36,10 +36,9 @@ from capsule.sessions.session import KIND
 
 if TYPE_CHECKING:
     from capsule.engines.files.protocols import Notices
-    from capsule.sessions.inbound import Inbound
-    from capsule.sessions.outbound import Outbound
+    from capsule.sessions.folds import Folds
     from capsule.sessions.registry import AgentGroup, State
-    from capsule.sessions.session import Session
+    from capsule.sessions.session import Edit, Session
     from capsule.store.store import Store
 
 #: The longest wait, in seconds; and how often what comes without a notice is looked for.
@@ -234,38 +233,38 @@ class Host:
         if row is None:
             return
         with self._opened.session(id) as session:
-            inbound, outbound = folds(session)
+            folds = session.folds()
             agent = state.agents.get(row.agent)
-            rules: tuple[Rule, ...] = (
+            rules: tuple[Edit, ...] = (
                 partial(messages.release, now=now, is_alive=self._engine.is_alive),
                 partial(schedules.tasks, now=now, time_zone=str(agent.settings.get("timeZone", "")) if agent else ""),
                 partial(schedules.occurrences, now=now),
-                lambda inbound, _: destinations.of(inbound, state, row),
+                lambda folds: destinations.of(folds, state, row),
             )
             for rule in rules:
-                while rule(inbound, outbound):
+                while rule(folds):
                     self._opened.tell(session, rule)
-                    inbound, outbound = folds(session)
-            if messages.is_bulky(inbound, outbound):
+                    folds = session.folds()
+            if messages.is_bulky(folds):
                 session.compact(now)
                 self._log("compacted", session=id)
-                inbound, outbound = folds(session)
-            if deliveries.due_out(inbound, outbound, now):
+                folds = session.folds()
+            if deliveries.due_out(folds, now):
                 self._deliverer.drain(id)
             if row.status == "active" and not self._workers.runs(id):
-                self._wake(id, agent, inbound, outbound, now)
-            times = messages.next_due(inbound, outbound, now), deliveries.next_delivery(inbound, outbound, now)
+                self._wake(id, agent, folds, now)
+            times = messages.next_due(folds, now), deliveries.next_delivery(folds, now)
             if later := [at for at in times if at is not None and at > now]:
                 self._due[id] = min(later)
-            self._heal(session, inbound, outbound, now)
+            self._heal(session, folds, now)
 
-    def _heal(self, session: Session, inbound: Inbound, outbound: Outbound, now: str) -> None:
+    def _heal(self, session: Session, folds: Folds, now: str) -> None:
         """End the worker of a session if it counts as dead; look again later, as long as it has work."""
         self._forgive(now)
-        for instance in messages.holders(inbound, outbound):
+        for instance in messages.holders(folds):
             is_here = self._workers.runs(session.id)
             self._again[session.id] = time.monotonic() + (LOOK_S if is_here else _ELSEWHERE_S)
-            reason = messages.fault(inbound, outbound, now, instance=instance, heartbeat=session.heartbeat())
+            reason = messages.fault(folds, now, instance=instance, heartbeat=session.heartbeat())
             if reason and not is_here:  # Its number may be that of another process, in another container.
                 raise StoreBusy(f"its worker, instance {instance}, is to be ended: {reason}", id=session.id, holder="")
             if reason:
@@ -281,10 +280,10 @@ class Host:
                     self._engine.beat(KIND, id)
             self._ahead_s = ahead_s  # Now, as other threads look at sessions too.
 
-    def _wake(self, id: str, agent: AgentGroup | None, inbound: Inbound, outbound: Outbound, now: str) -> None:
+    def _wake(self, id: str, agent: AgentGroup | None, folds: Folds, now: str) -> None:
         """Start the worker of a session if it has work, and none has a claim there."""
-        picked = messages.pick(inbound, outbound, now, first=True)
-        if not picked or agent is None or not agent.command or messages.holders(inbound, outbound):
+        picked = messages.pick(folds, now, first=True)
+        if not picked or agent is None or not agent.command or messages.holders(folds):
             return
         if not self._opened.registry.is_approved(agent):
             self._log("not-approved", session=id, agent=agent.name)
@@ -299,10 +298,8 @@ class Host:
             if self._workers.wanted <= 0:
                 return
             with suppress(CapsuleError), self._opened.session(id) as session:
-                inbound, outbound = folds(session)
-                is_busy = messages.holders(inbound, outbound) or messages.pick(
-                    inbound, outbound, self._clock(), first=True
-                )
+                folds = session.folds()
+                is_busy = messages.holders(folds) or messages.pick(folds, self._clock(), first=True)
                 if not is_busy:
                     self._workers.end(id)
 

@@ -14,18 +14,14 @@ from typing import TYPE_CHECKING
 from capsule.engines.interface import INBOUND
 from capsule.errors import CapsuleError
 from capsule.sessions.registry import Registry, State
-from capsule.sessions.session import Session
+from capsule.sessions.session import Edit, Session
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
     from capsule.sessions.events import Event
-    from capsule.sessions.inbound import Inbound
-    from capsule.sessions.outbound import Outbound
 
 #: Writes a line of the log: the name of the step, and what it was about.
 Log = Callable[..., None]
-#: What the host writes into the inbound file of a session, given both folds.
-Rule = Callable[["Inbound", "Outbound"], "list[Event]"]
 #: What the log does not say of an event: it names messages, and holds no text of them.
 _NOT_LOGGED = frozenset({"event", "role", "content", "timestamp", "value"})
 
@@ -67,19 +63,13 @@ class Opened:
             self._log("registry", error=str(error))
         return self._state
 
-    def tell(self, session: Session, rule: Rule) -> list[Event]:
+    def tell(self, session: Session, rule: Edit) -> list[Event]:
         """Write what a rule says into the inbound file of a session, durably, and into the log."""
         written = session.tell(rule)
         for event in written:
             about = {name: value for name, value in event.items() if name not in _NOT_LOGGED}
             self._log(event["event"], session=session.id, **about)
         return written
-
-
-def folds(session: Session) -> tuple[Inbound, Outbound]:
-    """What the two files of a session say; the second is read first, as an ack leaves it after its message."""
-    outbound = session.outbound()
-    return session.inbound(), outbound
 
 
 def said_by(error: Exception) -> str:

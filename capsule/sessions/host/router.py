@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.sessions import events
 from capsule.sessions.events import Event, Route
-from capsule.sessions.host.opened import Log, Opened, folds
+from capsule.sessions.host.opened import Log, Opened
 from capsule.sessions.registry import UNSERVED
 from capsule.sessions.rules import questions, wirings
 from capsule.sessions.rules.messages import is_bulky, receive
 
 if TYPE_CHECKING:
     from capsule.sessions.adapters.interface import Arrived
-    from capsule.sessions.inbound import Inbound
-    from capsule.sessions.outbound import Outbound
+    from capsule.sessions.folds import Folds
     from capsule.sessions.registry import Serves, State
     from capsule.sessions.rules.wirings import Decision
 
@@ -88,7 +87,7 @@ class Router:
     def _delivered(self, id: str, message: str) -> str | None:
         """The id on its platform of a message that a session sent; None: it has none, or the session can't be read."""
         with suppress(CapsuleError), self._opened.session(id) as session:
-            return folds(session)[0].delivered.get(message)
+            return session.folds().inbound.delivered.get(message)
         return None
 
     def _take(self, serves: Serves, items: _Items, errors: list[Exception]) -> list[str]:
@@ -99,13 +98,13 @@ class Router:
             row = self._opened.registry.ensure_session(serves, now)
         with self._opened.session(row.id if row is not None else UNSERVED) as session:
             self._opened.tell(session, partial(self._told_by, items, errors))
-            if row is None and is_bulky(*folds(session)):
+            if row is None and is_bulky(session.folds()):
                 session.compact(now)
         return [row.id] if row is not None and is_heard else []
 
-    def _told_by(self, items: _Items, errors: list[Exception], inbound: Inbound, outbound: Outbound) -> list[Event]:
+    def _told_by(self, items: _Items, errors: list[Exception], folds: Folds) -> list[Event]:
         """The events for messages that a session does not have yet."""
-        messages, said, route = list[Event](), list[Event](), inbound.route
+        messages, said, route = list[Event](), list[Event](), folds.inbound.route
         for arrived, decision in items:
             came_by = Route(arrived.channel, arrived.place, arrived.thread or decision.serves[3])
             if decision.outcome != "ignored":
@@ -122,9 +121,9 @@ class Router:
                     wiring=decision.wiring or None,
                 )
                 try:
-                    new = receive(inbound, outbound, [message])
+                    new = receive(folds, [message])
                 except InvalidInput as error:  # The session has it with other content, which stays.
-                    self._log("refused", message=arrived.id, session=inbound.session, error=str(error))
+                    self._log("refused", message=arrived.id, session=folds.session, error=str(error))
                     errors += [] if arrived.editable else [error]
                     continue
                 if not new:
@@ -138,11 +137,11 @@ class Router:
                 reason=decision.reason,
                 wiring=decision.wiring or None,
             )
-            if how["id"] not in inbound.seen:
+            if how["id"] not in folds.inbound.seen:
                 said.append(how)
-        if route is not None and route != inbound.route:
+        if route is not None and route != folds.inbound.route:
             said.append(events.routing(route=route))
-        return [*receive(inbound, outbound, messages), *said]
+        return [*receive(folds, messages), *said]
 
     def _engaged(self, state: State, before: Mapping[Serves, _Items], serves: Serves) -> bool:
         """Whether the session that serves this was woken there, or is by a message before this one."""
@@ -150,5 +149,5 @@ class Router:
         if row is None or is_woken:
             return is_woken
         with suppress(CapsuleError), self._opened.session(row.id) as session:
-            return folds(session)[0].route is not None
+            return session.folds().inbound.route is not None
         return True  # It is damaged: the message must wait for it.

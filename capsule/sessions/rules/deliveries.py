@@ -20,95 +20,95 @@ from capsule.sessions.events import (
     reply_id,
     undeliverable,
 )
-from capsule.sessions.inbound import Attempts, Inbound
-from capsule.sessions.outbound import Outbound, OutMessage
-from capsule.sessions.rules.messages import later, next_seq, receive, status
+from capsule.sessions.folds import Folds
+from capsule.sessions.inbound import Attempts
+from capsule.sessions.outbound import OutMessage
+from capsule.sessions.rules.messages import later, next_seq, receive
 
 #: How often a delivery is tried, and the seconds before the second time; before the third twice as many.
 ATTEMPTS = 3
 FIRST_WAIT_S = 5
 
 
-def send(inbound: Inbound, outbound: Outbound, messages: Iterable[Event]) -> list[Event]:
+def send(folds: Folds, messages: Iterable[Event]) -> list[Event]:
     """Number messages of the worker, without those that it said before.
 
     Raises Refused: one goes to a name that is not in the map.
     """
-    highest, new = max(inbound.highest, outbound.highest), dict[str, Event]()
+    highest, new = folds.highest, dict[str, Event]()
     for message in messages:
         id, to = message["id"], message.get("to")
-        if to is not None and to not in inbound.destinations:
-            raise _unknown(inbound, to)
-        if id not in outbound.messages and id not in outbound.said and id not in new:
+        if to is not None and to not in folds.inbound.destinations:
+            raise _unknown(folds, to)
+        if id not in folds.outbound.messages and id not in folds.outbound.said and id not in new:
             highest = next_seq(highest, "worker")
             new[id] = message | {"seq": highest}
     return list(new.values())
 
 
-def due_out(inbound: Inbound, outbound: Outbound, now: str) -> list[OutMessage]:
+def due_out(folds: Folds, now: str) -> list[OutMessage]:
     """What is to be delivered now, in the order of both files: messages of the worker, and notices of the host."""
-    due = [message for message, at in _deliveries(inbound, outbound, now) if at <= now]
+    due = [message for message, at in _deliveries(folds, now) if at <= now]
     return sorted(due, key=lambda message: message.seq)
 
 
-def next_delivery(inbound: Inbound, outbound: Outbound, now: str) -> str | None:
+def next_delivery(folds: Folds, now: str) -> str | None:
     """When something is to be delivered: `now`, or later; None: nothing is left."""
-    return min((max(at, now) for _, at in _deliveries(inbound, outbound, now)), default=None)
+    return min((max(at, now) for _, at in _deliveries(folds, now)), default=None)
 
 
-def _deliveries(inbound: Inbound, outbound: Outbound, now: str) -> Iterator[tuple[OutMessage, str]]:
+def _deliveries(folds: Folds, now: str) -> Iterator[tuple[OutMessage, str]]:
     """What is not delivered, with the time from which on it is due: at once if the clock went back while it waited.
 
     A change waits for the message that it changes.
     """
     furthest = later(now, FIRST_WAIT_S * 2**ATTEMPTS)
-    for message in (*_notices(inbound, outbound), *outbound.undelivered(inbound)):
-        tried = inbound.attempts.get(message.id, Attempts(next_at=message.due))
-        if message.target not in outbound.open or inbound.attempts.get(message.target, Attempts()).round:
-            yield message, "" if tried.count and tried.next_at > furthest else tried.next_at
+    for message in (*_notices(folds), *folds.undelivered()):
+        tried = folds.inbound.attempts.get(message.id, Attempts(next_at=message.due))
+        if message.target not in folds.outbound.open or folds.inbound.attempts.get(message.target, Attempts()).round:
+            yield message, "" if tried.failed and tried.next_at > furthest else tried.next_at
 
 
-def _notices(inbound: Inbound, outbound: Outbound) -> Iterator[OutMessage]:
+def _notices(folds: Folds) -> Iterator[OutMessage]:
     """What the host tells the senders of messages that failed, unless an answer came after all."""
-    for notice, (id, reason) in inbound.notices.items():
-        if status(inbound, outbound, id) == "failed":
-            message = inbound.messages[id]
+    for notice, (id, reason) in folds.inbound.notices.items():
+        if folds.status(id) == "failed":
+            message = folds.inbound.messages[id]
             text, hops = f"This message was not answered: {reason}.", message.event.get("hops", 0) + 1
             said = outgoing(id=notice, kind="system", content=text, in_reply_to=id, hops=hops)
             yield OutMessage.of(said | {"seq": message.seq})
 
 
-def delivery_id(inbound: Inbound, message: OutMessage) -> str:
+def delivery_id(folds: Folds, message: OutMessage) -> str:
     """The id under which a message is delivered once: its own, or that of its occurrence."""
-    done = inbound.attempts.get(message.id, Attempts()).round
-    return reply_id(inbound.session, message.id, f"occurrence {done}") if done else message.id
+    done = folds.inbound.attempts.get(message.id, Attempts()).round
+    return reply_id(folds.session, message.id, f"occurrence {done}") if done else message.id
 
 
-def route_of(inbound: Inbound, message: OutMessage) -> Route:
+def route_of(folds: Folds, message: OutMessage) -> Route:
     """Where a message goes: to its destination, else where the message that it answers came from, else by default.
 
     Raises Refused: nowhere, or to a name that is not in the map.
     """
-    to, answered = message.event.get("to"), inbound.messages.get(message.in_reply_to)
+    to, answered = message.event.get("to"), folds.inbound.messages.get(message.in_reply_to)
     if to is not None:
-        route = Route.of(inbound.destinations.get(to))
+        route = Route.of(folds.inbound.destinations.get(to))
         if route is None:
-            raise _unknown(inbound, to)
+            raise _unknown(folds, to)
     else:
-        route = answered.route if answered and answered.route else inbound.route
+        route = answered.route if answered and answered.route else folds.inbound.route
     if route is None:
-        raise Refused(f"message {message.id} answers nobody, and session {inbound.session} has no default route")
+        raise Refused(f"message {message.id} answers nobody, and session {folds.session} has no default route")
     return replace(route, thread=message.event.get("thread") or route.thread)
 
 
-def _unknown(inbound: Inbound, to: str) -> Refused:
-    names = ", ".join(sorted(inbound.destinations)) or "no one"
-    return Refused(f"{to!r} is no destination of session {inbound.session}; it may write to {names}")
+def _unknown(folds: Folds, to: str) -> Refused:
+    names = ", ".join(sorted(folds.inbound.destinations)) or "no one"
+    return Refused(f"{to!r} is no destination of session {folds.session}; it may write to {names}")
 
 
 def after_attempt(
-    inbound: Inbound,
-    outbound: Outbound,
+    folds: Folds,
     message: OutMessage,
     now: str,
     *,
@@ -120,8 +120,6 @@ def after_attempt(
     """What the host notes after it tried to deliver a message.
 
     Args:
-        inbound: The host's file.
-        outbound: The worker's file.
         message: The message.
         now: The time.
         platform_id: The id that it got.
@@ -131,20 +129,20 @@ def after_attempt(
     """
     if not error:
         return [delivered(message=message.id, platform_id=platform_id, next_at=next_at)]
-    tried = inbound.attempts.get(message.id, Attempts()).count + 1
+    tried = folds.inbound.attempts.get(message.id, Attempts()).failed + 1
     if tried < ATTEMPTS and not is_final:
         again = later(now, FIRST_WAIT_S * 2 ** (tried - 1))
         return [attempt(message=message.id, attempts=tried, reason=error, next_at=again)]
     gave_up = undeliverable(message=message.id, reason=error, next_at=next_at)
-    if message.id in inbound.notices:  # The host's own, of which the worker knows nothing.
+    if message.id in folds.inbound.notices:  # The host's own, of which the worker knows nothing.
         return [gave_up]
-    text = f"Your message {delivery_id(inbound, message)} was not delivered: {error}"
-    id = reply_id(inbound.session, delivery_id(inbound, message), f"undeliverable: {error}")
-    notice = incoming(id=id, content=text, trigger="accumulate", route=_back(inbound, message))
-    return [*receive(inbound, outbound, [notice]), gave_up]
+    text = f"Your message {delivery_id(folds, message)} was not delivered: {error}"
+    id = reply_id(folds.session, delivery_id(folds, message), f"undeliverable: {error}")
+    notice = incoming(id=id, content=text, trigger="accumulate", route=_back(folds, message))
+    return [*receive(folds, [notice]), gave_up]
 
 
-def _back(inbound: Inbound, message: OutMessage) -> Route | None:
+def _back(folds: Folds, message: OutMessage) -> Route | None:
     """The route with whose next message the worker learns of this one: that of the message that it answered."""
-    answered = inbound.messages.get(message.in_reply_to)
-    return answered.route if answered else inbound.route
+    answered = folds.inbound.messages.get(message.in_reply_to)
+    return answered.route if answered else folds.inbound.route

@@ -13,7 +13,7 @@ from itertools import count
 from capsule.errors import NotFound
 from capsule.ids import slug
 from capsule.sessions.events import Event, Route, destinations
-from capsule.sessions.inbound import Inbound
+from capsule.sessions.folds import Folds
 from capsule.sessions.registry import AgentGroup, SessionRow, State
 
 
@@ -51,8 +51,8 @@ def forbid(group: AgentGroup, name: str) -> AgentGroup:
     return replace(group, destinations={key: entry for key, entry in group.destinations.items() if key != name})
 
 
-def of(inbound: Inbound, state: State, row: SessionRow) -> list[Event]:
+def of(folds: Folds, state: State, row: SessionRow) -> list[Event]:
     """The event that gives a session the map of its agent; nothing if it has that. An entry without a place is left."""
     group = state.agents.get(row.agent)
     told = {name: dict(entry) for name, entry in (group.destinations if group else {}).items() if Route.of(entry)}
-    return [] if told == inbound.destinations else [destinations(destinations=told)]
+    return [] if told == folds.inbound.destinations else [destinations(destinations=told)]

@@ -13,11 +13,8 @@ from typing import Literal
 from capsule import timestamps
 from capsule.errors import InvalidInput
 from capsule.sessions.events import AckState, Event, ack, failed, retry
-from capsule.sessions.inbound import FINAL as FINAL
-from capsule.sessions.inbound import Inbound, InMessage, digest
-from capsule.sessions.inbound import Status as Status
-from capsule.sessions.inbound import status as status
-from capsule.sessions.outbound import Outbound
+from capsule.sessions.folds import Folds, Status, digest
+from capsule.sessions.inbound import InMessage
 
 #: How often a message is tried again, and the seconds before the first time; before each further time twice as many.
 RETRIES = 5
@@ -42,43 +39,41 @@ def later(now: str, seconds: float) -> str:
     return timestamps.from_ms(timestamps.ms_of(now) + round(seconds * 1000))
 
 
-def receive(inbound: Inbound, outbound: Outbound, messages: Iterable[Event]) -> list[Event]:
+def receive(folds: Folds, messages: Iterable[Event]) -> list[Event]:
     """Number messages for the worker, without those that are there.
 
     Raises InvalidInput: one has the id of another one with another content (field `id`).
     """
-    highest, new = max(inbound.highest, outbound.highest), dict[str, Event]()
+    highest, new = folds.highest, dict[str, Event]()
     for message in messages:
         id = message["id"]
-        there = inbound.messages[id].event if id in inbound.messages else new.get(id)
-        known = digest(there) if there else inbound.left.get(id)
+        there = folds.inbound.messages[id].event if id in folds.inbound.messages else new.get(id)
+        known = digest(there) if there else folds.inbound.left.get(id)
         if known is None:
             highest = next_seq(highest, "host")
             new[id] = message | {"seq": highest}
         elif known != digest(message):
-            raise InvalidInput(f"message {id} is in session {inbound.session} with another content", id=id)
+            raise InvalidInput(f"message {id} is in session {folds.session} with another content", id=id)
     return list(new.values())
 
 
-def pick(inbound: Inbound, outbound: Outbound, now: str, *, first: bool, limit: int = 10) -> list[InMessage]:
+def pick(folds: Folds, now: str, *, first: bool, limit: int = 10) -> list[InMessage]:
     """The messages that a worker does next, oldest first; none if it has nothing to do.
 
     They are of one route, that of the oldest message that wakes, with those that accumulated before it. What was
     claimed together before comes together again, and alone, so that a second try gives its replies the same ids.
 
     Args:
-        inbound: The host's file.
-        outbound: The worker's file.
         now: The time.
         first: Whether the worker has just started: it gets what is for the start only.
         limit: The most messages.
     """
     groups, chosen, oldest = defaultdict[Hashable, list[InMessage]](list), None, 0
-    waking = {claim.batch for id, claim in outbound.claims.items() if _wakes(inbound, outbound, id)}
-    for message, due in _pending(inbound, outbound, now, first=first):
+    waking = {claim.batch for id, claim in folds.outbound.claims.items() if _wakes(folds, id)}
+    for message, due in _pending(folds, now, first=first):
         if due > now:
             continue
-        claimed = outbound.acks.get(message.id)
+        claimed = folds.outbound.acks.get(message.id)
         key: Hashable = claimed.batch if claimed and claimed.batch in waking else message.route
         groups[key].append(message)
         if chosen is None and message.wakes:
@@ -89,10 +84,10 @@ def pick(inbound: Inbound, outbound: Outbound, now: str, *, first: bool, limit: 
     return chosen[start : start + limit] if chosen else []
 
 
-def next_due(inbound: Inbound, outbound: Outbound, now: str, *, first: bool = True) -> str | None:
+def next_due(folds: Folds, now: str, *, first: bool = True) -> str | None:
     """When a message that wakes is due: `now`, or later; None: there is none. Arguments as for `pick`."""
     soonest = None
-    for message, due in _pending(inbound, outbound, now, first=first):
+    for message, due in _pending(folds, now, first=first):
         if message.wakes and due <= now:
             return now
         if message.wakes and (soonest is None or due < soonest):
@@ -100,90 +95,90 @@ def next_due(inbound: Inbound, outbound: Outbound, now: str, *, first: bool = Tr
     return soonest
 
 
-def _pending(inbound: Inbound, outbound: Outbound, now: str, *, first: bool) -> Iterator[tuple[InMessage, str]]:
+def _pending(folds: Folds, now: str, *, first: bool) -> Iterator[tuple[InMessage, str]]:
     """What a worker may get, with the time from which on it is due: at once if the clock went back while it waited."""
-    if "" in inbound.paused:
+    if "" in folds.inbound.paused:
         return
     furthest = later(now, FIRST_RETRY_S * 2**RETRIES)
-    for message in inbound.unfinished(outbound):
-        is_held = message.kind == "system" or message.series in inbound.paused
+    for message in folds.unfinished():
+        is_held = message.kind == "system" or message.series in folds.inbound.paused
         is_for_later = not first and message.event.get("onWake") is True
-        if not (is_held or is_for_later) and status(inbound, outbound, message.id) == "pending":
+        if not (is_held or is_for_later) and folds.status(message.id) == "pending":
             yield message, "" if message.waits and message.due > furthest else message.due
 
 
-def _wakes(inbound: Inbound, outbound: Outbound, id: str) -> bool:
+def _wakes(folds: Folds, id: str) -> bool:
     """Whether a message that was claimed once waits, and wakes the worker again."""
-    message = inbound.messages.get(id)
-    return message is not None and message.wakes and status(inbound, outbound, id) == "pending"
+    message = folds.inbound.messages.get(id)
+    return message is not None and message.wakes and folds.status(id) == "pending"
 
 
-def claim(outbound: Outbound, picked: Sequence[InMessage], instance: str) -> list[Event]:
+def claim(folds: Folds, picked: Sequence[InMessage], instance: str) -> list[Event]:
     """Claim what was picked, for the worker `instance`. The event's `batch` is what `reply_id` takes for this batch."""
     if not picked:
         return []
     # What was never claimed names a new batch; otherwise it is one that comes again.
-    again = outbound.acks.get(picked[0].id)
-    batch = next((message.id for message in picked if message.id not in outbound.acks), again.batch if again else "")
+    again = folds.outbound.acks.get(picked[0].id)
+    batch = next(
+        (message.id for message in picked if message.id not in folds.outbound.acks), again.batch if again else ""
+    )
     return [
         ack(state="processing", messages={found.id: found.tries for found in picked}, instance=instance, batch=batch)
     ]
 
 
-def finish(
-    inbound: Inbound, outbound: Outbound, ids: Iterable[str], *, instance: str, state: AckState, error: str = ""
-) -> list[Event]:
+def finish(folds: Folds, ids: Iterable[str], *, instance: str, state: AckState, error: str = "") -> list[Event]:
     """End the claims of the worker `instance` on messages.
 
     Returns:
         An event for those that it still holds. Nothing if it holds none: then it must not answer them either.
     """
-    held = {id: outbound.claims[id].tries for id in ids if _holder(inbound, outbound, id) == instance}
+    held = {id: folds.outbound.claims[id].tries for id in ids if _holder(folds, id) == instance}
     return [ack(state=state, messages=held, instance=instance, error=error or None)] if held else []
 
 
-def drop(outbound: Outbound, instance: str) -> list[Event]:
+def drop(folds: Folds, instance: str) -> list[Event]:
     """Withdraw the claims that the session's former workers left, for the worker `instance` that has just started."""
-    left = {id: claim.tries for id, claim in outbound.claims.items() if claim.state == "processing"}
+    left = {id: claim.tries for id, claim in folds.outbound.claims.items() if claim.state == "processing"}
     return [ack(state="dropped", messages=left, instance=instance)] if left else []
 
 
-def _holder(inbound: Inbound, outbound: Outbound, id: str) -> str:
+def _holder(folds: Folds, id: str) -> str:
     """The worker that a message is claimed by; empty: none."""
-    claimed = outbound.claims.get(id)
-    holds = claimed is not None and id in inbound.messages and status(inbound, outbound, id) == "processing"
+    claimed = folds.outbound.claims.get(id)
+    holds = claimed is not None and id in folds.inbound.messages and folds.status(id) == "processing"
     return claimed.instance if claimed is not None and holds else ""
 
 
-def holders(inbound: Inbound, outbound: Outbound) -> set[str]:
+def holders(folds: Folds) -> set[str]:
     """The workers that hold claims."""
-    return {_holder(inbound, outbound, id) for id in outbound.claims} - {""}
+    return {_holder(folds, id) for id in folds.outbound.claims} - {""}
 
 
-def is_bulky(inbound: Inbound, outbound: Outbound) -> bool:
+def is_bulky(folds: Folds) -> bool:
     """Whether so much of the files is done that a compaction is worth its cost."""
-    most = MOST_EVENTS + 4 * (max(0, len(inbound.open) - len(inbound.idle)) + len(outbound.open))
-    return max(len(inbound.seen), len(outbound.seen)) > most
+    most = MOST_EVENTS + 4 * (
+        sum(not folds.inbound.messages[id].is_idle for id in folds.inbound.open) + len(folds.outbound.open)
+    )
+    return max(len(folds.inbound.seen), len(folds.outbound.seen)) > most
 
 
-def release(inbound: Inbound, outbound: Outbound, now: str, *, is_alive: Callable[[str], bool]) -> list[Event]:
+def release(folds: Folds, now: str, *, is_alive: Callable[[str], bool]) -> list[Event]:
     """Try again, or give up, what workers gave back or died over; note what they failed.
 
     The `failed` events are also the notices to the senders: `due_out` gives them.
 
     Args:
-        inbound: The host's file.
-        outbound: The worker's file.
         now: The time.
         is_alive: Whether a worker is alive, by its instance.
     """
     due = defaultdict[str, dict[str, tuple[int, str]]](dict)
     given_up = defaultdict[str, list[str]](list)
-    for id, claimed in outbound.claims.items():
-        message = inbound.messages.get(id)
-        if message is None or id in inbound.ended:
+    for id, claimed in folds.outbound.claims.items():
+        message = folds.inbound.messages.get(id)
+        if message is None or id in folds.inbound.ended:
             continue
-        state, reason = status(inbound, outbound, id), claimed.error or "the worker ended without an answer"
+        state, reason = folds.status(id), claimed.error or "the worker ended without an answer"
         if state == "failed" or (message.tries >= RETRIES and _is_over(state, claimed.instance, is_alive)):
             given_up[reason].append(id)
         elif _is_over(state, claimed.instance, is_alive):
@@ -196,7 +191,7 @@ def _is_over(state: Status, instance: str, is_alive: Callable[[str], bool]) -> b
     return state == "released" or (state == "processing" and not is_alive(instance))
 
 
-def retried(inbound: Inbound, outbound: Outbound, ids: Iterable[str], now: str) -> list[Event]:
+def retried(folds: Folds, ids: Iterable[str], now: str) -> list[Event]:
     """Try messages again at a person's word: what failed is pending again, and what waits for its time is due now.
 
     A message out is delivered again if it could not be delivered, or waits for that.
@@ -205,21 +200,21 @@ def retried(inbound: Inbound, outbound: Outbound, ids: Iterable[str], now: str) 
     """
     due = {}
     for id in ids:
-        if id in outbound.messages:
-            if id not in inbound.undeliverable and not is_undelivered(inbound, outbound, id):
-                raise InvalidInput(f"message {id} of session {inbound.session} is delivered or cancelled", id=id)
+        if id in folds.outbound.messages:
+            if id not in folds.inbound.undeliverable and not is_undelivered(folds, id):
+                raise InvalidInput(f"message {id} of session {folds.session} is delivered or cancelled", id=id)
             due[id] = 0, now
             continue
-        state = status(inbound, outbound, id)
-        if id not in inbound.messages or state in ("completed", "cancelled", "processing"):
-            raise InvalidInput(f"message {id} in session {inbound.session} is {state}, and can't be tried again", id=id)
-        due[id] = inbound.messages[id].tries + (state in ("failed", "released")), now
+        state = folds.status(id)
+        if id not in folds.inbound.messages or state in ("completed", "cancelled", "processing"):
+            raise InvalidInput(f"message {id} in session {folds.session} is {state}, and can't be tried again", id=id)
+        due[id] = folds.inbound.messages[id].tries + (state in ("failed", "released")), now
     return [retry(messages=due, reason="by hand", again=True)] if due else []
 
 
-def is_undelivered(inbound: Inbound, outbound: Outbound, id: str) -> bool:
+def is_undelivered(folds: Folds, id: str) -> bool:
     """Whether a message out waits to be delivered."""
-    return any(message.id == id for message in outbound.undelivered(inbound))
+    return any(message.id == id for message in folds.undelivered())
 
 
 def stale(now: str, heartbeat: str | None, claimed_at: Iterable[str], limit_s: float = 0) -> str:
@@ -241,7 +236,7 @@ def stale(now: str, heartbeat: str | None, claimed_at: Iterable[str], limit_s: f
     return ""
 
 
-def fault(inbound: Inbound, outbound: Outbound, now: str, *, instance: str, heartbeat: str | None) -> str:
+def fault(folds: Folds, now: str, *, instance: str, heartbeat: str | None) -> str:
     """Why the worker `instance` of a session counts as dead, by `stale`; empty: it does not. It is to be killed."""
-    held = (claim.at for id, claim in outbound.claims.items() if _holder(inbound, outbound, id) == instance)
-    return stale(now, heartbeat, held, outbound.tool.limit_s if outbound.tool else 0)
+    held = (claim.at for id, claim in folds.outbound.claims.items() if _holder(folds, id) == instance)
+    return stale(now, heartbeat, held, folds.outbound.tool.limit_s if folds.outbound.tool else 0)

@@ -26,10 +26,10 @@ from capsule.sessions.events import (
     reply_id,
     resumed,
 )
-from capsule.sessions.inbound import Inbound, InMessage
-from capsule.sessions.outbound import Outbound
+from capsule.sessions.folds import FINAL, Folds
+from capsule.sessions.inbound import InMessage
 from capsule.sessions.rules.deliveries import after_attempt, route_of
-from capsule.sessions.rules.messages import FINAL, receive, status
+from capsule.sessions.rules.messages import receive
 
 #: After how many seconds an occurrence of a series that catches nothing up is passed over.
 GRACE_S = 300
@@ -38,24 +38,25 @@ GRACE_S = 300
 # -- What comes next ---------------------------------------------------------------------------------------------------
 
 
-def occurrences(inbound: Inbound, outbound: Outbound, now: str) -> list[Event]:
+def occurrences(folds: Folds, now: str) -> list[Event]:
     """Make the next occurrence of each series whose last one is over, or was missed; it is the only live one then.
 
     An occurrence of a series that catches up `latest` makes room for a later one while nobody has tried it; one of a
     series that is to `skip` what was missed is passed over after `GRACE_S`. A series that can't be read any more ends.
     """
-    old = [id for id in inbound.replaced if id in inbound.open and status(inbound, outbound, id) not in FINAL]
+    heads = folds.inbound.series
+    old = [row.id for row in folds.unfinished() if row.series and heads[row.series] != row.id]
     events = [cancelled(messages=old)] if old else []
-    for id in inbound.series.values():
-        head = inbound.messages.get(id)
-        if head is not None and (at := _following(inbound, outbound, head, now)):
-            events += _replaced(inbound, outbound, head, at)
-    return _numbered(inbound, outbound, events)
+    for id in heads.values():
+        head = folds.inbound.messages.get(id)
+        if head is not None and (at := _following(folds, head, now)):
+            events += _replaced(folds, head, at)
+    return _numbered(folds, events)
 
 
-def _following(inbound: Inbound, outbound: Outbound, head: InMessage, now: str) -> str:
+def _following(folds: Folds, head: InMessage, now: str) -> str:
     """The time of the occurrence that takes the place of the last one; empty: it keeps its place."""
-    recurrence, state = _recurrence(head), status(inbound, outbound, head.id)
+    recurrence, state = _recurrence(head), folds.status(head.id)
     if not recurrence.get("cron") or state == "cancelled":
         return ""
     at, catch_up = _time_of(head), recurrence.get("catchUp") or "latest"
@@ -65,7 +66,7 @@ def _following(inbound: Inbound, outbound: Outbound, head: InMessage, now: str) 
                 return next_at(recurrence, at)
             last = last_at(recurrence, now) if catch_up == "latest" else ""
             return last if last > at else next_at(recurrence, max(at, now))
-        if state == "pending" and not head.tries and not inbound.paused & {"", head.series} and catch_up != "all":
+        if state == "pending" and not head.tries and not folds.inbound.paused & {"", head.series} and catch_up != "all":
             if catch_up == "latest":
                 last = last_at(recurrence, now)
                 return last if last > at else ""
@@ -85,18 +86,18 @@ def _time_of(head: InMessage) -> str:
     return str(_recurrence(head).get("at") or head.due)
 
 
-def _replaced(inbound: Inbound, outbound: Outbound, head: InMessage, at: str, **fields: Any) -> list[Event]:
+def _replaced(folds: Folds, head: InMessage, at: str, **fields: Any) -> list[Event]:
     """The events that put another occurrence, for a time, in the place of the last one."""
-    following = _occurrence(inbound, head.id, at, {**head.event, "processAfter": at, **fields})
-    is_over = status(inbound, outbound, head.id) in FINAL
+    following = _occurrence(folds, head.id, at, {**head.event, "processAfter": at, **fields})
+    is_over = folds.status(head.id) in FINAL
     return [following] if is_over else [cancelled(messages=[head.id]), following]
 
 
-def _occurrence(inbound: Inbound, before: str, at: str, event: Event) -> Event:
+def _occurrence(folds: Folds, before: str, at: str, event: Event) -> Event:
     """An occurrence for a time, in the place of the message `before`, which says what `event` says."""
     recurrence = event.get("recurrence")
     return incoming(
-        id=reply_id(inbound.session, before, "next"),
+        id=reply_id(folds.session, before, "next"),
         content=event["content"],
         kind="task",
         route=Route.of(event.get("route")),
@@ -107,51 +108,48 @@ def _occurrence(inbound: Inbound, before: str, at: str, event: Event) -> Event:
     )
 
 
-def _numbered(inbound: Inbound, outbound: Outbound, events: list[Event]) -> list[Event]:
+def _numbered(folds: Folds, events: list[Event]) -> list[Event]:
     """The events with their messages numbered and first: a power cut may leave the first of a write alone."""
     messages = [event for event in events if event["event"] == "message"]
-    return receive(inbound, outbound, messages) + [event for event in events if event["event"] != "message"]
+    return receive(folds, messages) + [event for event in events if event["event"] != "message"]
 
 
 # -- What people and agents do with series -----------------------------------------------------------------------------
 
 
-def live(inbound: Inbound, outbound: Outbound) -> dict[str, InMessage]:
+def live(folds: Folds) -> dict[str, InMessage]:
     """The live rows of the series that are not over, by the ids of the series, oldest first."""
     found = {}
-    for series, id in inbound.series.items():
-        if head := inbound.messages.get(id):
-            state, recurs = status(inbound, outbound, id), bool(_recurrence(head).get("cron"))
+    for series, id in folds.inbound.series.items():
+        if head := folds.inbound.messages.get(id):
+            state, recurs = folds.status(id), bool(_recurrence(head).get("cron"))
             if state not in FINAL or (recurs and state != "cancelled"):
                 found[series] = head
     return found
 
 
-def tasks(inbound: Inbound, outbound: Outbound, now: str, time_zone: str = "") -> list[Event]:
+def tasks(folds: Folds, now: str, time_zone: str = "") -> list[Event]:
     """Do what the worker's oldest message of kind `task` asks for, and note that it is done, or why not.
 
     Nothing is left to do when it gives nothing.
 
     Args:
-        inbound: The host's file.
-        outbound: The worker's file.
         now: The time.
         time_zone: Where cron is read if a task does not say.
     """
-    message = next((each for each in outbound.undelivered(inbound) if each.kind == "task"), None)
+    message = next((each for each in folds.undelivered() if each.kind == "task"), None)
     if message is None:
         return []
     try:
-        route = route_of(inbound, message) if message.event.get("action") == "make" else None
-        done = act(inbound, outbound, message.event, message.id, now, route=route, time_zone=time_zone)
+        route = route_of(folds, message) if message.event.get("action") == "make" else None
+        done = act(folds, message.event, message.id, now, route=route, time_zone=time_zone)
     except (InvalidInput, NotFound, Refused, AttributeError, TypeError, ValueError) as error:  # Anybody edits a file.
-        return after_attempt(inbound, outbound, message, now, error=str(error), is_final=True)
+        return after_attempt(folds, message, now, error=str(error), is_final=True)
     return [*done, delivered(message=message.id, platform_id=message.event.get("series") or message.id)]
 
 
 def act(
-    inbound: Inbound,
-    outbound: Outbound,
+    folds: Folds,
     task: Mapping[str, Any],
     id: str,
     now: str,
@@ -162,8 +160,6 @@ def act(
     """Do something with a series.
 
     Args:
-        inbound: The host's file.
-        outbound: The worker's file.
         task: As in `events.outgoing`. An `update` merges what it names; with `processAfter` now, the task runs now.
         id: A new id, for a new series that has none.
         now: The time.
@@ -174,13 +170,13 @@ def act(
         InvalidInput: Cron, a time zone or a time can't be read, or a new series has no time, or an id that is taken.
         NotFound: There is no such series, or it is over.
     """
-    series, action, there = str(task.get("series") or id), task.get("action"), live(inbound, outbound)
+    series, action, there = str(task.get("series") or id), task.get("action"), live(folds)
     head = there.get(series)
     if action == "make":
-        if head is not None and head.id != reply_id(inbound.session, id, "next"):
+        if head is not None and head.id != reply_id(folds.session, id, "next"):
             raise InvalidInput(f"there is a series {series[:80]!r}")
-        to = route or inbound.route
-        events = [_first(inbound, task, id, now, {"series": series, "route": to and to.written()}, time_zone)]
+        to = route or folds.inbound.route
+        events = [_first(folds, task, id, now, {"series": series, "route": to and to.written()}, time_zone)]
     elif head is None:
         raise NotFound(f"there is no series {series[:80]!r}; there are: {', '.join(there) or 'none'}", id=series)
     elif action == "cancel":
@@ -189,28 +185,28 @@ def act(
         events = [paused(series=series)]
     elif action == "resume":
         events = [resumed(series=series)]
-        if _recurrence(head) and _time_of(head) <= now and status(inbound, outbound, head.id) == "pending":
-            events += _replaced(inbound, outbound, head, next_at(_recurrence(head), now))
+        if _recurrence(head) and _time_of(head) <= now and folds.status(head.id) == "pending":
+            events += _replaced(folds, head, next_at(_recurrence(head), now))
     elif action == "update":
-        events = _updated(inbound, outbound, head, task, now)
+        events = _updated(folds, head, task, now)
     else:
         raise InvalidInput(f"{action!r} is nothing that can be done with a series")
-    return _numbered(inbound, outbound, events)
+    return _numbered(folds, events)
 
 
-def _first(inbound: Inbound, task: Mapping[str, Any], id: str, now: str, event: Event, time_zone: str) -> Event:
+def _first(folds: Folds, task: Mapping[str, Any], id: str, now: str, event: Event, time_zone: str) -> Event:
     recurrence = _merged({"timeZone": time_zone} if time_zone else {}, task)
     at = task.get("processAfter") or (recurrence and next_at(recurrence, now))
     if not at:
         raise InvalidInput("a task needs a time: cron, or processAfter")
     said = {"content": task.get("prompt") or task.get("content") or "", "hops": task.get("hops", 0)}
-    return _occurrence(inbound, id, _time(at), {**event, **said, "processAfter": at, "recurrence": recurrence})
+    return _occurrence(folds, id, _time(at), {**event, **said, "processAfter": at, "recurrence": recurrence})
 
 
-def _updated(inbound: Inbound, outbound: Outbound, head: InMessage, task: Mapping[str, Any], now: str) -> list[Event]:
+def _updated(folds: Folds, head: InMessage, task: Mapping[str, Any], now: str) -> list[Event]:
     """A task's fields merged into a series: into its live row, or, if that runs or is over, for the next one."""
     recurrence, prompt = _merged(_recurrence(head), task), task.get("prompt")
-    if status(inbound, outbound, head.id) != "pending":
+    if folds.status(head.id) != "pending":
         told = recurrence or {}
         words = {"cron": told.get("cron"), "time_zone": told.get("timeZone"), "catch_up": told.get("catchUp")}
         return [changed(series=head.series, prompt=prompt, **words)]
@@ -224,7 +220,7 @@ def _updated(inbound: Inbound, outbound: Outbound, head: InMessage, task: Mappin
         elif due > now:
             at = max(at, due)
     content = prompt or head.event["content"]
-    return _replaced(inbound, outbound, head, at, processAfter=due, content=content, recurrence=recurrence)
+    return _replaced(folds, head, at, processAfter=due, content=content, recurrence=recurrence)
 
 
 def _merged(recurrence: Mapping[str, Any], task: Mapping[str, Any]) -> dict[str, Any] | None:
