@@ -91,10 +91,11 @@ class Program:
         assert answer.code == expect, answer
         return answer
 
-    def terminal(self, *words: str, typed: str = "", expect: int = 0, **more: str) -> str:
+    def terminal(self, *words: str, typed: str = "", expect: int = 0, has_bars: bool = False, **more: str) -> str:
         """Run it at a terminal, where `typed` has been typed ahead, with `more` in its environment: the screen.
 
-        Within this process: a program that the command starts does not see the terminal.
+        Within this process: a program that the command starts does not see the terminal. Bars of progress are drawn
+        always, or never, however slow the machine is.
         """
         master, slave = pty.openpty()
         os.write(master, typed.encode())
@@ -102,6 +103,7 @@ class Program:
         reader = threading.Thread(target=lambda: screen.extend(iter(lambda: _read(master), b"")))
         reader.start()
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("capsule_cli.shared.output._A_WHILE_S", -1 if has_bars else sys.maxsize)
             for name, value in ({"TERM": "xterm-256color", "LINES": "40", "PAGER": "cat"} | more).items():
                 patch.setenv(name, value)
             time.tzset()

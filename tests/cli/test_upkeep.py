@@ -182,5 +182,5 @@ def test_long_work_shows_its_progress_in_a_terminal_and_only_there(
     monkeypatch.setattr("capsule_cli.shared.output._A_WHILE_S", -1)
     capsule.new("A")
     for name, what in (("doctor", "examining"), ("migrate", "migrating"), ("validate", "validating")):
-        assert what in capsule.terminal(name)
-        assert what not in capsule.process(name).stderr
+        assert what in capsule.terminal(name, has_bars=True)
+        assert what not in capsule(name).stderr

@@ -98,7 +98,7 @@ def started(capsule: Any, session: str = "one") -> subprocess.Popen[bytes]:
 def test_a_message_wakes_the_session_that_waits(agents: Any) -> None:
     waits = started(agents)
     agents("send", "--as", "anna", "--to", "bob", "the secret of the day")
-    assert waits.wait(30) == 2
+    assert waits.wait(60) == 2
     assert b"1 unread from anna" in waits.stderr.read()
 
 
@@ -114,14 +114,14 @@ def test_one_process_waits_for_a_session_and_another_for_another_one(agents: Any
 def test_the_process_that_waits_ends_with_its_client(agents: Any) -> None:
     waits = started(agents)
     waits.stderr.close()  # As it is when the client has died, whatever shell stands in between.
-    assert waits.wait(30) == 0
+    assert waits.wait(60) == 0
 
 
 @pytest.mark.slow
 def test_the_process_that_waits_ends_with_its_session(agents: Any) -> None:
     waits = started(agents)
     assert hook(agents, "claude-code", "SessionEnd", "--as", "bob") == (0, "", "")
-    assert waits.wait(30) == 0
+    assert waits.wait(60) == 0
 
 
 def test_a_hook_of_codex_says_where_its_thread_can_be_rung(agents: Any) -> None:
@@ -171,7 +171,7 @@ def test_a_test_rings_everywhere_and_says_what_happened(agents: Any, tmp_path: P
     told = agents.json("agents", "wake", "test", "--as", "bob")
     assert {one["client"]: one["ok"] for one in told} == {"command": True, "webhook": False, "claude-code": True}
     assert "test" in heard.read_text()
-    assert waits.wait(30) == 2
+    assert waits.wait(60) == 2
     assert b"test" in waits.stderr.read()
     agents("agents", "wake", "uninstall", "command", "webhook", "--as", "bob")
     [one] = agents.json("agents", "wake", "test", "--as", "bob", expect=1)

@@ -34,13 +34,17 @@ def kinds(process: subprocess.Popen[bytes], *wanted: str) -> list[dict[str, Any]
     return found
 
 
+def save(path: Path, data: bytes) -> None:
+    """What an editor does that renames its copy over the file: what is written in place may be met half written."""
+    copy = path.with_name("copy~")
+    copy.write_bytes(data)
+    copy.rename(path)
+
+
 def replace(path: Path, old: bytes, new: bytes) -> None:
-    """What an editor does that renames its copy over the file."""
     data = path.read_bytes()
     assert old in data
-    copy = path.with_name("copy~")
-    copy.write_bytes(data.replace(old, new))
-    copy.rename(path)
+    save(path, data.replace(old, new))
 
 
 # -- watch -----------------------------------------------------------------------------------------------------------
@@ -82,14 +86,10 @@ def test_watch_tells_what_is_wrong_with_a_damaged_file_and_shows_no_control_char
     process = follow(capsule)
     path = capsule.file(id)
     sound = path.read_bytes()
-    saved = path.with_suffix(".json~")
-    # Put into place at once: what is written in place may be met half written, which is damaged too.
-    saved.write_bytes(sound.replace(b'"Plan",', b'"Pl\x1b[31man",'))
-    saved.replace(path)
+    replace(path, b'"Plan",', b'"Pl\x1b[31man",')
     (line,) = lines(process, 1)
     assert "\tdamaged\t" in line and f"{id}.json:" in line and "\x1b" not in line
-    saved.write_bytes(sound)
-    saved.replace(path)
+    save(path, sound)
     assert "\trepaired\t" in lines(process, 1)[0]
 
 
@@ -230,7 +230,7 @@ def test_tail_tells_json_lines(capsule: Any) -> None:
     assert (edited["at"], edited["message"]["content"]) == (1, "SECOND")
     document = json.loads(capsule.file(id).read_bytes())
     gone = document["history"].pop()
-    capsule.file(id).write_text(json.dumps(document))
+    save(capsule.file(id), json.dumps(document).encode())
     (removed,) = kinds(process, "removed")
     assert removed["ids"] == [gone["id"]]
     capsule("delete", id, "--yes")
@@ -244,11 +244,11 @@ def test_tail_says_that_a_file_is_damaged_and_goes_on_when_it_is_repaired(capsul
     lines(process, 2)
     path = capsule.file(id)
     sound = path.read_bytes()
-    path.write_bytes(sound.replace(b'"history": [', b'"history": [,'))
+    replace(path, b'"history": [', b'"history": [,')
     assert process.stderr is not None
     assert "can't be read" in process.stderr.readline().decode()
     assert f"{id}.json:" in process.stderr.readline().decode()
-    path.write_bytes(sound.replace(b'"hello"', b'"hallo"'))
+    save(path, sound.replace(b'"hello"', b'"hallo"'))
     assert "is repaired" in process.stderr.readline().decode()
     assert lines(process, 3)[2] == "hallo"
     capsule("append", id, "more")

@@ -28,6 +28,17 @@ from capsule.mcp_server.transport.tokens import Tokens
 ROOT = Path(__file__).resolve().parents[2]
 #: How long a test waits for what must come, in seconds.
 PATIENCE_S = 60.0
+#: Starts the program with other limits of time than its own: what a test waits for may take longer on a slow machine.
+_WITH_LIMITS = """
+from importlib import import_module
+for place, seconds in {limits}.items():
+    module, _, name = place.partition(".")
+    module = import_module("capsule.mcp_server.transport." + module)
+    getattr(module, name)
+    setattr(module, name, seconds)
+from capsule_cli.__main__ import main
+main()
+"""
 #: A client that takes answers as text and as data.
 CAPABILITIES = {"extensions": {"capsule/answers": {"takes": ["text", "data"]}}}
 HANDSHAKE = {
@@ -53,15 +64,14 @@ def eventually(is_so: Callable[[], bool], what: str) -> None:
 
 
 class Process:
-    """`capsule mcp` and what it says on stderr."""
+    """`capsule mcp` and what it says on stderr. `limits`: seconds, by module and name in `transport`."""
 
-    def __init__(self, *words: str, root: Path, **settings: Any) -> None:
+    def __init__(self, *words: str, root: Path, limits: dict[str, float] | None = None, **settings: Any) -> None:
         pipe = subprocess.PIPE
         settings = {"stdin": pipe, "stdout": pipe, "stderr": pipe, "env": environment()} | settings
         self.root = root
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "capsule_cli", "mcp", "--store", str(root), *words], **settings
-        )
+        program = ["-c", _WITH_LIMITS.format(limits=limits)] if limits else ["-m", "capsule_cli"]
+        self.process = subprocess.Popen([sys.executable, *program, "mcp", "--store", str(root), *words], **settings)
         self._said: list[str] = []
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()

@@ -42,7 +42,7 @@ async def talking(store: Store, era: str, **options: Any) -> AsyncIterator[Clien
 
 async def until(true: Callable[[], bool]) -> None:
     """Wait for something that another task or process does."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while not true():
             await anyio.sleep(0.005)
 

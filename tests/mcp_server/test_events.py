@@ -14,7 +14,7 @@ import pytest
 
 from capsule import Store
 from tests.cli.conftest import Program
-from tests.mcp_server.serving import PATIENCE_S, Http, admit, bearer, eventually, over_http
+from tests.mcp_server.serving import PATIENCE_S, Http, admit, bearer, over_http
 
 pytestmark = pytest.mark.slow
 
@@ -152,8 +152,9 @@ def test_a_stream_ends_with_its_token_and_needs_one(root: Path, talking: Store) 
 
 
 def test_a_stream_ends_with_the_server(root: Path, talking: Store) -> None:
-    with over_http(root) as server, stream(server, server.token) as found:
+    limits = {"http._CLOSING_S": PATIENCE_S}
+    with over_http(root, limits=limits) as server, stream(server, server.token) as found:
         server.signal(15)
         while found.read():
             pass
-        eventually(lambda: server.ended() == 0, "the server has ended")
+        assert server.ended() == 0

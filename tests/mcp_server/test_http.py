@@ -30,11 +30,15 @@ from tests.mcp_server.serving import (
 pytestmark = pytest.mark.slow
 
 ID = "the-one"
+#: Limits that a server which stops never reaches: for open requests, and for what ends them.
+LAST_ANSWERS, CLOSING = {"http._LAST_ANSWERS_S": PATIENCE_S}, {"http._CLOSING_S": PATIENCE_S}
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     Store.init(tmp_path / "store")
+    # A call waits for a test that holds a conversation as long as that takes.
+    (tmp_path / "store" / "capsule.toml").write_text('[storage]\nmutex_timeout = "100s"\n', encoding="utf-8")
     with Store.open(tmp_path / "store", keep_locks=False) as store:
         store.create(id=ID, title="The one", type="group")
     return tmp_path / "store"
@@ -243,7 +247,7 @@ def test_a_message_of_the_largest_size_is_accepted(root: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_ends_long_polls_and_streams_as_http_ends_them(root: Path, number: int) -> None:
-    with over_http(root) as server:
+    with over_http(root, limits=CLOSING) as server:
         session = server.session()
         stream = _begin(server, "GET", None, session.headers)
         answer = stream.getresponse()
@@ -277,7 +281,7 @@ def test_a_subscription_without_a_session_ends_with_the_server_and_with_the_toke
         assert b"acknowledged" in answer.readline() + answer.readline() + answer.readline()
         return connection, answer
 
-    with over_http(root) as server:
+    with over_http(root, limits=CLOSING) as server:
         connection, stream = subscribe()
         Program(root)("--store", str(root), "tokens", "revoke", "anna")
         # To its end, which is one of HTTP's: a connection that is cut would raise IncompleteRead here.
@@ -304,7 +308,7 @@ def test_a_call_that_can_not_be_cancelled_does_not_keep_the_server(root: Path) -
 
 
 def test_a_second_signal_ends_it_at_once(root: Path) -> None:
-    with over_http(root) as server, Store.open(root, keep_locks=False) as store:
+    with over_http(root, limits=LAST_ANSWERS) as server, Store.open(root, keep_locks=False) as store:
         session = server.session()
         with store.engine.storage.mutex("conversations", ID):
             waiting = _begin(server, "POST", _call(1, "append_message", id=ID, content="waits"), session.headers)
@@ -318,7 +322,7 @@ def test_a_second_signal_ends_it_at_once(root: Path) -> None:
 
 
 def test_a_write_in_progress_at_the_stop_is_answered(root: Path) -> None:
-    with over_http(root) as server, Store.open(root, keep_locks=False) as store:
+    with over_http(root, limits=LAST_ANSWERS | CLOSING) as server, Store.open(root, keep_locks=False) as store:
         session = server.session()
         with store.engine.storage.mutex("conversations", ID):
             waiting = _begin(server, "POST", _call(7, "append_message", id=ID, content="waited"), session.headers)

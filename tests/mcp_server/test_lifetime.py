@@ -14,7 +14,7 @@ import pytest
 
 from capsule import Store
 from capsule.maintenance import doctor
-from tests.mcp_server.serving import Stdio, eventually, over_stdio
+from tests.mcp_server.serving import PATIENCE_S, Stdio, eventually, over_stdio
 
 pytestmark = pytest.mark.slow
 
@@ -134,7 +134,7 @@ def test_the_locks_are_released_at_end_of_file_though_a_call_still_runs(root: Pa
 @pytest.mark.slow
 @pytest.mark.sample
 def test_requests_sent_before_the_end_of_file_are_answered(root: Path) -> None:
-    with over_stdio(root) as client:
+    with over_stdio(root, limits={"stdio._LAST_ANSWERS_S": PATIENCE_S}) as client:
         asked = {client.send_call("append_message", id=ID, content=f"piped {n}") for n in range(50)}
         client.leave()
         answered = {message["id"] for message in client.answers() if not message["result"].get("isError")}
@@ -176,15 +176,11 @@ def test_a_long_poll_does_not_keep_the_server_from_ending(root: Path) -> None:
 
 
 def test_a_signal_releases_the_locks_before_the_process_ends(root: Path) -> None:
-    def is_released() -> bool:
-        with over_stdio(root) as client:
-            client.call("lock_conversation", id=ID)
-            client.signal(signal.SIGTERM)
-            assert client.ended() == 0
-        return not document(root)["metadata"]["lock"]["active"]
-
-    # There is half a second for it, which a machine that is busy with something else may not give it once.
-    assert any(is_released() for _ in range(10))
+    with over_stdio(root, limits={"lifetime._RELEASE_S": PATIENCE_S}) as client:
+        client.call("lock_conversation", id=ID)
+        client.signal(signal.SIGTERM)
+        assert client.ended() == 0
+    assert not document(root)["metadata"]["lock"]["active"]
 
 
 def test_a_named_instance_keeps_its_locks_when_the_server_ends(root: Path) -> None:

@@ -172,14 +172,16 @@ async def test_a_message_ends_a_wait_which_occupies_no_thread_and_says_that_it_g
         answer = await client.call_tool("listen", {}, progress_callback=note)
         found.extend(message["content"] for message in data(answer)["messages"])
 
-    async with acting(store, "anna", era) as anna, acting(store, "bob", era) as bob:
-        with anyio.fail_after(30):
-            async with anyio.create_task_group() as tasks:
-                for _ in range(50):  # More than there are threads.
-                    tasks.start_soon(wait, bob)
-                await until(lambda: len(looks) == 50 and len(progress) > 100)
-                assert store.agents.get("bob").listening
-                await sent(anna, "now")
+    async with (
+        acting(store, "anna", era) as anna,
+        acting(store, "bob", era) as bob,
+        anyio.create_task_group() as tasks,
+    ):
+        for _ in range(50):  # More than there are threads.
+            tasks.start_soon(wait, bob)
+        await until(lambda: len(looks) == 50 and len(progress) > 100)
+        assert store.agents.get("bob").listening
+        await sent(anna, "now")
     assert found == ["now"] * 50
     assert set(progress) == {(50, "waiting for messages")}
 

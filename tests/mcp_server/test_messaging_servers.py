@@ -14,7 +14,7 @@ import pytest
 from capsule import Store
 from capsule.messaging.doorbells import registry
 from capsule.messaging.doorbells.interface import Target
-from tests.mcp_server.serving import Stdio, admit, environment, eventually, over_http, over_stdio
+from tests.mcp_server.serving import PATIENCE_S, Stdio, admit, environment, eventually, over_http, over_stdio
 
 pytestmark = pytest.mark.slow
 
@@ -167,7 +167,8 @@ def test_the_project_of_an_agent_that_leaves_says_what_it_has_not_read(root: Pat
     note = tmp_path / "CLAUDE.md"
     with Store.open(root) as store:
         store.agents.register("anna")
-        with over_stdio(root, *TOOLS, "--as", "bob", cwd=tmp_path) as bob:
+        limits = {"lifetime._RELEASE_S": PATIENCE_S}
+        with over_stdio(root, *TOOLS, "--as", "bob", cwd=tmp_path, limits=limits) as bob:
             store.messages.send("hello", agent="anna", to="bob")
             assert not note.exists()
             bob.leave()

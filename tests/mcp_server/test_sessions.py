@@ -15,7 +15,7 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 from capsule import Store
 from capsule.errors import Locked
 from tests.cli.conftest import Program
-from tests.mcp_server.serving import Http, admit, eventually, over_http
+from tests.mcp_server.serving import PATIENCE_S, Http, admit, eventually, over_http
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +43,7 @@ def text(result: Any) -> str:
 @pytest.mark.slow
 @pytest.mark.sample
 def test_two_sessions_are_two_instances_and_a_delete_releases_the_locks_of_one(root: Path) -> None:
-    with over_http(root) as server:
+    with over_http(root, limits={"http._CLOSING_S": PATIENCE_S}) as server:
         one, other = server.session(), server.session()
         assert not one.call("lock_conversation", id=ID).get("isError")
         assert [state for _, _, state in locks(root)] == ["held"]
@@ -57,7 +57,7 @@ def test_two_sessions_are_two_instances_and_a_delete_releases_the_locks_of_one(r
 
 
 def test_a_session_without_requests_ends_with_its_lease_and_its_locks_with_it(root: Path) -> None:
-    (root / "capsule.toml").write_text('[lock]\nttl = "1s"\n', encoding="utf-8")
+    (root / "capsule.toml").write_text('[lock]\nttl = "5s"\n', encoding="utf-8")  # In which its two requests come.
     with over_http(root) as server:
         session = server.session()
         session.call("lock_conversation", id=ID)

@@ -234,12 +234,12 @@ class _Show:
                     "manage_group", action="create", name="Pastures", agents=["bob", "paul", "dora", "eve"]
                 )
                 await call("send_message", conversation=_group_in(made), text=QUESTION)
-                heard.append(await call("listen", seconds=20))
+                heard.append(await call("listen", seconds=50))
 
         async def bob() -> None:
             async with self._client("bob") as call:
                 there.set()
-                heard.append(await call("listen", seconds=20))
+                heard.append(await call("listen", seconds=50))
                 await call("send_message", conversation=_group_in(heard[0]), text=ANSWER)
 
         await asyncio.gather(ada(), bob())

@@ -39,9 +39,9 @@ def test_install_enters_the_set_of_tools_that_was_chosen(capsule: Program, place
 def test_a_second_install_changes_nothing_and_says_so(capsule: Program, places: Places) -> None:
     capsule("mcp", "install", "cursor")
     path = Path(places.home, ".cursor", "mcp.json")
-    before = path.stat()
+    before = path.read_bytes(), path.stat().st_mtime_ns
     assert capsule("mcp", "install", "cursor").stdout == f"Cursor: {path} has the entry already; nothing to change\n"
-    assert path.stat() == before
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
     assert not Path(places.home, ".local", "state", "capsule").exists()
 
 
