@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from capsule.format.models import Capsule, Message
     from capsule.format.tree.branches import Alternatives, Removal, Slot, Switched
     from capsule.locks.holder import HeldLock
+    from capsule.locks.locks import LockState
     from capsule.messaging.configuration.plans import Action, Plan
     from capsule.messaging.mail.mail import Heard, History, Inbox, InboxItem, Mail, Mention, Sent
     from capsule.messaging.people.contacts import Agent, Contact
     from capsule.messaging.people.projects import Project
     from capsule.store.lists import Filter
-    from capsule.store.locks import LockState
     from capsule.store.pages import Page
     from capsule.store.store import Store
     from capsule.store.summaries import Mark, Standing, Summary
@@ -72,7 +72,7 @@ _HOMES = {
     "InvalidInput": "capsule.errors",
     "Listed": "capsule.engines.index.pages",
     "LockLost": "capsule.errors",
-    "LockState": "capsule.store.locks",
+    "LockState": "capsule.locks.locks",
     "Locked": "capsule.errors",
     "Mail": "capsule.messaging.mail.mail",
     "Mark": "capsule.store.summaries",

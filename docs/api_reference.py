@@ -16,7 +16,7 @@ from typing import Any
 import capsule
 from capsule import Store
 from capsule.errors import CapsuleError
-from capsule.store.offers import Offered
+from capsule.store import Offered
 
 __all__ = ["text"]
 
@@ -81,7 +81,7 @@ def _subjects() -> Iterator[tuple[str, type, str]]:
         names = (name for name, member in vars(Store).items() if isinstance(member, Offered))
         offered = {name: getattr(store, name) for name in names}
     for name, part in offered.items():
-        rooms = ("capsule.store.", "capsule.messaging.", "capsule.sessions.")
+        rooms = ("capsule.store.", "capsule.locks.", "capsule.messaging.", "capsule.sessions.")
         if not name.startswith("_") and type(part).__module__.startswith(rooms):
             yield f"store.{name}", type(part), f"store.{name}."
 

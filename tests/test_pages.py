@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from capsule import Store, errors
-from capsule.store.offers import Offered
+from capsule.store import Offered
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"

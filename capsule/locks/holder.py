@@ -1,7 +1,8 @@
 """The locks of one instance: taking, refreshing and releasing them.
 
 What must stay true: the lock in the capsule is the truth; the memory here only serves to notice that another instance
-took it. An instance's file is locked before the first record names it. A forked child holds no locks.
+took it. An instance's file is locked before the first record names it. A forked child holds no locks. Only its holder
+refreshes a lock, for other hosts, which can't see whether it is alive.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from capsule.format.new import inactive_lock
 from capsule.ids import named_instance_id, new_id
 from capsule.locks import policy
 from capsule.locks.policy import Identity
-from capsule.locks.refresher import Leases
 
 if TYPE_CHECKING:
     from capsule.engines.files.document import HeldDocument
@@ -56,6 +56,43 @@ class HeldLock:
             if error is None:
                 raise
             _log.warning("the lock on %s could not be released", self.id)
+
+
+class Leases:
+    """Refreshes the lock of every held conversation at an interval, in a thread that does not keep the process alive.
+
+    Args:
+        every_s: Seconds between two refreshes.
+        held: The ids of the conversations held now.
+        refresh: Refreshes the lock of a conversation. If it fails, the next interval tries again.
+    """
+
+    def __init__(self, every_s: float, held: Callable[[], list[str]], refresh: Callable[[str], None]) -> None:
+        self._every_s = every_s
+        self._held = held
+        self._refresh = refresh
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread, unless it runs."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="capsule-leases", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread, and wait until it has ended."""
+        self._stop.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every_s):
+            for id in self._held():
+                try:
+                    self._refresh(id)
+                except CapsuleError as error:
+                    _log.debug("the lock on %s was not refreshed: %s", id, error)
 
 
 class Holder:
@@ -108,34 +145,30 @@ class Holder:
         """Check that this instance may write; the lock to record with the write, if any. Raises Locked, LockLost."""
         head = conversation.transaction.head
         lock = head.lock
-        orphan = self._admitted_to(conversation.id, lock)
+        orphan = self._admitted(conversation.id, lock)
         if orphan is None and lock is not None:
-            return conversation.refreshed_lock() if self._name is not None and self._is_stale(lock) else None
-        lock = self._take() if self._keep_locks and policy.is_exclusive(head.type) else None
-        return inactive_lock() if lock is None and orphan else lock
+            is_stale = self._name is not None and policy.age_s(lock) > self._settings.lock_ttl_s / 10
+            return conversation.refreshed_lock() if is_stale else None
+        return self.lock_for_new(head.type) or (inactive_lock() if orphan else None)
 
     def admit_once(self, conversation: Conversation) -> dict[str, Any] | None:
         """As `admit`, for a write that takes no lock."""
-        return inactive_lock() if self._admitted(conversation) else None
+        return inactive_lock() if self._admitted(conversation.id, conversation.head.lock) else None
 
-    def _admitted(self, conversation: Conversation) -> dict[str, Any] | None:
-        return self._admitted_to(conversation.id, conversation.head.lock)
-
-    def _admitted_to(self, id: str, lock: dict[str, Any] | None) -> dict[str, Any] | None:
+    def _admitted(self, id: str, lock: dict[str, Any] | None) -> dict[str, Any] | None:
         """As `policy.admit`, for this store; a takeover is logged."""
         me = self.me()
         try:
             orphan = policy.admit(id, lock, me, held=id in self._held, state=self.state_of)
         except LockLost:
-            with self._guard:
-                self._held.pop(id, None)
+            self._forget(id)
             raise
         if orphan:
             _log.warning("conversation %s: took over the orphaned lock of %s", id, policy.describe(orphan))
         return orphan
 
     def lock_for_new(self, type: str) -> dict[str, Any] | None:
-        """The lock of a new conversation of this type."""
+        """The lock that a save of a conversation of this type takes."""
         return self._take() if self._keep_locks and policy.is_exclusive(type) else None
 
     def _take(self, client: str | None = None, agent: str | None = None) -> dict[str, Any] | None:
@@ -148,13 +181,6 @@ class Holder:
             if me.name is None:
                 self._engine.announce(me.instance)
         return policy.taken(me, timestamps.now(), client, agent)
-
-    def _is_stale(self, lock: dict[str, Any]) -> bool:
-        try:
-            age_s = timestamps.seconds_between(str(lock.get("timestamp")), timestamps.now())
-        except ValueError:
-            return True
-        return age_s > self._settings.lock_ttl_s / 10
 
     def state_of(self, lock: dict[str, Any]) -> str:
         """As `policy.state_of`, for this store."""
@@ -173,14 +199,14 @@ class Holder:
 
         def act(conversation: Conversation) -> None:
             conversation.ensure_may("append")  # A lock keeps others from writing.
-            orphan = self._admitted(conversation)
+            orphan = self._admitted(conversation.id, conversation.head.lock)
             if conversation.head.lock is not None and orphan is None:
                 conversation.refresh_lock()
                 return
             record = self._take(client, agent)
             if record is None:
                 raise Refused(f"conversation {id} was not locked: this instance is being closed", path="")
-            conversation.change_head(lambda head: head["metadata"].update(lock=record))
+            conversation.set_lock(record)
 
         self._write(id, act)
         with self._guard:
@@ -218,21 +244,26 @@ class Holder:
                     id=id,
                     holder=lock,
                 )
-            conversation.change_head(lambda head: head["metadata"].update(lock=inactive_lock()))
+            conversation.set_lock(None)
             return True
 
         try:
             return self._write(id, act)
         finally:
-            with self._guard:
-                self._held.pop(id, None)
+            self._forget(id)
+
+    def _forget(self, id: str) -> None:
+        with self._guard:
+            self._held.pop(id, None)
 
     def discard(self, conversation: Conversation) -> Trashed:
         """Delete a conversation, if this instance may write it."""
-        self._admitted(conversation)
+        self._admitted(conversation.id, conversation.head.lock)
         if conversation.head.lock is not None:
-            conversation.change_head(lambda head: head["metadata"].update(lock=inactive_lock()))
-        return self._forgotten(conversation.id, conversation.transaction.delete())
+            conversation.set_lock(None)
+        trashed = conversation.transaction.delete()
+        self._forget(conversation.id)
+        return trashed
 
     def discard_damaged(self, held: HeldDocument) -> Trashed:
         """Delete a document that doesn't parse, unless its bytes contain the lock of another instance."""
@@ -240,12 +271,9 @@ class Holder:
             got = held.read()
         except InvalidDocument:  # It is too large to read, or no file.
             got = None
-        self._admitted_to(held.id, policy.in_damaged(got[0]) if got else None)
-        return self._forgotten(held.id, held.delete())
-
-    def _forgotten(self, id: str, trashed: Trashed) -> Trashed:
-        with self._guard:
-            self._held.pop(id, None)
+        self._admitted(held.id, policy.in_damaged(got[0]) if got else None)
+        trashed = held.delete()
+        self._forget(held.id)
         return trashed
 
     def _refresh(self, id: str) -> None:

@@ -7,6 +7,7 @@ is alive, never on a pid; and nothing here touches a file.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -82,13 +83,17 @@ def state_of(lock: dict[str, Any], host: str, alive: Callable[[str], bool], ttl_
     here = lock.get("host") == host
     if here and not lock.get("name"):
         return "held" if alive(str(lock.get("instanceId"))) else "orphaned"
-    try:
-        age_s = timestamps.seconds_between(str(lock.get("timestamp")), timestamps.now())
-    except ValueError:
-        return "orphaned"
-    if age_s > ttl_s:
+    if age_s(lock) > ttl_s:
         return "orphaned"
     return "held" if here else "elsewhere"
+
+
+def age_s(lock: dict[str, Any]) -> float:
+    """Seconds since a lock was last used; without end for a time that can't be read."""
+    try:
+        return timestamps.seconds_between(str(lock.get("timestamp")), timestamps.now())
+    except ValueError:
+        return math.inf
 
 
 def describe(lock: dict[str, Any]) -> str:

@@ -1,23 +1,23 @@
-"""The parent of an appended message, and appends under an idempotency key.
-
-A caller that lost the answer to an append can't tell whether the append was made. With a key it can ask again: the
-message's id is made from conversation and key, so every process finds it in the file, also after derived data was
-deleted.
+"""Messages before they are written: complete, from their agent, not too large, with their parents, once under a key.
 
 What must stay true: a message without a parent lands at the end of the active branch, whoever wrote meanwhile. A parent
 is always a message of the conversation. If the last message is known to be the end of the active branch
-(`Transaction.ends_active`), nothing is read; else the conversation is parsed once. The transaction that appends also
-looks for the keyed message; a plain append pays nothing for it.
+(`Transaction.ends_active`), nothing is read; else the conversation is parsed once.
+
+A caller that lost the answer to an append can't tell whether the append was made. With a key it can ask again: the
+message's id is made from conversation and key, so every process finds it in the file, also after derived data was
+deleted. The transaction that appends also looks for the keyed message; a plain append pays nothing for it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from capsule.errors import InvalidInput, Remedy
+from capsule.errors import InvalidInput, Refused, Remedy
+from capsule.format import codec
 from capsule.format.canonical import order_message
 from capsule.format.message import check_message
-from capsule.ids import keyed_message_id
+from capsule.ids import keyed_message_id, new_message_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,6 +29,35 @@ Entry = dict[str, Any]
 _LONGEST_KEY = 256
 #: The fields that a second request under the same key must repeat.
 _SAME = ("role", "content", "from", "parent", "replyTo", "thread", "topic")
+
+
+def complete(message: Entry, stamp: str) -> Entry:
+    """A checked message, with a time and an id if it had none, in canonical order."""
+    if len(message) == 2:  # A role and a text: the common case.
+        return {"role": message["role"], "content": message["content"], "timestamp": stamp, "id": new_message_id()}
+    if "timestamp" in message and "id" in message:
+        return message
+    return order_message({"timestamp": stamp, "id": new_message_id()} | message)
+
+
+def signed(message: Entry, agent: str | None) -> Entry:
+    """A checked message, from this agent. Raises Refused if it is from another one; None: as it is."""
+    if agent is None:
+        return message
+    if message.get("from", agent) != agent:
+        raise Refused(f"a message from {message['from']} can't be written: the store acts for {agent}", path="")
+    return order_message(message | {"from": agent})
+
+
+def encoded_within(entry: Entry, limit: int) -> bytes:
+    """The bytes of an entry. Raises InvalidInput if they are more than `limit`, or JSON can't hold the entry."""
+    if len(entry["content"]) <= limit:
+        encoded = codec.encode_entry(entry)
+        if len(encoded) <= limit:
+            return encoded
+    raise InvalidInput(
+        f"the message is larger than {limit:,} bytes; split it, or raise limits.message_bytes in capsule.toml"
+    )
 
 
 def continued(conversation: Conversation, entries: list[Entry]) -> tuple[list[Entry], bool]:
@@ -49,7 +78,7 @@ def continued(conversation: Conversation, entries: list[Entry]) -> tuple[list[En
         there = set[str]()
         for entry in entries:
             parent = entry.get("parent")
-            if parent is not None and parent not in there and not conversation.has(parent):
+            if parent is not None and parent not in there and not conversation.transaction.has(parent):
                 raise _unknown(conversation.id, parent)
             there.add(entry["id"])
         return entries, True

@@ -142,7 +142,9 @@ class Branches:
             history, current = conversation.document()["history"], conversation.head.current
             done = target(history, current, message_id, step, id)
             if done.changed:
-                conversation.switch(done.leaf, is_last=done.is_last)
+                conversation.change_head(
+                    lambda head: head["metadata"].update(currentNode=done.leaf), ends_active=done.is_last
+                )
             return done
 
         return self._store._change(id, act)

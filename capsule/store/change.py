@@ -7,57 +7,26 @@ A change of the lock alone keeps `updatedAt`. Times never go back within a conve
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
 from capsule.engines.files.protocols import Interfered
-from capsule.errors import InvalidDocument, InvalidInput, Refused
-from capsule.format import canonical, codec, migrations
+from capsule.errors import InvalidDocument, InvalidInput
+from capsule.format import canonical, codec, migrations, new
 from capsule.format.fields import names
 from capsule.format.text.titles import title_by_rule
-from capsule.ids import new_message_id
+from capsule.store.appends import complete, continued, encoded_within, signed
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Transaction
     from capsule.format.head import ParsedHead
     from capsule.messaging.policy import Action, Object, StateOf
-    from capsule.settings import Settings
-    from capsule.watch.own_writes import Own
+    from capsule.store.writing import Writing
 
 Document = dict[str, Any]
 #: The kind of document in the trash that holds removed messages of a conversation.
 REMOVED = "messages"
 _LOCK = frozenset(names("metadata.lock"))
-
-
-def complete(message: Document, stamp: str) -> Document:
-    """A checked message, with a time and an id if it had none, in canonical order."""
-    if len(message) == 2:  # A role and a text: the common case.
-        return {"role": message["role"], "content": message["content"], "timestamp": stamp, "id": new_message_id()}
-    if "timestamp" in message and "id" in message:
-        return message
-    return canonical.order_message({"timestamp": stamp, "id": new_message_id()} | message)
-
-
-def signed(message: Document, agent: str | None) -> Document:
-    """A checked message, from this agent. Raises Refused if it is from another one; None: as it is."""
-    if agent is None:
-        return message
-    if message.get("from", agent) != agent:
-        raise Refused(f"a message from {message['from']} can't be written: the store acts for {agent}", path="")
-    return canonical.order_message(message | {"from": agent})
-
-
-def encoded_within(entry: Document, limit: int) -> bytes:
-    """The bytes of an entry. Raises InvalidInput if they are more than `limit`, or JSON can't hold the entry."""
-    if len(entry["content"]) <= limit:
-        encoded = codec.encode_entry(entry)
-        if len(encoded) <= limit:
-            return encoded
-    raise InvalidInput(
-        f"the message is larger than {limit:,} bytes; split it, or raise limits.message_bytes in capsule.toml"
-    )
 
 
 def ensure_may(
@@ -74,55 +43,47 @@ class Conversation:
     """A conversation in a transaction. It keeps the rules of every change: times, active branch, title, lock.
 
     Args:
+        store: The store that writes.
         transaction: The transaction.
-        limits: The largest message and the largest document that are accepted, in bytes.
         admit: Called once, before the first write: raises, or gives the lock to record with it (None: as it is).
-        own: Remembers the written messages while the store is watched; else None.
         tries: The number of earlier tries of this write that another writer interrupted.
-        agent: The agent that writes; None: the store's owner.
-        state_of: Gives what a decision depends on besides an object, as `Directory.state` does for this agent.
+        is_own: Whether the store's watchers see the change as its own.
         is_ruled: Whether each write must be one that the agent or the owner may make.
     """
 
     def __init__(
         self,
+        store: Writing,
         transaction: Transaction,
-        limits: Settings,
         admit: Callable[[Conversation], Document | None],
-        own: Own | None = None,
-        tries: int = 0,
-        agent: str | None = None,
+        tries: int,
         *,
-        state_of: StateOf,
-        is_ruled: bool = False,
+        is_own: bool,
+        is_ruled: bool,
     ) -> None:
         self.transaction = transaction
         self.id = transaction.id
         self.name = transaction.name
         self._tries = tries
-        self._limits = limits
+        self._limits = store.settings
         self._admit = admit
         self._is_admitted = False
         self._lock: Document | None = None
-        self._own = own
-        self._agent = agent
-        self._state_of = state_of
+        self._own = store._own if is_own else None
+        self._agent = store.agent
+        self._state_of = store._state_of
         self._is_ruled = is_ruled
         #: What may be done with the conversation as it is.
         self._allowed: set[Action] = set()
         #: The lock that was recorded.
         self.recorded: Document | None = None
 
-    def _admitted(self) -> Document | None:
-        """The lock to record with the next write; None: as it is."""
+    def admitted(self) -> Document | None:
+        """The lock to record with the next write; None: as it is. Raises `Locked` or `LockLost` if a write would."""
         if not self._is_admitted:
             self._lock = self._admit(self)
             self._is_admitted = True
         return self._lock
-
-    def ensure_admitted(self) -> None:
-        """Raise `Locked` or `LockLost` now if a write would."""
-        self._admitted()
 
     def ensure_may(self, action: Action, object: Object | None = None, others: Iterable[str] = ()) -> None:
         """As `ensure_may`, for who writes here; without an object, for the conversation as it is."""
@@ -199,7 +160,7 @@ class Conversation:
             messages[:] = [signed(message, self._agent) for message in messages]
         if self._tries and (before := self._appended_before(messages)) is not None:
             return before
-        lock, at = self._admitted(), self.transaction
+        lock, at = self.admitted(), self.transaction
         head_before = at.head
         # Unlike `updatedAt`, a message's time is never ahead of the clock. It is never earlier than the last message's,
         # nor than the last participant joined, who reads from there on.
@@ -212,8 +173,6 @@ class Conversation:
         if is_plain:
             move = False
         else:
-            from capsule.store.appends import continued
-
             entries, is_active = continued(self, entries)
             move = move and not is_active
         encoded, size = [], at.size
@@ -243,22 +202,9 @@ class Conversation:
         self.recorded = lock
         return place, entries
 
-    def has(self, message_id: str) -> bool:
-        """Whether a message has this id. Cost: reading back to it; a parent is mostly near the end."""
-        return self.transaction.has(message_id)
-
-    def switch(self, leaf: str, *, is_last: bool) -> None:
-        """Make the branch that ends in a message the active one.
-
-        Args:
-            leaf: The message's id.
-            is_last: Whether it is the last of the history.
-        """
-        self.change_head(lambda head: head["metadata"].update(currentNode=leaf), ends_active=is_last)
-
     def _changed(self, change: Callable[[Document], None], stamp: str) -> Document:
         """The head with a change, `updatedAt` already in it."""
-        lock, before = self._admitted(), self._before()  # In this order: admitting may refresh the lock in place.
+        lock, before = self.admitted(), self._before()  # In this order: admitting may refresh the lock in place.
         head = _copied(before) | {"updatedAt": stamp}
         change(head)
         if lock is not None:
@@ -279,8 +225,8 @@ class Conversation:
         Returns:
             The head as it is now.
         """
-        with suppress(_Unchanged):
-            head = _stamped(self._before(), self._changed(change, self._stamp()))
+        head = _stamped(self._before(), self._changed(change, self._stamp()))
+        if head is not None:
             self._ensure_ruled(self.head.document, head)
             self.transaction.set_head(head, ends_active=ends_active)
             self.recorded = self._lock
@@ -301,38 +247,38 @@ class Conversation:
         return self._before()
 
     def rewrite(
-        self, change: Callable[[Document], Document | None], stamp: str | None = "", *, reason: str = ""
+        self, change: Callable[[Document], Document | None], *, reason: str = "", keeps_time: bool = False
     ) -> Document:
         """Change anything.
 
         Args:
             change: Changes the given document, which has the new `updatedAt`, or returns another.
-            stamp: The new `updatedAt`; empty: now; None: as it is, and the document is written in any case.
             reason: The reason to remove or change messages, as `removed` takes it; they go to the trash first. Empty:
                 no message goes to the trash, because the present version is kept elsewhere.
+            keeps_time: Whether `updatedAt` is left to `change`; the document is then written in any case.
 
         Returns:
             The document as it is now.
         """
         from capsule.format.tree.pruning import removed
 
-        lock, before = self._admitted(), self.document()  # In this order: admitting may refresh the lock in place.
-        stamp = self._stamp() if stamp == "" else stamp
+        lock, before = self.admitted(), self.document()  # In this order: admitting may refresh the lock in place.
+        stamp = before["updatedAt"] if keeps_time else self._stamp()
         after = _copied(before)
-        after["updatedAt"] = stamp or before["updatedAt"]
+        after["updatedAt"] = stamp
         after = change(after) or after
         if lock is not None:
             after["metadata"] = after["metadata"] | {"lock": lock}
         _keep_lock_fields(before, after)
-        if stamp:
+        if not keeps_time:
             after["updatedAt"] = stamp
         after, _ = migrations.current(after, self.name)
         after = canonical.in_order(after)
-        if stamp:
-            try:
-                after = _stamped(before, after)
-            except _Unchanged:
+        if not keeps_time:
+            stamped = _stamped(before, after)
+            if stamped is None:
                 return before
+            after = stamped
         self._ensure_ruled(before, after)
         if self._own is not None:
             there = {entry.get("id") for entry in before["history"]}
@@ -348,6 +294,10 @@ class Conversation:
         self.recorded = lock
         return after
 
+    def set_lock(self, lock: Document | None) -> None:
+        """Record a lock; None: nobody holds one."""
+        self.change_head(lambda head: head["metadata"].update(lock=lock or new.inactive_lock()))
+
     def refreshed_lock(self) -> Document | None:
         """Set the lock's time to now, in place. If the engine can't do that: the lock to record with a write."""
         stamp = timestamps.now()
@@ -359,7 +309,7 @@ class Conversation:
     def refresh_lock(self) -> None:
         """Set the lock's time to now."""
         if (lock := self.refreshed_lock()) is not None:
-            self.change_head(lambda head: head["metadata"].update(lock=lock))
+            self.set_lock(lock)
 
 
 def unasked(conversation: Conversation) -> None:
@@ -373,12 +323,8 @@ def _keep_lock_fields(before: Document, after: Document) -> None:
         after["metadata"]["lock"] = {key: there[key] for key in there if key not in _LOCK} | lock
 
 
-class _Unchanged(Exception):
-    """There is nothing to write."""
-
-
-def _stamped(before: Document, after: Document) -> Document:
-    """The document to write; `updatedAt` is new only if more than the lock changed. Raises `_Unchanged`."""
+def _stamped(before: Document, after: Document) -> Document | None:
+    """The document to write; `updatedAt` is new only if more than the lock changed. None: nothing changed."""
 
     def undated(document: Document, **metadata: Any) -> bytes:
         return codec.encode(document | {"updatedAt": "", "metadata": document["metadata"] | metadata})
@@ -386,7 +332,7 @@ def _stamped(before: Document, after: Document) -> Document:
     if undated(before, lock=None) != undated(after, lock=None):
         return after
     if undated(before) == undated(after):
-        raise _Unchanged
+        return None
     return after | {"updatedAt": before["updatedAt"]}
 
 

@@ -6,7 +6,6 @@ overwritten. A key makes one conversation: its id is made from the key, the oper
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from capsule.engines.files.protocols import Interfered
@@ -15,8 +14,8 @@ from capsule.format import validation
 from capsule.format.head import Head
 from capsule.format.kinds import AGENT
 from capsule.ids import keyed_conversation_id
-from capsule.store.appends import check_key
-from capsule.store.change import encoded_within, ensure_may
+from capsule.store.appends import check_key, encoded_within
+from capsule.store.change import ensure_may
 from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
@@ -44,12 +43,9 @@ def write_new(store: Writing, document: dict[str, Any], *, has_checked_messages:
         for entry in entries:
             encoded_within(entry, store.settings.message_bytes)
         validation.check_made(document)
-    own = store._own
 
     def written(tag: str) -> None:
-        if own is not None:
-            own.wrote(id, "created", tag)
-            own.appended(id, entries)
+        store._wrote(id, "created", tag, entries=entries)
 
     def make(_: bytes | None = None) -> None:
         nonlocal size
@@ -57,7 +53,7 @@ def write_new(store: Writing, document: dict[str, Any], *, has_checked_messages:
         size = store.engine.create(KIND, document, written)
 
     try:
-        with own.under_way(id) if own is not None else nullcontext():
+        with store._under_way(id):
             if store.agent is None or not object.is_closed:
                 make()
             else:  # In this mutex: who changes a policy waits for what was judged before (`Directory.settle`)..

@@ -15,7 +15,7 @@ from capsule.format import canonical, codec, migrations
 from capsule.format.message import check_message
 from capsule.format.references import find_message
 from capsule.format.tree.pruning import retitle
-from capsule.store.change import encoded_within
+from capsule.store.appends import encoded_within
 from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Edits:
         if not changes and codec.encode(canonical.in_order(document)) != data:
             changes = ["brought into the canonical layout"]
         if changes and not check:
-            self._store._change(id, lambda conversation: conversation.rewrite(lambda document: None, stamp=None))
+            self._store._change(id, lambda conversation: conversation.rewrite(lambda document: None, keeps_time=True))
         return changes
 
 

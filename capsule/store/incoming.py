@@ -8,7 +8,6 @@ Bringing in the same version twice changes nothing. The module knows no git: ver
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -151,7 +150,7 @@ class Incoming:
                     return Brought("same", "", merged.conflicts, merged.notes)
             # A lock in their version does not apply here. The local lock stays with its holder.
             after = {**after, "metadata": {**after["metadata"], "lock": here["metadata"]["lock"]}}
-            conversation.rewrite(lambda _: after, stamp=None)
+            conversation.rewrite(lambda _: after, keeps_time=True)
             return brought
 
         return self._store._change(id, act, unasked)
@@ -160,12 +159,10 @@ class Incoming:
         """Make the file from their version. Raises Interfered if it exists by now."""
         data = clean(theirs, f"{id}.json", KIND)
         known = None if _is_newer(data) else anatomy.survey(data)
-        own = self._store._own
-        with files_of(self._store.engine).mutex(KIND, id) as held, own.under_way(id) if own else nullcontext():
+        with files_of(self._store.engine).mutex(KIND, id) as held, self._store._under_way(id):
             written = held.replace(None, data, known, [])
-            if own is not None:
-                own.wrote(id, "created", written.tag)
-                own.appended(id, codec.decode(data, id).get("history", []))
+            if self._store._own is not None:
+                self._store._wrote(id, "created", written.tag, entries=codec.decode(data, id).get("history", []))
 
     def _take_away(self, id: str, base: bytes | None) -> Brought:
         """Move the conversation to the trash if it equals `base`, the version deleted there, and nobody holds it."""

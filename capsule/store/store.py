@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 from capsule import locate
 from capsule.engines.files.engine import FilesEngine
@@ -18,14 +18,15 @@ from capsule.engines.files.storage import FileStorage
 from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused
 from capsule.ids import check_id
 from capsule.locks.holder import Holder
-from capsule.store.listeners import Listeners
-from capsule.store.offers import offered
+from capsule.store import offered
 from capsule.store.writing import Writing
+from capsule.watch.listeners import Listeners
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Changes
     from capsule.engines.files.protocols import Trashed
     from capsule.engines.interface import Engine
+    from capsule.locks.locks import Locks
     from capsule.messaging.channels import Channels
     from capsule.messaging.configuration.configuration import Configuration
     from capsule.messaging.conversations import Groups
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from capsule.store.edits import Edits
     from capsule.store.forks import Forks
     from capsule.store.incoming import Incoming
-    from capsule.store.locks import Locks
     from capsule.store.servers import Servers
     from capsule.store.summaries import Summaries
     from capsule.store.trash import Trash
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from capsule.transfer.exporting import Export
     from capsule.transfer.importing import Import
     from capsule.watch.stream import Event, Watch
-
-T = TypeVar("T")
 
 
 class Store(Writing):
@@ -83,7 +81,7 @@ class Store(Writing):
         import_, export: Conversations of other programs, in and out.
     """
 
-    locks: Locks = offered("capsule.store.locks", "Locks")
+    locks: Locks = offered("capsule.locks.locks", "Locks")
     branches: Branches = offered("capsule.store.branches", "Branches")
     forks: Forks = offered("capsule.store.forks", "Forks")
     summaries: Summaries = offered("capsule.store.summaries", "Summaries")

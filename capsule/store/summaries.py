@@ -18,7 +18,7 @@ from capsule.format.references import find_message
 from capsule.format.text.titles import check_tags, check_title, title_after
 from capsule.format.tree.tree import active_path
 from capsule.ids import new_id
-from capsule.store.change import complete
+from capsule.store.appends import complete
 from capsule.store.creation import made_once, write_new
 from capsule.store.forks import closed_as
 from capsule.store.lists import Filter

@@ -21,7 +21,7 @@ from capsule.format.merge.reconcile import reconcile
 from capsule.format.merge.records import head_record
 from capsule.format.new import inactive_lock
 from capsule.ids import check_id
-from capsule.store.change import signed
+from capsule.store.appends import signed
 from capsule.store.creation import write_new
 from capsule.store.reading import KIND
 
@@ -80,7 +80,7 @@ class Versions:
 
     def _in_its_place(self, conversation: Conversation, wanted: dict[str, Any]) -> Restored:
         """Replace a valid file."""
-        conversation.ensure_admitted()
+        conversation.admitted()
         kept = conversation.transaction.set_aside("replaced")
 
         def change(now: dict[str, Any]) -> dict[str, Any]:

@@ -7,17 +7,19 @@ change of the head is one write, parses no message, and changes only the given f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule import timestamps
-from capsule.engines.files.protocols import Interfered
-from capsule.errors import InvalidInput, StoreBusy
+from capsule.engines.files.engine import again
+from capsule.errors import InvalidInput
 from capsule.format import new
 from capsule.format.message import check_message
 from capsule.format.text.titles import check_tags, check_title, title_by_rule
 from capsule.ids import check_id, new_id
-from capsule.store.change import Conversation, complete, signed, unasked
+from capsule.store.appends import appended, complete, keyed_message, signed
+from capsule.store.change import Conversation, unasked
 from capsule.store.reading import KIND, Reading
 
 if TYPE_CHECKING:
@@ -62,37 +64,36 @@ class Writing(Reading):
                 agent may do.
             is_own: Whether this store's watchers see the change as its own.
         """
-        for tries in range(_TRIES):
-            try:
-                with self.engine.transaction(KIND, id) as transaction:
-                    own = self._own if is_own else None
-                    conversation = Conversation(
-                        transaction,
-                        self.settings,
-                        admit or self._holder.admit,
-                        own,
-                        tries,
-                        self.agent,
-                        state_of=self._state_of,
-                        is_ruled=admit is None,
-                    )
-                    with nullcontext() if own is None else own.writing(conversation):
-                        result = edit(conversation)
-                    if conversation.recorded is not None:
-                        self._holder.now_held(id, conversation.recorded)
-                    return result
-            except Interfered:
-                continue
-        raise StoreBusy(
-            f"conversation {id} keeps being rewritten by another program; try again when it is done",
-            id=id,
-            holder="another program",
-        )
+        tries = count()
 
-    def _wrote(self, id: str, *marks: str) -> None:
-        """Remember own writes for this store's watchers, as `Own.wrote` takes them."""
+        def once() -> T:
+            with self.engine.transaction(KIND, id) as transaction:
+                conversation = Conversation(
+                    self,
+                    transaction,
+                    admit or self._holder.admit,
+                    next(tries),
+                    is_own=is_own,
+                    is_ruled=admit is None,
+                )
+                own = self._own if is_own else None
+                with nullcontext() if own is None else own.writing(conversation):
+                    result = edit(conversation)
+                if conversation.recorded is not None:
+                    self._holder.now_held(id, conversation.recorded)
+                return result
+
+        return again(once, f"conversation {id}", id, _TRIES)
+
+    def _wrote(self, id: str, *marks: str, entries: Iterable[Document] = ()) -> None:
+        """Remember own writes for this store's watchers: messages, and marks as `Own.wrote` takes them."""
         if self._own is not None:
             self._own.wrote(id, *marks)
+            self._own.appended(id, entries)
+
+    def _under_way(self, id: str) -> AbstractContextManager[None]:
+        """As `Own.under_way`, while the store is watched."""
+        return nullcontext() if self._own is None else self._own.under_way(id)
 
     def _change_unasked(self, id: str, action: Callable[[Conversation], T]) -> T:
         return self._change(id, action, unasked)
@@ -251,8 +252,6 @@ class Writing(Reading):
         Cost: as `append`, and reading the file once for each process and each version of the file's head. A retry
             costs reading the file.
         """
-        from capsule.store.appends import appended, keyed_message
-
         message = signed(keyed_message(check_id(id), key, {"role": role, "content": content, **fields}), self.agent)
 
         def act(conversation: Conversation) -> tuple[int, dict[str, Any], bool]:

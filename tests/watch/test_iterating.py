@@ -13,7 +13,7 @@ import pytest
 from capsule import Store
 from capsule.engines.changes import Change
 from capsule.errors import InvalidInput
-from capsule.store import listeners
+from capsule.watch import listeners
 from capsule.watch.stream import Watch
 from tests.watch.conftest import PATIENCE_S
 

@@ -1,4 +1,4 @@
-"""The locks of an open store, as its users take, release and list them. `capsule.locks` keeps the rules."""
+"""The locks of an open store, as its users take, release and list them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import CapsuleError, InvalidInput
-from capsule.format.new import inactive_lock
 from capsule.ids import check_id
 from capsule.store.change import unasked
 
@@ -126,7 +125,7 @@ class Listeners:
         def act(conversation: Conversation) -> None:
             lock = conversation.head.lock
             if lock is not None and self._store._holder.is_dead(lock):
-                conversation.change_head(lambda head: head["metadata"].update(lock=inactive_lock()))
+                conversation.set_lock(None)
 
         for id in [id for id, lock in self._locks.items() if self._store._holder.is_dead(lock)]:
             try:
