@@ -40,11 +40,10 @@ if TYPE_CHECKING:
     from capsule.messaging.mail.mail import Heard, History, Inbox, InboxItem, Mail, Mention, Sent
     from capsule.messaging.people.contacts import Agent, Contact
     from capsule.messaging.people.projects import Project
-    from capsule.store.lists import Filter
-    from capsule.store.pages import Page
+    from capsule.store.pages import Filter, Page
     from capsule.store.store import Store
     from capsule.store.summaries import Mark, Standing, Summary
-    from capsule.store.versions import Restored
+    from capsule.store.trash import Restored
 
 __version__ = "0.1.0"
 
@@ -58,7 +57,7 @@ _HOMES = {
     "Change": "capsule.engines.changes",
     "Changes": "capsule.engines.changes",
     "Contact": "capsule.messaging.people.contacts",
-    "Filter": "capsule.store.lists",
+    "Filter": "capsule.store.pages",
     "Found": "capsule.engines.index.search.hits",
     "GitFailed": "capsule.errors",
     "Head": "capsule.format.head",
@@ -86,7 +85,7 @@ _HOMES = {
     "Refused": "capsule.errors",
     "Remedy": "capsule.errors",
     "Removal": "capsule.format.tree.branches",
-    "Restored": "capsule.store.versions",
+    "Restored": "capsule.store.trash",
     "Sent": "capsule.messaging.mail.mail",
     "Slot": "capsule.format.tree.branches",
     "Standing": "capsule.store.summaries",

@@ -26,8 +26,8 @@ from capsule.format.text import places
 from capsule.ids import is_id
 from capsule.locks.policy import describe
 from capsule.maintenance.conflict_copies import Ancestor, Copy, copy_in
+from capsule.store.attributes import waiting_problems
 from capsule.store.reading import KIND
-from capsule.store.servers import waiting_problems
 from capsule.store.store import Store
 from capsule.store.summaries import standing_of
 

@@ -14,7 +14,7 @@ from mcp_types import Completion, CompletionArgument, PromptReference, ResourceT
 from capsule.fence import visible
 from capsule.format import schema
 from capsule.mcp_server.resources import DIRECTORY
-from capsule.store.lists import Filter
+from capsule.store.pages import Filter
 
 if TYPE_CHECKING:
     from capsule.format.head import Head

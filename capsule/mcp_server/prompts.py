@@ -16,7 +16,7 @@ from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools import pages
 from capsule.mcp_server.tools.reading import BUDGET, page_text
 from capsule.mcp_server.tools.results import about, conversation_of
-from capsule.store.lists import Filter
+from capsule.store.pages import Filter
 
 if TYPE_CHECKING:
     from capsule.format.head import Head

@@ -19,7 +19,7 @@ from capsule.errors import InvalidInput, NotFound
 from capsule.fence import escaped, visible
 from capsule.format import schema as schemas
 from capsule.mcp_server.stores import store_of
-from capsule.store.lists import Filter
+from capsule.store.pages import Filter
 
 if TYPE_CHECKING:
     from capsule.format.head import Head

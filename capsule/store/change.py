@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 #: The kind of document in the trash that holds removed messages of a conversation.
 REMOVED = "messages"
+#: How often a write is begun while another program writes in between.
+TRIES = 50
 _LOCK = frozenset(names("metadata.lock"))
 
 

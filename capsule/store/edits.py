@@ -1,17 +1,21 @@
-"""Changes of existing messages: one message, a whole conversation saved by a person, or the layout of its file.
+"""Changes of what is there: one message, a whole conversation saved by a person, its project context, or its layout.
 
 What must stay true: an edited message keeps its place. A file that a person edited is validated as any file is, and
 keeps the messages that were appended while the editor was open. `editedAt` says when a message changed; it is later
-than all earlier times, whatever the clock says, so that a summary knows which messages changed since.
+than all earlier times, whatever the clock says, so that a summary knows which messages changed since. A context is
+written piece by piece, as it may be larger than all messages, which are neither parsed nor rewritten for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
+import orjson
+
+from capsule import timestamps
 from capsule.engines.files.external_edits import decoded
-from capsule.format import canonical, codec, migrations
+from capsule.format import anatomy, canonical, codec, migrations, new, validation
 from capsule.format.message import check_message
 from capsule.format.references import find_message
 from capsule.format.tree.pruning import retitle
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from capsule.store.store import Store
 
 Whose = Literal["own", "agent", "person"]
+_TEXT_FIRST = b'{\n    "fullContext": "'
 
 
 def named(store: Store, id: str, message_id: str) -> str:
@@ -168,3 +173,93 @@ def whose(message: Mapping[str, Any], me: str | None) -> Whose:
     if me is None:
         return "own"
     return "agent" if author else "person"
+
+
+@runtime_checkable
+class Encoded(Protocol):
+    """A context that encodes itself."""
+
+    def encoded(self) -> Iterable[bytes]:
+        """The context as a JSON object in the canonical layout, piece by piece; `anatomy.context_lines` says how."""
+
+
+class Contexts:
+    """The project contexts of the conversations of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def get(self, id: str) -> dict[str, Any]:
+        """Read the project context of a conversation, as it stands in the file.
+
+        Args:
+            id: The conversation.
+
+        Raises NotFound, InvalidDocument. Cost: reading the file.
+        """
+        name = self._store.engine.name(KIND, id)
+
+        def parse(data: bytes, is_canonical: bool) -> dict[str, Any]:
+            span = anatomy.context_in(data) if is_canonical else None
+            if span is not None:
+                return _decoded(data, span, name)
+            context: dict[str, Any] = migrations.current(codec.decode(data, name), name)[0]["context"]
+            return context
+
+        return self._store.engine.parsed(id, parse)
+
+    def set(self, id: str, context: Mapping[str, Any] | Encoded) -> Head:
+        """Give a conversation a project context, in place of its present one.
+
+        Args:
+            id: The conversation.
+            context: The context as in the file (`fullContext`, `metadata`), or the result of `capture`.
+
+        Raises the errors of `append`. Cost: writing the context, and copying the rest of the file.
+        """
+        if isinstance(context, Encoded):
+            encoded = context.encoded
+        else:
+            data = _encoded(id, context)
+            if data == codec.encode(canonical.in_order({"context": self.get(id)})["context"])[:-1]:
+                return self._store._head_of(
+                    id, self._store._change(id, lambda conversation: conversation.change_head(_nothing))
+                )
+
+            def encoded() -> Iterable[bytes]:
+                return (data,)
+
+        return self._store._head_of(id, self._store._change(id, lambda conversation: conversation.set_context(encoded)))
+
+    def clear(self, id: str) -> Head:
+        """Remove the project context of a conversation. Raises the errors of `append`. Cost: copying the file.
+
+        Args:
+            id: The conversation.
+        """
+        return self.set(id, new.new_capsule(id, "", timestamps.now())["context"])
+
+
+def _decoded(data: bytes, span: tuple[int, int], path: str) -> dict[str, Any]:
+    """The context at a place in a canonical capsule.
+
+    The faster reader reads its text, which may be large. The reader that keeps every digit of numbers reads the rest.
+    """
+    start, end = span
+    if not data.startswith(_TEXT_FIRST, start):
+        return codec.decode(data[start:end], path)
+    line = data.index(b"\n", start + len(_TEXT_FIRST))
+    last = line - 1 if data.startswith(b",", line - 1) else line
+    text = orjson.loads(memoryview(data)[start + len(_TEXT_FIRST) - 1 : last])
+    return {"fullContext": text, **codec.decode(b"{" + data[line:end], path)}
+
+
+def _encoded(id: str, context: Mapping[str, Any]) -> bytes:
+    """The bytes of a checked context. Raises InvalidInput."""
+    document = new.new_capsule(id, "", timestamps.now()) | {"context": dict(context)}
+    validation.check_made(document)
+    return codec.encode(canonical.in_order(document)["context"])[:-1]
+
+
+def _nothing(head: dict[str, Any]) -> None:
+    """Changes nothing; the write then only records the lock."""

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from capsule.engines.index.stats import Stats
     from capsule.engines.interface import Engine
     from capsule.format.models import Capsule, Message
-    from capsule.store.lists import Filter, Order
-    from capsule.store.pages import Page
+    from capsule.store.pages import Filter, Order, Page
     from capsule.watch.own_writes import Own
 
 T = TypeVar("T")
@@ -384,7 +383,7 @@ class Reading:
 
         Cost: as `heads`, and some microseconds for each conversation in the store.
         """
-        from capsule.store.lists import listed
+        from capsule.store.pages import listed
 
         return listed(self.index, filter, order, limit, cursor, progress)
 

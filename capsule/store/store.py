@@ -37,17 +37,13 @@ if TYPE_CHECKING:
     from capsule.messaging.people.projects import Projects
     from capsule.sessions.sessions import Sessions
     from capsule.settings import Settings
-    from capsule.store.attributes import Titles
+    from capsule.store.attributes import Servers, Titles
     from capsule.store.branches import Branches
-    from capsule.store.conflicts import Conflicts
-    from capsule.store.contexts import Contexts
-    from capsule.store.edits import Edits
+    from capsule.store.edits import Contexts, Edits
     from capsule.store.forks import Forks
-    from capsule.store.incoming import Incoming
-    from capsule.store.servers import Servers
+    from capsule.store.merges import Conflicts, Incoming
     from capsule.store.summaries import Summaries
-    from capsule.store.trash import Trash
-    from capsule.store.versions import Versions
+    from capsule.store.trash import Trash, Versions
     from capsule.transfer.exporting import Export
     from capsule.transfer.importing import Import
     from capsule.watch.stream import Event, Watch
@@ -87,12 +83,12 @@ class Store(Writing):
     summaries: Summaries = offered("capsule.store.summaries", "Summaries")
     edits: Edits = offered("capsule.store.edits", "Edits")
     titles: Titles = offered("capsule.store.attributes", "Titles")
-    context: Contexts = offered("capsule.store.contexts", "Contexts")
-    servers: Servers = offered("capsule.store.servers", "Servers")
+    context: Contexts = offered("capsule.store.edits", "Contexts")
+    servers: Servers = offered("capsule.store.attributes", "Servers")
     trash: Trash = offered("capsule.store.trash", "Trash")
-    versions: Versions = offered("capsule.store.versions", "Versions")
-    conflicts: Conflicts = offered("capsule.store.conflicts", "Conflicts")
-    incoming: Incoming = offered("capsule.store.incoming", "Incoming")
+    versions: Versions = offered("capsule.store.trash", "Versions")
+    conflicts: Conflicts = offered("capsule.store.merges", "Conflicts")
+    incoming: Incoming = offered("capsule.store.merges", "Incoming")
     agents: Agents = offered("capsule.messaging.people.agents", "Agents")
     projects: Projects = offered("capsule.messaging.people.projects", "Projects")
     groups: Groups = offered("capsule.messaging.conversations", "Groups")

@@ -21,7 +21,7 @@ from capsule.ids import new_id
 from capsule.store.appends import complete
 from capsule.store.creation import made_once, write_new
 from capsule.store.forks import closed_as
-from capsule.store.lists import Filter
+from capsule.store.pages import Filter
 
 if TYPE_CHECKING:
     from capsule.format.head import Head

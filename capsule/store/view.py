@@ -3,7 +3,9 @@
 What must stay true: the rule is `capsule.messaging.policy`, asked anew at each question; what is neither judged here
 nor listed as harmless is not there for an agent. A conversation that the agent may not read is in no list, search,
 change, count and trash, and is refused where it is named. Of a group that the agent joined later, the messages before
-are left out; the others keep their places, so that a place means the same to all.
+are left out; the others keep their places, so that a place means the same to all. A kind of documents that is not
+listed does not exist for an agent, whatever asks; what the tools of a session give an agent of its files, they give
+themselves.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from capsule.engines.interface import CONVERSATIONS
@@ -18,8 +21,7 @@ from capsule.errors import CapsuleError, NotFound, Refused
 from capsule.format import codec, migrations
 from capsule.messaging import policy
 from capsule.store.change import REMOVED
-from capsule.store.kinds import OfKinds
-from capsule.timestamps import from_ms, parse, sortable
+from capsule.timestamps import from_ms, ms_of, sortable
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Change
@@ -34,23 +36,15 @@ if TYPE_CHECKING:
     from capsule.format.head import Head
     from capsule.messaging.policy import StateOf
 
-#: What an agent has of an engine as it is: it tells of no conversation that the agent may not read.
-HANDED_ON = frozenset(
-    {
-        "create",
-        "edit",
-        "delete",
-        "version",
-        "versions",
-        "name",
-        "tracker",
-        "announce",
-        "instances",
-        "withdraw",
-        "is_alive",
-        "close",
-    }
+#: The kinds of documents that an agent has anything to do with.
+_KINDS = frozenset({CONVERSATIONS, "agents", "projects", "homes", "doorbells", "overrides", "applied"})
+#: What an engine is asked about a kind of documents.
+_ASKED = frozenset(
+    {"transaction", "create", "edit", "delete", "exists", "version", "versions", "ids", "read", "document"}
 )
+#: What an agent has of an engine as it is: it tells of no conversation that the agent may not read.
+HANDED_ON = frozenset({"create", "edit", "delete", "version", "versions", "name", "tracker", "close"})
+HANDED_ON |= {"announce", "instances", "withdraw", "is_alive"}
 #: The same, of an index.
 HANDED_ON_BY_THE_INDEX = frozenset({"refresh", "rebuild", "drop", "close"})
 T = TypeVar("T")
@@ -66,7 +60,24 @@ def seen_by(agent: str, engine: Engine, state_of: StateOf) -> Engine:
 def sees(engine: Engine, change: Change) -> bool:
     """Whether who has this engine may read the conversation that changed. Cost: as `Index.heads`."""
     view: object = engine
-    return not isinstance(view, AgentView) or change.id not in view.index.unseen_among([change])
+    return not isinstance(view, AgentView) or view.index.hidden_among([change]).get(change.id, 0) is not None
+
+
+class _OfKinds:
+    """An engine that has documents of these kinds only. See `Engine`."""
+
+    def __init__(self, agent: str, engine: Engine) -> None:
+        self._agent = agent
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        asked = getattr(self._engine, name)
+        return partial(self._of_a_kind, asked) if name in _ASKED else asked
+
+    def _of_a_kind(self, asked: Callable[..., T], kind: str, *args: Any) -> T:
+        if kind not in _KINDS:
+            raise Refused(f"agent {self._agent} does not reach {kind}, only a person", path="")
+        return asked(kind, *args)
 
 
 class AgentView:
@@ -83,7 +94,7 @@ class AgentView:
 
     def __init__(self, agent: str, engine: Engine, state_of: StateOf) -> None:
         self.agent = agent
-        self._engine = cast("Engine", OfKinds(agent, engine))
+        self._engine = cast("Engine", _OfKinds(agent, engine))
         self._state_of = state_of
         self.index = IndexView(agent, engine, state_of)
 
@@ -254,7 +265,7 @@ class IndexView:
             until: int | None = None
             if policy.may(self._agent, "read", object, state).allowed:
                 since = _later(policy.seen_from(self._agent, object), head.created_at)
-                until = _ms(since) if since else 0
+                until = ms_of(since) if since else 0
             kept = self._kept[head.id] = head, state, until
         return kept[2]
 
@@ -269,10 +280,7 @@ class IndexView:
 
     def heads(self, progress: Progress | None = None) -> list[Head]:
         """See `Index.heads`."""
-        return self._seen(self._engine.index.heads(progress))
-
-    def _seen(self, heads: list[Head]) -> list[Head]:
-        unseen = self.unseen()
+        heads, unseen = self._engine.index.heads(progress), self.unseen()
         return [head for head in heads if head.id not in unseen]
 
     def latest(self) -> str | None:
@@ -305,7 +313,7 @@ class IndexView:
         while True:
             wanted = limit - len(seen)
             found, cursor = self._engine.index.changes(since, wanted, refresh=refresh)
-            hidden = self._hidden_among(found)
+            hidden = self.hidden_among(found)
             said = {id: self._said_since(id, until) for id, until in hidden.items() if until is not None}
             for change in found:
                 if change.id not in hidden:
@@ -322,12 +330,8 @@ class IndexView:
 
         return {place.message for place in self._engine.index.behind(Behind(since_ms=since_ms), id, refresh=False)}
 
-    def unseen_among(self, changes: list[Change]) -> set[str]:
-        """The conversations that the agent may not read; of those that went, the ones that it could not."""
-        return {id for id, until in self._hidden_among(changes).items() if until is None}
-
-    def _hidden_among(self, changes: list[Change]) -> dict[str, int | None]:
-        """As `hidden`, of the conversations that changed."""
+    def hidden_among(self, changes: list[Change]) -> dict[str, int | None]:
+        """As `hidden`, of the conversations that changed; of those that went, what the agent could not read."""
         if not changes:
             return {}
         ids, state = {change.id for change in changes}, self._state()
@@ -335,7 +339,7 @@ class IndexView:
         hidden = {head.id: until for head in there if (until := self._hidden_until(head, state)) != 0}
         if gone := ids - {head.id for head in there}:
             since = AgentView(self._agent, self._engine, self._state_of).deleted(gone)
-            hidden |= {id: _ms(since[id]) if id in since else None for id in gone if since.get(id) != ""}
+            hidden |= {id: ms_of(since[id]) if id in since else None for id in gone if since.get(id) != ""}
         return hidden
 
     def search(self, asked: Asked, now_ms: int, progress: Progress | None = None) -> Found:
@@ -385,10 +389,6 @@ def _told_since(change: Change, since: str, said: set[str]) -> list[Change]:
 def _later(since: str, created_at: str) -> str:
     """`since`, unless it is the time when the conversation was made, or earlier: nothing was said before."""
     return since if since > sortable(created_at) else ""
-
-
-def _ms(stamp: str) -> int:
-    return round(parse(stamp).timestamp() * 1000)
 
 
 def _before(entries: list[Document], since: str) -> int:

@@ -19,7 +19,7 @@ from capsule.format.message import check_message
 from capsule.format.text.titles import check_tags, check_title, title_by_rule
 from capsule.ids import check_id, new_id
 from capsule.store.appends import appended, complete, keyed_message, signed
-from capsule.store.change import Conversation, unasked
+from capsule.store.change import TRIES, Conversation, unasked
 from capsule.store.reading import KIND, Reading
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from capsule.settings import Settings
 
 T = TypeVar("T")
-_TRIES = 50
-
 Document = dict[str, Any]
 
 
@@ -83,7 +81,7 @@ class Writing(Reading):
                     self._holder.now_held(id, conversation.recorded)
                 return result
 
-        return again(once, f"conversation {id}", id, _TRIES)
+        return again(once, f"conversation {id}", id, TRIES)
 
     def _wrote(self, id: str, *marks: str, entries: Iterable[Document] = ()) -> None:
         """Remember own writes for this store's watchers: messages, and marks as `Own.wrote` takes them."""
@@ -135,8 +133,8 @@ class Writing(Reading):
 
         Cost: writing a new file, with two flushes.
         """
+        from capsule.store.attributes import with_waiting
         from capsule.store.creation import made_once, write_new
-        from capsule.store.servers import with_waiting
 
         if key is not None and id is not None:
             raise InvalidInput("give id or key, and not both: a key makes the id")

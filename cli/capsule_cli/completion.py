@@ -29,7 +29,7 @@ def _of_store(read: Callable[[Store], list[T]]) -> list[T]:
 
 def complete_id(incomplete: str) -> list[tuple[str, str]]:
     """The ids of the conversations that begin with `incomplete`, in the order of a list, with their titles."""
-    from capsule.store.lists import Filter
+    from capsule.store.pages import Filter
     from capsule_cli.shared.output import one_line
 
     heads = _of_store(lambda store: store.list(Filter(archived=None)).heads)

@@ -10,7 +10,7 @@ import pytest
 from capsule.errors import NotFound
 from capsule.format import codec, schema
 from capsule.format.new import CURRENT, new_capsule
-from capsule.store import servers
+from capsule.store import attributes
 
 ROOT = Path(__file__).parents[2]
 ALL = [(kind, version) for kind in schema.kinds() for version in schema.versions(kind)]
@@ -53,7 +53,7 @@ def test_the_schema_of_overrides_accepts_what_the_store_accepts() -> None:
         ({"mcpServers": None}, False),
     ]:
         accepted = jsonschema.Draft202012Validator(schema.schema("overrides")).is_valid(document)
-        assert accepted == (not servers.problems_of(codec.encode(document), "next.json")) == valid
+        assert accepted == (not attributes.problems_of(codec.encode(document), "next.json")) == valid
 
 
 def test_the_error_for_an_unknown_kind_or_version_lists_the_known_ones() -> None:

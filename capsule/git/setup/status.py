@@ -26,7 +26,7 @@ from capsule.git.setup import hook
 from capsule.git.setup.attributes import DRIVER, settings, wanted_config
 
 if TYPE_CHECKING:
-    from capsule.store.conflicts import Disputed
+    from capsule.store.merges import Disputed
 
 _SET_UP = "run: capsule git setup"
 _ANY_ID = "00000000-0000-4000-8000-000000000000"

@@ -33,7 +33,7 @@ from capsule.mcp_server.tools.results import (
     said_of,
 )
 from capsule.mcp_server.tools.waiting import waited
-from capsule.store.lists import Filter
+from capsule.store.pages import Filter
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Change

@@ -17,7 +17,7 @@ from capsule_cli.shared.output import Stopped, answer, in_terminal, listing, one
 
 if TYPE_CHECKING:
     from capsule import Store
-    from capsule.store.conflicts import Disputed
+    from capsule.store.merges import Disputed
 
 commands = typer.Typer()
 

@@ -1,36 +1,40 @@
-"""Versions from other clones, merged into the local files.
+"""Versions from other clones, merged into the local files, and the conflicts that a merge leaves to a person.
 
 What must stay true: everything written locally stays, also by a writer that is active now. The lock in a file stays as
 it is; a merge needs no lock and goes into a locked conversation too. A file that does not parse is never overwritten.
-Bringing in the same version twice changes nothing. The module knows no git: versions are bytes in the clean form.
+Bringing in the same version twice changes nothing. Settling a conflict is one write, under the same rules as every
+other write. The module knows no git: versions are bytes in the clean form. `capsule.format.merge.merge` decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule.engines.files.engine import again, files_of
 from capsule.engines.files.external_edits import settle
 from capsule.engines.files.protocols import Interfered
-from capsule.errors import CapsuleError, InvalidDocument, Locked, NotFound
-from capsule.format import anatomy, codec, migrations
+from capsule.errors import CapsuleError, InvalidDocument, Locked, NotFound, Remedy
+from capsule.format import anatomy, codec, migrations, validation
 from capsule.format.kinds import KINDS, Kind
 from capsule.format.merge.clean_form import clean, cleaned
+from capsule.format.merge.conflicts import Recorded, field_path, settled
+from capsule.format.text.titles import check_title
 from capsule.ids import check_id
 from capsule.locks.policy import describe
-from capsule.store.change import unasked
+from capsule.store.attributes import entitle
+from capsule.store.change import TRIES, unasked
 from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
     from capsule.engines.files.document import HeldDocument
+    from capsule.format.head import Head
     from capsule.format.merge.conflicts import Conflict
     from capsule.store.change import Conversation
     from capsule.store.store import Store
 
 T = TypeVar("T")
-_TRIES = 50
 Document = dict[str, Any]
 
 
@@ -126,7 +130,7 @@ class Incoming:
                 self._create_theirs(id, theirs)
                 return Brought("created")
 
-        return again(once, id, id, _TRIES)
+        return again(once, id, id, TRIES)
 
     def _write_theirs(self, id: str, base: bytes | None, theirs: bytes) -> Brought:
         if _is_newer(theirs):
@@ -190,7 +194,7 @@ class Incoming:
             with files_of(self._store.engine, "merging a version from elsewhere").mutex(kind, id) as held:
                 return act(held)
 
-        return again(once, id, id, _TRIES)
+        return again(once, id, id, TRIES)
 
 
 def _is_newer(data: bytes) -> bool:
@@ -242,3 +246,119 @@ def _record(held: HeldDocument, kind: Kind, base: bytes | None, theirs: bytes | 
         return Brought("same", "", brought.conflicts, brought.notes)
     held.replace(got[1], written, None, [])
     return brought
+
+
+@dataclass(frozen=True, slots=True)
+class Disputed:
+    """A field of a conversation with a conflict.
+
+    Attributes:
+        id: The conversation.
+        title: Its title.
+        field: The field, such as `title` or `metadata.description`.
+        values: The candidates, each with the time when it was set, if known; a value of None: the field is removed.
+        kept: The present value.
+    """
+
+    id: str
+    title: str
+    field: str
+    values: tuple[tuple[Any, str | None], ...]
+    kept: Any
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields for `--json`."""
+        values = [{"value": value} | ({"at": at} if at else {}) for value, at in self.values]
+        return {"id": self.id, "title": self.title, "field": self.field, "kept": self.kept, "values": values}
+
+
+class Conflicts:
+    """The conflicts in the conversations of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def _disputed(self, id: str) -> list[Disputed]:
+        document = self._store.document(id)
+        fields = Recorded.of(document["metadata"].get("conflicts")).fields
+        return [
+            Disputed(
+                id,
+                document["title"],
+                field,
+                tuple((values[key]["value"], values[key].get("at")) for key in sorted(values)),
+                _value(document, field),
+            )
+            for field, values in sorted(fields.items())
+        ]
+
+    def settle(self, id: str, field: str, value: Any) -> Head:
+        """Settle a conflict: give a field its value.
+
+        Args:
+            id: The conversation.
+            field: The field, as `list` names it.
+            value: The value, one of the candidates or another one; None: the field is removed.
+
+        Returns:
+            The head. Without further conflicts it has no `metadata.conflicts`.
+
+        Raises the errors of `append`; NotFound if the field has no conflict; InvalidInput if the field can't have this
+        value, and nothing was changed.
+
+        Cost: copying the file. For a field that is neither the title nor in `metadata`: writing the whole file.
+        """
+        path = field_path(field)
+        if path == ("title",):
+            value = check_title(value if isinstance(value, str) else "")
+
+        def change(document: dict[str, Any]) -> None:
+            if not settled(document["metadata"], field):
+                raise NotFound(
+                    f"conversation {id} has nothing to settle about {field[:100]!r}",
+                    remedy=Remedy("conflicts"),
+                    id=id,
+                )
+            if path == ("title",):
+                entitle(document, value, "user")
+            else:
+                _put(document, path, value)
+            validation.check_made({**document, "history": []}, "; nothing was changed")
+
+        if path[0] in ("title", "metadata"):
+            return self._store._change_head(id, change)
+
+        return self._store._head_of(id, self._store._change(id, lambda conversation: conversation.rewrite(change)))
+
+    def list(self, id: str | None = None) -> list[Disputed]:
+        """List conflicts, by conversation and field.
+
+        Args:
+            id: The conversation; None: all conversations.
+
+        Raises NotFound, InvalidDocument. Cost: as `heads`, and reading the conversations with conflicts.
+        """
+        if id is not None:
+            return self._disputed(id)
+        ids = sorted(head.id for head in self._store.heads() if head.conflicts)
+        return [disputed for id in ids for disputed in self._disputed(id)]
+
+
+def _value(document: Mapping[str, Any], field: str) -> Any:
+    value: Any = document
+    for name in field_path(field):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _put(document: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    """Set a field, in copies of the objects that contain it; None removes it."""
+    inside = document
+    for name in path[:-1]:
+        there = inside.get(name)
+        inside[name] = dict(there) if isinstance(there, dict) else {}
+        inside = inside[name]
+    if value is None:
+        inside.pop(path[-1], None)
+    else:
+        inside[path[-1]] = value
