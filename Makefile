@@ -90,7 +90,7 @@ clients: $(STAMP)  ## run real MCP clients, with the settings that `capsule mcp 
 	@$(BIN)/python tests/clients/typescript/run.py --may-skip
 
 torture: $(STAMP)  ## run the long versions of the crash and stress tests (minutes)
-	@HYPOTHESIS_PROFILE=torture CAPSULE_TORTURE=1 $(BIN)/python -m pytest -q --timeout=1800 $(ARGS)
+	@HYPOTHESIS_PROFILE=torture CAPSULE_TORTURE=1 $(BIN)/python -m pytest -q --timeout=3600 $(ARGS)
 
 lock:  ## write constraints.txt anew, from what PyPI has today
 	@rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock

@@ -1,7 +1,7 @@
-"""Real processes for tests: Python programs that exchange lines of JSON with the test.
+"""Real processes for tests: Python programs that exchange lines of JSON with the test; and waiting for what others do.
 
-What must stay true: a child shares only the file system with the test; nothing here sleeps: a child says when it has
-come to the point that the test waits for; and every child has ended when its test ends.
+What must stay true: a child shares only the file system with the test; a child says when it has come to the point that
+the test waits for; and every child has ended when its test ends.
 """
 
 from __future__ import annotations
@@ -10,11 +10,16 @@ import json
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
+#: Seconds after which a wait fails: a hang is a failure, slowness is not.
+PATIENCE_S = 240.0
 ROOT = Path(__file__).resolve().parents[1]
 
 _PRELUDE = f"""
@@ -25,6 +30,15 @@ from capsule.errors import CapsuleError
 def say(value=None): print(json.dumps(value), flush=True)
 def hear(): return json.loads(sys.stdin.readline())
 """
+
+
+def until(is_so: Callable[[], T]) -> T:
+    """What `is_so` gives, as soon as that is something. Fails after `PATIENCE_S`."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := is_so()):
+        assert time.monotonic() < deadline, "it was waited for in vain"
+        time.sleep(0.002)
+    return found
 
 
 class Child:

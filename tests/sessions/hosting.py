@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,8 +13,6 @@ from capsule.sessions.host.host import Host
 from capsule.sessions.registry import AgentGroup, Registry
 from capsule.sessions.worker import Prompt, Worker
 
-#: Seconds after which a test gives up.
-PATIENCE_S = 60.0
 Answer = Callable[[Prompt], Ended]
 
 
@@ -77,15 +74,6 @@ def hosting(store: Store, answer: Answer = echo, idle_s: float = 0.0, **more: An
     finally:
         stop.set()
         thread.join()
-
-
-def until(is_so: Callable[[], Any]) -> Any:
-    """What `is_so` gives, as soon as that is something. Fails when it takes too long."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := is_so()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return found
 
 
 def said(store: Store, conversation: str, agent: str) -> list[str]:

@@ -12,7 +12,8 @@ from capsule import Store
 from capsule.errors import CapsuleError, NotFound, Refused, StorageFailed
 from capsule.sessions.adapters.conversations import Conversations
 from capsule.sessions.adapters.interface import Arrived, File, Outgoing
-from tests.sessions.hosting import group, until
+from tests.processes import until
+from tests.sessions.hosting import group
 
 
 @pytest.fixture

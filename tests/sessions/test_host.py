@@ -27,7 +27,8 @@ from capsule.sessions.rules.deliveries import send
 from capsule.sessions.rules.messages import claim, pick
 from capsule.sessions.session import Session
 from capsule.sessions.worker import Prompt
-from tests.sessions.hosting import Thread, echo, group, hosting, said, until
+from tests.processes import until
+from tests.sessions.hosting import Thread, echo, group, hosting, said
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from capsule import Store
-from tests.processes import ROOT, Child
-from tests.sessions.hosting import group, said, until
+from tests.processes import ROOT, Child, until
+from tests.sessions.hosting import group, said
 
 WORKER = f"""
 import sys

@@ -20,7 +20,7 @@ from capsule.errors import InvalidInput, StoreBusy
 from capsule.sessions.adapters import webhook
 from capsule.sessions.adapters.interface import Arrived, Outgoing
 from capsule.sessions.adapters.webhook import MOST_BYTES, WINDOW_S, WebhookAdapter, Webhooks, sign, verified
-from tests.sessions.hosting import until
+from tests.processes import until
 
 #: The example in the tests of the specification's own library.
 SECRET, ID, AT, BODY = (

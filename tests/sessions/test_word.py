@@ -11,7 +11,8 @@ from capsule import Store
 from capsule.errors import InvalidInput, NotFound
 from capsule.sessions.adapters.interface import Adapter, Arrived, Outgoing, Receiver
 from capsule.sessions.registry import Wiring
-from tests.sessions.hosting import group, hosting, said, until
+from tests.processes import until
+from tests.sessions.hosting import group, hosting, said
 
 
 class Radio(Adapter):

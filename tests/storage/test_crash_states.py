@@ -27,7 +27,7 @@ from tests.torture.filesystem import Disk, Rebooted, Recorder, contents_after_cu
 LONG = bool(os.environ.get("CAPSULE_TORTURE"))
 STAMP = "2025-01-12T10:30:00.000Z"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if LONG else 120)]
+pytestmark = pytest.mark.slow
 
 
 def save_by_rename(sys: Syscalls, root: Path) -> None:

@@ -20,7 +20,8 @@ from typing import Any
 
 import orjson
 
-from tests.torture.writers import PATIENCE_S, PRELUDE
+from tests.processes import PATIENCE_S
+from tests.torture.writers import PRELUDE, noted
 
 #: A command reports a file that is not whole for longer than this, in seconds.
 _REPORTED_S = 0.5
@@ -119,14 +120,10 @@ def _read(path: str, save_again: Callable[[], None]) -> dict[str, Any]:
 
 def _think(person: Person, stopped: Callable[[], bool], acknowledgements: int) -> None:
     """Wait for about so many acknowledgements, or until none has come for a while."""
-    wanted = _noted(person.watched) + acknowledgements * 90  # One has 90 bytes.
+    wanted = noted(person.watched) + acknowledgements * 90  # One has 90 bytes.
     deadline = time.monotonic() + _REPORTED_S
-    while _noted(person.watched) < wanted and not stopped() and time.monotonic() < deadline:
+    while noted(person.watched) < wanted and not stopped() and time.monotonic() < deadline:
         time.sleep(0.001)
-
-
-def _noted(directory: str) -> int:
-    return sum(entry.stat().st_size for entry in os.scandir(directory))
 
 
 def _changed(document: dict[str, Any], person: Person, n: int, rng: random.Random) -> dict[str, Any]:
@@ -170,8 +167,9 @@ def edit(person: Person, stopped: Callable[[], bool]) -> None:
     n = 0
 
     def save_again() -> None:
-        os.write(journal, b'{"again": true}\n')
-        SAVES[person.save](person.path, text)
+        if text:  # Who has saved nothing yet reads again until the other person has.
+            os.write(journal, b'{"again": true}\n')
+            SAVES[person.save](person.path, text)
 
     text = b""
     while not stopped():

@@ -106,7 +106,6 @@ def _end(*_: object) -> None:
 
 
 def _worker(root: str, session: str, agent: str, chance: random.Random) -> None:
-    signal.signal(signal.SIGTERM, _end)
     with Store.open(root) as store:
 
         def answer(prompt: workers.Prompt) -> Ended:
@@ -225,6 +224,7 @@ class Nursery:
 def run(root: str, seed: int, kills: int, longest_life_s: float, say: Callable[[Any], None], stdin: int) -> None:
     """Torture a store: says each kill, waits for a line, ends all, and says how many it killed."""
     began = time.monotonic()
+    signal.signal(signal.SIGTERM, _end)  # Of workers too, from their first instant on.
     with closing(Nursery(root, seed)) as nursery:
         nursery.torture(kills, longest_life_s, say)
         killing_s = time.monotonic() - began

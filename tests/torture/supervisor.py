@@ -3,7 +3,7 @@
 Python takes a fifth of a second to start, so a writer that was a separate program would die during its imports. Here a
 process with all modules loaded forks the writers, and each opens its own Store; most die in the middle of a write. What
 must stay true: the supervisor kills only its own children, never one that it has waited for, and has no Store open
-while it forks.
+while it forks. Before every tenth kill it waits until something was written, however slow the machine is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from capsule import Store
-from tests.torture.writers import PATIENCE_S, PRELUDE, Plan, work
+from tests.processes import PATIENCE_S, until
+from tests.torture.writers import PRELUDE, Plan, noted, work
 
 
 @dataclass
@@ -81,6 +82,9 @@ def _supervise(orders: Orders) -> dict[str, float]:
                 started += 1
                 os.read(opened, 1)  # A writer killed before it opens the store proves nothing.
             time.sleep(rng.uniform(0, orders.longest_life_s))
+            if killed % 10 == 0:
+                before = noted(orders.plan.acks)
+                until(lambda before=before: noted(orders.plan.acks) > before)
             victim = living.pop(rng.randrange(len(living)))
             os.kill(victim, signal.SIGKILL)
             _, status = os.waitpid(victim, 0)

@@ -24,10 +24,12 @@ import pytest
 from capsule import Store
 from capsule.errors import GitFailed, StoreBusy
 from capsule.format import codec
+from capsule.git.commits.sync import Synced
 from tests.conftest import SEED
 from tests.git.repositories import Clone, bare, cloned, environment, new
 from tests.git.talking import committed, status, sync_of, synced
-from tests.torture.writers import LONG, PATIENCE_S, PRELUDE, Acks, acknowledged, assert_clean
+from tests.processes import PATIENCE_S, until
+from tests.torture.writers import LONG, PRELUDE, Acks, acknowledged, assert_only_leftovers
 
 pytestmark = pytest.mark.slow
 
@@ -85,6 +87,10 @@ def write(work: Work, ended: threading.Event) -> None:
             n += 1
 
 
+def passes(error: GitFailed | StoreBusy) -> bool:
+    return any(known in error.message for known in _PASSING)
+
+
 def sync_repeatedly(work: Work) -> None:
     """Sync until this process and its killed predecessors have finished `rounds` syncs."""
     rng = random.Random(work.seed)
@@ -100,7 +106,7 @@ def sync_repeatedly(work: Work) -> None:
             try:
                 (synced if rng.random() < 0.9 else committed)(store, told=maybe_die)
             except (GitFailed, StoreBusy) as error:
-                if not any(known in error.message for known in _PASSING):
+                if not passes(error):
                     raise
                 print(f"again: {error.message}", file=sys.stderr)
             os.write(done, b".")
@@ -155,11 +161,26 @@ def run_syncs(work: Work, rng: random.Random, deaths: Counter[str], failures: li
 
 def sync_until_stable(clones: list[Clone]) -> int:
     """Sync all clones in turn until nothing changes. Returns: the number of rounds."""
+
+    def once(clone: Clone) -> Synced | None:
+        """None while the git of a sync that was killed is still at work."""
+        try:
+            return sync_of(clone)
+        except (GitFailed, StoreBusy) as error:
+            if passes(error):
+                return None
+            raise
+
     for round in range(1, 20):
-        found = [sync_of(clone) for clone in clones]
+        found = [until(lambda clone=clone: once(clone)) for clone in clones]
         if not any(done.committed.commit or done.received or done.pushed for done in found):
             return round
     raise AssertionError("the clones never come to rest")
+
+
+def written(acks: Path) -> Counter[str]:
+    """How much each writer has acknowledged."""
+    return Counter(writer for _, writer, _, _ in acknowledged(acks))
 
 
 def check(clones: list[Clone], acks: Path) -> int:
@@ -189,7 +210,6 @@ def check(clones: list[Clone], acks: Path) -> int:
     return count
 
 
-@pytest.mark.timeout(1800 if LONG else 240)
 @pytest.mark.parametrize("many", [2, 3])
 def test_clones_written_to_and_synced_at_random_end_equal(tmp_path: Path, many: int) -> None:
     rng = random.Random(SEED + many)
@@ -202,10 +222,10 @@ def test_clones_written_to_and_synced_at_random_end_equal(tmp_path: Path, many: 
     clones[-1].configure(core_autocrlf="true")
     acks = tmp_path / "acks"
     acks.mkdir()
+    names = {f"w{at}{n}": clone for at, clone in enumerate(clones) for n in range(writers)}
     writing = [
-        started("write", Work(str(clone.top), str(acks / f"w{at}{n}"), f"w{at}{n}", rng.getrandbits(32)))
-        for at, clone in enumerate(clones)
-        for n in range(writers)
+        started("write", Work(str(clone.top), str(acks / name), name, rng.getrandbits(32)))
+        for name, clone in names.items()
     ]
     killed: Counter[str] = Counter()
     failures: list[str] = []
@@ -218,6 +238,14 @@ def test_clones_written_to_and_synced_at_random_end_equal(tmp_path: Path, many: 
             threads[-1].start()
         for thread in threads:
             thread.join()
+        # Every clone has something of its own when the last syncs begin: they have to merge.
+        before = written(acks)
+        until(
+            lambda: (
+                any(process.poll() for process in writing)
+                or ((now := written(acks)).total() > 50 and all(now[name] > before[name] for name in names))
+            )
+        )
     finally:
         for process in writing:
             _, output = process.communicate(input="", timeout=PATIENCE_S)
@@ -228,11 +256,11 @@ def test_clones_written_to_and_synced_at_random_end_equal(tmp_path: Path, many: 
     count = check(clones, acks)
     for clone in clones:
         assert status(clone) == []
-        assert_clean(clone.root)
+        assert_only_leftovers(clone.root)
     merges = int(first.git("rev-list", "--count", "--merges", "HEAD"))
     commits = int(first.git("rev-list", "--count", "HEAD"))
     print(
         f"{many} clones, seed {SEED}: {count} acknowledged, {commits} commits, {merges} of them merges, "
         f"{sum(killed.values())} syncs killed, at rest after {came_to_rest} rounds, {time.monotonic() - began:.0f} s"
     )
-    assert count > 50 and merges > 0
+    assert merges

@@ -16,7 +16,7 @@ import pytest
 
 from capsule import Store
 from tests.conftest import SEED
-from tests.processes import Child
+from tests.processes import Child, until
 from tests.torture.writers import LONG
 
 SENDS = """
@@ -70,8 +70,7 @@ def test_no_message_is_accepted_after_a_stricter_word_was_acknowledged(
         """Wait until every sender has begun and ended a try."""
         doors = [log for door, log in logs.items() if (door == "channel") == (conversation == channel)]
         before = [os.path.getsize(log) for log in doors]
-        while any(os.path.getsize(log) < was + 2 for log, was in zip(doors, before, strict=True)):
-            pass
+        until(lambda: all(os.path.getsize(log) >= was + 2 for log, was in zip(doors, before, strict=True)))
 
     for number in range(rounds):
         conversation, forbid, permit = words[number] if number < len(words) else rng.choice(words)
@@ -80,5 +79,4 @@ def test_no_message_is_accepted_after_a_stricter_word_was_acknowledged(
         tried(conversation)
         assert count(conversation) == there
         permit()
-        while count(conversation) == there:
-            pass
+        until(lambda conversation=conversation, there=there: count(conversation) > there)

@@ -24,10 +24,10 @@ from capsule.sessions.folds import FINAL
 from capsule.sessions.registry import Registry
 from capsule.sessions.rules import messages, schedules
 from capsule.sessions.session import Session
-from tests.processes import Child
+from tests.processes import PATIENCE_S, Child
 from tests.sessions.hosting import group
 from tests.torture.nursery import JUMPS_S
-from tests.torture.writers import LONG, PATIENCE_S, assert_only_leftovers
+from tests.torture.writers import LONG, assert_only_leftovers
 
 pytestmark = [
     pytest.mark.slow,

@@ -24,11 +24,10 @@ from capsule import Store
 from capsule.errors import InvalidDocument, Locked
 from capsule.format import codec
 from capsule.maintenance import doctor
+from tests.processes import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = os.environ.get("CAPSULE_TORTURE") == "1"
-#: A wait for a turn ends after this, in seconds: a hang is a failure, slowness is not.
-PATIENCE_S = 240.0
 T = TypeVar("T")
 _ROLES = ("user", "assistant", "system", "tool")
 
@@ -200,6 +199,11 @@ class Writers:
             if process.poll() is None:
                 process.kill()
             process.communicate()
+
+
+def noted(acks: str | Path) -> int:
+    """The bytes of all acknowledgements in a directory of their files."""
+    return sum(entry.stat().st_size for entry in os.scandir(acks))
 
 
 @dataclass

@@ -9,9 +9,7 @@ import pytest
 
 from capsule import Store
 from capsule.engines.changes import Change
-
-#: How long a test waits for a change that must come, in seconds; no test measures time by it.
-PATIENCE_S = 60
+from tests.processes import PATIENCE_S
 
 
 class Follower:

@@ -15,7 +15,7 @@ from capsule.engines.changes import Change
 from capsule.errors import InvalidInput
 from capsule.watch import listeners
 from capsule.watch.stream import Watch
-from tests.watch.conftest import PATIENCE_S
+from tests.processes import PATIENCE_S
 
 
 async def heard(watch: Watch, enough: Callable[[list[Change]], bool]) -> list[Change]:

@@ -141,7 +141,8 @@ def test_writes_of_its_maker_to_a_new_conversation_are_reported(root: Path, stor
     # In the kernel's notices the maker writes to the temporary name of the file.
     id = other.create(type="group", title="Plan").id
     written_ns = file_of(root, id).stat().st_ctime_ns
-    while time.time_ns() - written_ns < 200_000_000:
+    cursor = ""
+    while not cursor or time.time_ns() - written_ns < 200_000_000:
         cursor = store.changes().cursor  # Until the file is too old to be reread without a notice.
     message = other.append(id, content="x").id
     assert [change.messages for change in store.changes(cursor).changes] == [(message,)]

@@ -17,7 +17,8 @@ from capsule.engines.files.protocols import Tracker
 from capsule.engines.index import refreshing
 from capsule.errors import StorageFailed
 from capsule.watch import hub
-from tests.watch.conftest import PATIENCE_S, Follower
+from tests.processes import PATIENCE_S
+from tests.watch.conftest import Follower
 
 HELLO = [{"role": "user", "content": "hello"}]
 
