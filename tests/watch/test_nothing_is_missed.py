@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from capsule import Store
-from tests.watch.conftest import PATIENCE_S
+from tests.processes import PATIENCE_S
 
 _WRITER = """
     import random
