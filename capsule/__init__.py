@@ -12,141 +12,82 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from capsule.engines.changes import Change, Changes
-    from capsule.engines.files.protocols import Trashed
-    from capsule.engines.index.pages import Listed
-    from capsule.engines.index.search.hits import Found, Hit
-    from capsule.engines.index.stats import Stats
-    from capsule.errors import (
-        CapsuleError,
-        GitFailed,
-        InvalidDocument,
-        InvalidInput,
-        Locked,
-        LockLost,
-        NotFound,
-        Problem,
-        Refused,
-        Remedy,
-        StorageFailed,
-        StoreBusy,
-    )
-    from capsule.format.head import Head
-    from capsule.format.models import Capsule, Message
-    from capsule.format.tree.branches import Alternatives, Removal, Slot, Switched
-    from capsule.locks.holder import HeldLock
-    from capsule.locks.locks import LockState
-    from capsule.messaging.configuration.plans import Action, Plan
-    from capsule.messaging.mail.mail import Heard, History, Inbox, InboxItem, Mail, Mention, Sent
-    from capsule.messaging.people.contacts import Agent, Contact
-    from capsule.messaging.people.projects import Project
-    from capsule.store.pages import Filter, Page
-    from capsule.store.store import Store
-    from capsule.store.summaries import Mark, Standing, Summary
-    from capsule.store.trash import Restored
+    from capsule.engines.changes import Change as Change
+    from capsule.engines.changes import Changes as Changes
+    from capsule.engines.files.protocols import Trashed as Trashed
+    from capsule.engines.index.pages import Listed as Listed
+    from capsule.engines.index.search.hits import Found as Found
+    from capsule.engines.index.search.hits import Hit as Hit
+    from capsule.engines.index.stats import Stats as Stats
+    from capsule.errors import CapsuleError as CapsuleError
+    from capsule.errors import GitFailed as GitFailed
+    from capsule.errors import InvalidDocument as InvalidDocument
+    from capsule.errors import InvalidInput as InvalidInput
+    from capsule.errors import Locked as Locked
+    from capsule.errors import LockLost as LockLost
+    from capsule.errors import NotFound as NotFound
+    from capsule.errors import Problem as Problem
+    from capsule.errors import Refused as Refused
+    from capsule.errors import Remedy as Remedy
+    from capsule.errors import StorageFailed as StorageFailed
+    from capsule.errors import StoreBusy as StoreBusy
+    from capsule.format.head import Head as Head
+    from capsule.format.models import Capsule as Capsule
+    from capsule.format.models import Message as Message
+    from capsule.format.tree.branches import Alternatives as Alternatives
+    from capsule.format.tree.branches import Removal as Removal
+    from capsule.format.tree.branches import Slot as Slot
+    from capsule.format.tree.branches import Switched as Switched
+    from capsule.locks.holder import HeldLock as HeldLock
+    from capsule.locks.locks import LockState as LockState
+    from capsule.messaging.configuration.plans import Action as Action
+    from capsule.messaging.configuration.plans import Plan as Plan
+    from capsule.messaging.mail.mail import Heard as Heard
+    from capsule.messaging.mail.mail import History as History
+    from capsule.messaging.mail.mail import Inbox as Inbox
+    from capsule.messaging.mail.mail import InboxItem as InboxItem
+    from capsule.messaging.mail.mail import Mail as Mail
+    from capsule.messaging.mail.mail import Mention as Mention
+    from capsule.messaging.mail.mail import Sent as Sent
+    from capsule.messaging.people.contacts import Agent as Agent
+    from capsule.messaging.people.contacts import Contact as Contact
+    from capsule.messaging.people.projects import Project as Project
+    from capsule.store.pages import Filter as Filter
+    from capsule.store.pages import Page as Page
+    from capsule.store.store import Store as Store
+    from capsule.store.summaries import Mark as Mark
+    from capsule.store.summaries import Standing as Standing
+    from capsule.store.summaries import Summary as Summary
+    from capsule.store.trash import Restored as Restored
 
 __version__ = "0.1.0"
 
-#: The module of each public name, imported on first use: the validation library alone takes 50 ms to import.
-_HOMES = {
-    "Action": "capsule.messaging.configuration.plans",
-    "Agent": "capsule.messaging.people.contacts",
-    "Alternatives": "capsule.format.tree.branches",
-    "Capsule": "capsule.format.models",
-    "CapsuleError": "capsule.errors",
-    "Change": "capsule.engines.changes",
-    "Changes": "capsule.engines.changes",
-    "Contact": "capsule.messaging.people.contacts",
-    "Filter": "capsule.store.pages",
-    "Found": "capsule.engines.index.search.hits",
-    "GitFailed": "capsule.errors",
-    "Head": "capsule.format.head",
-    "Heard": "capsule.messaging.mail.mail",
-    "HeldLock": "capsule.locks.holder",
-    "History": "capsule.messaging.mail.mail",
-    "Hit": "capsule.engines.index.search.hits",
-    "Inbox": "capsule.messaging.mail.mail",
-    "InboxItem": "capsule.messaging.mail.mail",
-    "InvalidDocument": "capsule.errors",
-    "InvalidInput": "capsule.errors",
-    "Listed": "capsule.engines.index.pages",
-    "LockLost": "capsule.errors",
-    "LockState": "capsule.locks.locks",
-    "Locked": "capsule.errors",
-    "Mail": "capsule.messaging.mail.mail",
-    "Mark": "capsule.store.summaries",
-    "Mention": "capsule.messaging.mail.mail",
-    "Message": "capsule.format.models",
-    "NotFound": "capsule.errors",
-    "Page": "capsule.store.pages",
-    "Plan": "capsule.messaging.configuration.plans",
-    "Problem": "capsule.errors",
-    "Project": "capsule.messaging.people.projects",
-    "Refused": "capsule.errors",
-    "Remedy": "capsule.errors",
-    "Removal": "capsule.format.tree.branches",
-    "Restored": "capsule.store.trash",
-    "Sent": "capsule.messaging.mail.mail",
-    "Slot": "capsule.format.tree.branches",
-    "Standing": "capsule.store.summaries",
-    "Stats": "capsule.engines.index.stats",
-    "StorageFailed": "capsule.errors",
-    "Store": "capsule.store.store",
-    "StoreBusy": "capsule.errors",
-    "Summary": "capsule.store.summaries",
-    "Switched": "capsule.format.tree.branches",
-    "Trashed": "capsule.engines.files.protocols",
+#: The public names, by module. A module is imported on first use: the validation library alone takes 50 ms to import.
+_MODULES = {
+    "capsule.engines.changes": "Change Changes",
+    "capsule.engines.files.protocols": "Trashed",
+    "capsule.engines.index.pages": "Listed",
+    "capsule.engines.index.search.hits": "Found Hit",
+    "capsule.engines.index.stats": "Stats",
+    "capsule.errors": "CapsuleError GitFailed InvalidDocument InvalidInput LockLost Locked "
+    "NotFound Problem Refused Remedy StorageFailed StoreBusy",
+    "capsule.format.head": "Head",
+    "capsule.format.models": "Capsule Message",
+    "capsule.format.tree.branches": "Alternatives Removal Slot Switched",
+    "capsule.locks.holder": "HeldLock",
+    "capsule.locks.locks": "LockState",
+    "capsule.messaging.configuration.plans": "Action Plan",
+    "capsule.messaging.mail.mail": "Heard History Inbox InboxItem Mail Mention Sent",
+    "capsule.messaging.people.contacts": "Agent Contact",
+    "capsule.messaging.people.projects": "Project",
+    "capsule.store.pages": "Filter Page",
+    "capsule.store.store": "Store",
+    "capsule.store.summaries": "Mark Standing Summary",
+    "capsule.store.trash": "Restored",
 }
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
-__all__ = [
-    "Action",
-    "Agent",
-    "Alternatives",
-    "Capsule",
-    "CapsuleError",
-    "Change",
-    "Changes",
-    "Contact",
-    "Filter",
-    "Found",
-    "GitFailed",
-    "Head",
-    "Heard",
-    "HeldLock",
-    "History",
-    "Hit",
-    "Inbox",
-    "InboxItem",
-    "InvalidDocument",
-    "InvalidInput",
-    "Listed",
-    "LockLost",
-    "LockState",
-    "Locked",
-    "Mail",
-    "Mark",
-    "Mention",
-    "Message",
-    "NotFound",
-    "Page",
-    "Plan",
-    "Problem",
-    "Project",
-    "Refused",
-    "Remedy",
-    "Removal",
-    "Restored",
-    "Sent",
-    "Slot",
-    "Standing",
-    "Stats",
-    "StorageFailed",
-    "Store",
-    "StoreBusy",
-    "Summary",
-    "Switched",
-    "Trashed",
-]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -21,22 +21,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = [
-    "CapsuleError",
-    "GitFailed",
-    "InvalidDocument",
-    "InvalidInput",
-    "LockLost",
-    "Locked",
-    "NotFound",
-    "Problem",
-    "Refused",
-    "Remedy",
-    "StorageFailed",
-    "StoreBusy",
-]
-
-
 #: The next step after an error. Both doors word each of them.
 Action = Literal[
     "list",  # List the conversations.

@@ -20,11 +20,11 @@ _FILE_NAME = re.compile(r"(?!\.)[^/\\\x00-\x1f\x7f\ud800-\udfff]+")
 _MAX_FILE_NAME_BYTES = 200
 
 #: The namespaces of the deterministic ids. They are part of the format: changing one changes ids.
-_MESSAGES = uuid.UUID("5f0c9a52-7e0b-5b0e-9f0f-6a9f7c1d2e31")
-_INSTANCES = uuid.UUID("0b9c3f54-2f5d-5f7e-8a53-3f1b6c7d8e92")
-_KEYS = uuid.UUID("c2a7e1d4-94b6-5c3f-a1f8-27d05e6b9c40")
-_VERSIONS = uuid.UUID("8d1f6b37-2c4e-5a90-b7e3-90c5d1a4f682")
-_SOURCES = uuid.UUID("e4b80c1d-6f2a-5d47-9a3e-71c05b8f2d96").bytes
+_MESSAGES = bytes.fromhex("5f0c9a527e0b5b0e9f0f6a9f7c1d2e31")
+_INSTANCES = bytes.fromhex("0b9c3f542f5d5f7e8a533f1b6c7d8e92")
+_KEYS = bytes.fromhex("c2a7e1d494b65c3fa1f827d05e6b9c40")
+_VERSIONS = bytes.fromhex("8d1f6b372c4e5a90b7e390c5d1a4f682")
+_SOURCES = bytes.fromhex("e4b80c1d6f2a5d479a3e71c05b8f2d96")
 
 
 def is_id(text: str) -> bool:
@@ -100,23 +100,23 @@ class _MessageIds:
         self._counter = 0
 
     def new(self) -> str:
+        """An id of this moment."""
+        return self.at(time.time_ns() // 1_000_000)
+
+    def at(self, ms: int) -> str:
+        """An id of a time in milliseconds since 1970; later than the one before in any case."""
         entropy = int.from_bytes(os.urandom(10), "big")
         with self._guard:
-            ms = time.time_ns() // 1_000_000
             if ms > self._ms:
                 self._ms, self._counter = ms, entropy & 0x7FF
             elif self._counter < 0xFFF:
                 self._counter += 1
             else:
                 self._ms, self._counter = self._ms + 1, entropy & 0x7FF
-            high = (self._ms << 16) | 0x7000 | self._counter
-        return _uuid7(high, entropy)
-
-
-def _uuid7(high: int, entropy: int) -> str:
-    low = (0b10 << 62) | (entropy >> 18)
-    text = f"{(high << 64) | low:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+            high = (self._ms & (1 << 48) - 1) << 16 | 0x7000 | self._counter
+        low = (0b10 << 62) | (entropy >> 18)
+        text = f"{(high << 64) | low:032x}"
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 _message_ids = _MessageIds()
@@ -130,17 +130,7 @@ new_message_id = _message_ids.new
 
 def message_ids_at(times_ms: Iterable[int]) -> list[str]:
     """New message ids for messages of these times (milliseconds since 1970), which sort in this order."""
-    made, now, counter = [], 0, 0
-    for ms in times_ms:
-        entropy = int.from_bytes(os.urandom(10), "big")
-        if ms > now:
-            now, counter = ms, entropy & 0x7FF
-        elif counter < 0xFFF:
-            counter += 1
-        else:
-            now, counter = now + 1, entropy & 0x7FF
-        made.append(_uuid7((now & (1 << 48) - 1) << 16 | 0x7000 | counter, entropy))
-    return made
+    return list(map(_MessageIds().at, times_ms))
 
 
 def message_id_for(conversation: str, position: int, role: str, timestamp: str, content: str) -> str:
@@ -153,8 +143,7 @@ def message_id_for(conversation: str, position: int, role: str, timestamp: str, 
         timestamp: The message's time as the format writes it.
         content: The message's text.
     """
-    name = "\0".join((conversation, str(position), role, timestamp, content))
-    return str(uuid.uuid5(_MESSAGES, name))
+    return _uuid5(_MESSAGES, conversation, str(position), role, timestamp, content)
 
 
 def version_id_for(conversation: str, message: str, digest: str) -> str:
@@ -165,12 +154,12 @@ def version_id_for(conversation: str, message: str, digest: str) -> str:
         message: The message's id.
         digest: The digest of the version.
     """
-    return str(uuid.uuid5(_VERSIONS, "\0".join((conversation, message, digest))))
+    return _uuid5(_VERSIONS, conversation, message, digest)
 
 
 def keyed_message_id(conversation: str, key: str) -> str:
     """The id of the message that is appended to a conversation under an idempotency key: always the same."""
-    return str(uuid.uuid5(_KEYS, "\0".join((conversation, key))))
+    return _uuid5(_KEYS, conversation, key)
 
 
 def keyed_conversation_id(made_by: str, source: str, key: str) -> str:
@@ -181,7 +170,7 @@ def keyed_conversation_id(made_by: str, source: str, key: str) -> str:
         source: The source of a fork or summary; else empty.
         key: The key.
     """
-    return str(uuid.uuid5(_KEYS, "\0".join((f"{made_by}:{source}", key))))  # No id of a conversation has a colon.
+    return _uuid5(_KEYS, f"{made_by}:{source}", key)  # No id of a conversation has a colon.
 
 
 def imported_conversation_id(format: str, source: str) -> str:
@@ -191,23 +180,23 @@ def imported_conversation_id(format: str, source: str) -> str:
         format: The name of the format.
         source: The id that the conversation has there.
     """
-    return _uuid5(_SOURCES, "\0".join((format, source)))
+    return _uuid5(_SOURCES, format, source)
 
 
 def imported_message_id(conversation: str, source: str) -> str:
     """The id of the message of a conversation that has this id in another program: the same in every store."""
-    return _uuid5(_SOURCES, "\0".join((conversation, source, "")))  # No other name has two of them.
+    return _uuid5(_SOURCES, conversation, source, "")  # No other name has two of them.
 
 
-def _uuid5(namespace: bytes, name: str) -> str:
+def _uuid5(namespace: bytes, *names: str) -> str:
     """As `uuid.uuid5`, in a tenth of the time: an import makes many."""
     from hashlib import sha1
 
-    text = sha1(namespace + name.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()
+    text = sha1(namespace + "\0".join(names).encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()
     variant = "89ab"[int(text[16], 16) & 3]
     return f"{text[:8]}-{text[8:12]}-5{text[13:16]}-{variant}{text[17:20]}-{text[20:32]}"
 
 
 def named_instance_id(user: str, host: str, name: str) -> str:
     """The id of a named instance: the same in every process that uses the name."""
-    return str(uuid.uuid5(_INSTANCES, "\0".join((user, host, name))))
+    return _uuid5(_INSTANCES, user, host, name)

@@ -112,7 +112,7 @@ class Forks:
         place = tree.active_leaf(about.get("currentNode")) if at is None else find_message(history, at, id)
         path = [history[place] for place in tree.path_to(place)]
         first_text = next((str(entry["content"]) for entry in path if entry["role"] == "user"), "")
-        new_ids = ids.message_ids_at([_ms(entry) for entry in path])
+        new_ids = ids.message_ids_at(timestamps.ms_of(str(entry.get("timestamp"))) for entry in path)
         renamed = dict(zip((entry["id"] for entry in path), new_ids, strict=True))
         left_out = {"parent", *_NAMING} if attachments else {"parent", *_NAMING, "attachments"}
         type = str(about.get("type") or "chat")
@@ -234,11 +234,3 @@ def _set_source(store: Store, fork: str, deleted: str, source: str | None) -> No
         pass
     except CapsuleError as error:
         _log.warning("conversation %s still names %s as its source, which was deleted: %s", fork, deleted, error)
-
-
-def _ms(entry: Mapping[str, Any]) -> int:
-    """The time of a message in milliseconds since 1970; 0 if it is invalid or earlier."""
-    try:
-        return max(0, round(timestamps.parse(str(entry.get("timestamp"))).timestamp() * 1000))
-    except ValueError:
-        return 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule import timestamps
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 KIND = "conversations"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Reading:
@@ -396,4 +394,4 @@ def _sorted(texts: Iterable[str]) -> tuple[str, ...]:
 def _ms(text: str | None, *, until: bool) -> int | None:
     if text is None:
         return None
-    return (timestamps.parse(moment(text, until=until)) - _EPOCH) // timedelta(milliseconds=1)
+    return timestamps.ms_of(moment(text, until=until))
