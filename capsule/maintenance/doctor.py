@@ -15,7 +15,6 @@ from capsule.engines.files.engine import files_of
 from capsule.engines.files.external_edits import decoded, mendable, settle
 from capsule.engines.files.protocols import Scanned
 from capsule.engines.files.repair import mend
-from capsule.engines.files.storage import Leftover
 from capsule.engines.interface import WITH_ENTRIES
 from capsule.errors import CapsuleError, InvalidDocument, Problem
 from capsule.format import anatomy, canonical, codec, migrations, validation
@@ -25,7 +24,7 @@ from capsule.format.merge.reconcile import reconcile
 from capsule.format.text import places
 from capsule.ids import is_id
 from capsule.locks.policy import describe
-from capsule.maintenance.conflict_copies import Ancestor, Copy, copy_in
+from capsule.maintenance.conflict_copies import Ancestor, copy_in
 from capsule.store.attributes import waiting_problems
 from capsule.store.reading import KIND
 from capsule.store.store import Store
@@ -59,6 +58,12 @@ class Finding:
     what: str
     repaired: str | None = None
 
+    @classmethod
+    def of(cls, id: str, kind: str, problem: Problem) -> Finding:
+        """The finding about a document that is a problem of its file."""
+        what = f"{problem.where}: {problem.what}" if problem.where else problem.what
+        return cls(id, problem.path, problem.line, problem.column, kind, what)
+
     @property
     def is_trouble(self) -> bool:
         """Whether it is an error, and not only information."""
@@ -84,41 +89,41 @@ def examine(
     Cost: reading and parsing every file.
     """
     for problem in store.settings.unknown:
-        what = f"{problem.where} {problem.what}"
-        yield Finding("", problem.path, problem.line, problem.column, "settings", what)
+        yield Finding.of("", "settings", problem)
+    kinds = dict.fromkeys((*WITH_ENTRIES, *KINDS))
     scanned = [
         (kind, found)
-        for kind in WITH_ENTRIES
+        for kind in kinds
         for found in sorted(files_of(store.engine).scan(kind), key=lambda found: found.id)
     ]
     claimed: dict[str, dict[str, list[str]]] = {kind: {} for kind in WITH_ENTRIES}
-    for done, (kind, found) in enumerate(scanned):
-        if kind == KIND and (copy := copy_in(store, found)) is not None:
-            yield _copy(store, copy, found, repair, ancestor)
-        else:
+    for done, (kind, found) in enumerate(scanned, 1):
+        copy = copy_in(store, found, kind) if kind in KINDS else None
+        if copy is not None:
+            if repair:
+                copy.merge(store, ancestor)
+            yield Finding(copy.id, found.path, copy.line, copy.column, "copy", copy.what, copy.repaired)
+        elif kind in claimed:
             examination = _Examination(store, kind, found, claimed[kind], repair)
             yield from examination.findings()
             yield from examination.lock()
             yield from examination.source()
+        else:
+            yield from _record(store, found, kind)
         if progress:
-            progress(done + 1, len(scanned))
-    for kind in (name for name, kind in KINDS.items() if not kind.has_entries):
-        for found in sorted(files_of(store.engine).scan(kind), key=lambda found: found.id):
-            if (copy := copy_in(store, found, kind)) is not None:
-                yield _copy(store, copy, found, repair, ancestor)
-            else:
-                yield from _record(store, found, kind)
+            progress(done, len(scanned))
     for id, paths in (item for ids in claimed.values() for item in ids.items()):
         for path in paths[1:]:
             what = f"has the id {id}, and so has {paths[0]}; give one of them an id of its own, and a name to match"
             yield Finding(id, path, 0, 0, "twice", what)
     for problem in waiting_problems(store.engine):
-        what = f"{problem.where}: {problem.what}" if problem.where else problem.what
-        yield Finding("", problem.path, problem.line, problem.column, "damaged", what)
-    for kind in {*KINDS, *WITH_ENTRIES}:
+        yield Finding.of("", "damaged", problem)
+    for kind in kinds:
         for leftover in files_of(store.engine).leftovers(kind):
             if kind == KIND or leftover.kind != "instance":  # An instance is one of the store, and found with either.
-                yield _leftover(store, kind, leftover, repair)
+                said = "vanished" if leftover.kind == "vanished" else "leftover"
+                swept = files_of(store.engine).sweep(kind, leftover) if repair else None
+                yield Finding(leftover.id, leftover.path, 0, 0, said, leftover.what, swept)
 
 
 class _Examination:
@@ -134,10 +139,6 @@ class _Examination:
 
     def _finding(self, kind: str, what: str, line: int = 0, column: int = 0) -> Finding:
         return Finding(self._found.id, self._found.path, line, column, kind, what)
-
-    def _of(self, kind: str, problem: Problem) -> Finding:
-        what = f"{problem.where}: {problem.what}" if problem.where else problem.what
-        return self._finding(kind, what, problem.line, problem.column)
 
     def findings(self) -> list[Finding]:
         """The findings about the file; it is repaired first, if requested."""
@@ -156,7 +157,7 @@ class _Examination:
             with storage.mutex(self._kind, found.id) as held:
                 return self._under_mutex(held)
         except InvalidDocument as error:
-            return [self._of("damaged", problem) for problem in error.problems]
+            return [Finding.of(found.id, "damaged", problem) for problem in error.problems]
         except CapsuleError as error:
             return [self._finding("damaged", error.message)]
 
@@ -187,7 +188,7 @@ class _Examination:
                 what = "it ends too early, and no write left it so; save it again, or have --repair cut it back"
                 at = error.problems[0]
                 return [self._finding("torn", f"{at.what}: {what}", at.line, at.column)]
-            return [self._of("damaged", problem) for problem in error.problems]
+            return [Finding.of(self._found.id, "damaged", problem) for problem in error.problems]
         wrong = []
         self._head = Head.of(migrations.current(document, path)[0], path, len(data))
         if document["id"] != self._found.id:
@@ -197,7 +198,7 @@ class _Examination:
             claimants = self._claimed.setdefault(document["id"], [])
             if path not in claimants:
                 claimants.append(path)
-        wrong += [self._of("odd", problem) for problem in validation.notes(document, path, data)]
+        wrong += [Finding.of(self._found.id, "odd", problem) for problem in validation.notes(document, path, data)]
         as_written, changes = migrations.current(document, path)
         if changes or codec.encode(as_written) != data:
             why = ", ".join(changes) or "layout"
@@ -302,12 +303,6 @@ def _with_own_ids(document: dict[str, Any]) -> dict[str, Any]:
     return document | {"history": history}
 
 
-def _copy(store: Store, copy: Copy, found: Scanned, repair: bool, ancestor: Ancestor | None) -> Finding:
-    if repair:
-        copy.merge(store, ancestor)
-    return Finding(copy.id, found.path, copy.line, copy.column, "copy", copy.what, copy.repaired)
-
-
 def _record(store: Store, found: Scanned, kind: str) -> Iterator[Finding]:
     """The findings about a document without a history. The store replaces it whole, so no write in progress is one."""
     if not found.regular:
@@ -317,16 +312,8 @@ def _record(store: Store, found: Scanned, kind: str) -> Iterator[Finding]:
         data = files_of(store.engine).read_stray(kind, found.id)
         document = KINDS[kind].read(data, found.path) if data is not None else {"id": found.id}
     except InvalidDocument as error:
-        for problem in error.problems:
-            what = f"{problem.where}: {problem.what}" if problem.where else problem.what
-            yield Finding(found.id, found.path, problem.line, problem.column, "damaged", what)
+        yield from (Finding.of(found.id, "damaged", problem) for problem in error.problems)
         return
     if document["id"] != found.id:
         what = f"its id is {document['id']!r}: file name and id differ; rename the file, or correct the id"
         yield Finding(found.id, found.path, *places.locate(data or b"", ("id",)), "name", what)
-
-
-def _leftover(store: Store, kind: str, leftover: Leftover, repair: bool) -> Finding:
-    said = "vanished" if leftover.kind == "vanished" else "leftover"
-    done = files_of(store.engine).sweep(kind, leftover) if repair else None
-    return Finding(leftover.id, leftover.path, 0, 0, said, leftover.what, done)
