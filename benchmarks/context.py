@@ -17,8 +17,7 @@ from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows, tim
 from capsule import Store
 from capsule.context.capture import Capture, capture
 from capsule.context.drift import check
-from capsule.context.files import Selection, candidates
-from capsule.context.reading import Inside
+from capsule.context.files import Inside, Selection, candidates
 
 __all__ = ["run"]
 

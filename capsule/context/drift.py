@@ -15,8 +15,7 @@ from typing import Any
 
 from capsule.context.capture import Progress, Taken, judge, not_secret
 from capsule.context.document import take_apart
-from capsule.context.files import Selection, candidates
-from capsule.context.reading import Inside
+from capsule.context.files import Inside, Selection, candidates
 from capsule.errors import CapsuleError
 
 _TELL_EVERY = 50

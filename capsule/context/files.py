@@ -2,20 +2,21 @@
 
 Git lists the files; outside a work tree it uses an empty repository beside the project. What must stay true: the same
 project gives the same list, sorted, on every machine. No symlink is followed. A store within the project is not taken.
-A file is left out only by a rule that can be named. This module does not read the content of the files.
+A file is left out only by a rule that can be named. Only regular files are read.
 
 The rules of `.gitignore` are those of gitignore(5); pathspec implements them for `include` and `exclude`.
 """
 
 from __future__ import annotations
 
+import io
 import os
+import stat
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from capsule.context.reading import Inside
 from capsule.errors import GitFailed, InvalidInput, NotFound
 from capsule.format.kinds import KINDS
 from capsule.git.program import Git
@@ -30,6 +31,56 @@ _WILD = frozenset("*?[\\")
 _OF_A_STORE = frozenset({*KINDS, "overrides", "applied", ".capsule"})
 #: The directories of other version control systems.
 _OF_OTHERS = ("--exclude=.hg/", "--exclude=.svn/", "--exclude=.jj/")
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+
+
+class Inside:
+    """The files of a project that no symlink leads to."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._directories = {"": True}
+
+    def size(self, path: str) -> int | None:
+        """The size of a regular file, in bytes; None: it is no regular file."""
+        if not self.has_directory_of(path):
+            return None
+        try:
+            status = os.lstat(f"{self.root}/{path}")
+        except (OSError, ValueError):
+            return None
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+    def has_directory_of(self, path: str) -> bool:
+        """Whether the directory of a file exists; checked once for all files in it."""
+        directory = path.rpartition("/")[0]
+        known = self._directories.get(directory)
+        if known is None:
+            try:
+                known = self.has_directory_of(directory) and stat.S_ISDIR(os.lstat(f"{self.root}/{directory}").st_mode)
+            except (OSError, ValueError):
+                known = False
+            self._directories[directory] = known
+        return known
+
+    def read(self, path: str, most: int) -> bytes | None:
+        """The content of a regular file of at most `most` bytes; None: it is none, or can't be read. No FIFO blocks."""
+        if not self.has_directory_of(path):
+            return None
+        try:
+            fd = os.open(f"{self.root}/{path}", _FLAGS)
+        except (OSError, ValueError):
+            return None
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > most:
+                return None
+            data = io.FileIO(fd, closefd=False).readall()
+            return data if len(data) <= most else None
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
 
 
 @dataclass(frozen=True, slots=True)

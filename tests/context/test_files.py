@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.context.files import Selection, candidates, within
-from capsule.context.reading import Inside
+from capsule.context.files import Inside, Selection, candidates, within
 from capsule.errors import InvalidInput, NotFound
 
 NAMES = st.sampled_from(["a", "b", "ab", "foo", "foo.py", "bar.txt", "build", "x y", ".hid", "#c", "!d"])
