@@ -22,6 +22,7 @@ from capsule.ids import keyed_message_id, new_message_id
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from capsule.format.models import Message
     from capsule.format.tree.tree import Link
     from capsule.store.change import Conversation
 
@@ -38,6 +39,13 @@ def complete(message: Entry, stamp: str) -> Entry:
     if "timestamp" in message and "id" in message:
         return message
     return order_message({"timestamp": stamp, "id": new_message_id()} | message)
+
+
+def as_model(entry: Entry, place: int) -> Message:
+    """A message as callers get it, with its place."""
+    from capsule.format.models import Message
+
+    return Message.model_validate(entry).placed(place)
 
 
 def signed(message: Entry, agent: str | None) -> Entry:

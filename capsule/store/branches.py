@@ -15,7 +15,7 @@ from capsule.format import codec
 from capsule.format.message import check_message
 from capsule.format.references import find_message
 from capsule.ids import check_id, keyed_message_id, new_message_id
-from capsule.store.appends import appended, check_key
+from capsule.store.appends import appended, as_model, check_key
 from capsule.store.edits import named
 
 if TYPE_CHECKING:
@@ -229,9 +229,7 @@ class Branches:
             return at, entries[0]
 
         at, entry = self._store._change(id, act)
-        from capsule.format.models import Message
-
-        return Message.model_validate(entry).placed(at)
+        return as_model(entry, at)
 
     # -- Taking out -----------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from capsule.format import anatomy, canonical, codec, migrations, new, validatio
 from capsule.format.message import check_message
 from capsule.format.references import find_message
 from capsule.format.tree.pruning import retitle
-from capsule.store.appends import encoded_within
+from capsule.store.appends import as_model, encoded_within
 from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Edits:
         check_message({"role": "user", "content": content})
         message_id = named(self._store, id, message_id)
 
-        def act(conversation: Conversation) -> dict[str, Any]:
+        def act(conversation: Conversation) -> tuple[dict[str, Any], int]:
             place = find_message(conversation.document()["history"], message_id, id)
 
             def change(document: dict[str, Any]) -> None:
@@ -67,12 +67,9 @@ class Edits:
                 retitle(document, conversation.document()["history"], history)
 
             after = conversation.rewrite(change, reason="edited")
-            return {"at": place, "entry": after["history"][place]}
+            return after["history"][place], place
 
-        done = self._store._change(id, act)
-        from capsule.format.models import Message
-
-        return Message.model_validate(done["entry"]).placed(done["at"])
+        return as_model(*self._store._change(id, act))
 
     def rewrite(self, id: str, data: bytes, read: bytes) -> Head:
         """Save a conversation that a person edited as a whole. Removed and changed messages go to the trash.
@@ -94,10 +91,8 @@ class Edits:
             after["metadata"]["lock"] = document["metadata"]["lock"]
             return after
 
-        def act(conversation: Conversation) -> dict[str, Any]:
-            return conversation.rewrite(change, reason="edited")
-
-        return self._store._head_of(id, self._store._change(id, act))
+        after = self._store._change(id, lambda conversation: conversation.rewrite(change, reason="edited"))
+        return self._store._head_of(id, after)
 
     def migrate(self, id: str, *, check: bool = False) -> list[str]:
         """Bring a file to the current version and to the canonical layout.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
 from capsule.errors import CapsuleError, InvalidInput
+from capsule.fence import many
 from capsule.format import new
 from capsule.format.message import check_message
 from capsule.format.references import find_message
@@ -86,13 +87,9 @@ class Standing:
 
     def __str__(self) -> str:
         if self.state == "behind":
-            parts = [(self.added, "new", "message"), (self.edited, "edited", "")]
-            news = ", ".join(
-                f"{many} {what}{' ' + noun + ('s' if many > 1 else '') if noun else ''}"
-                for many, what, noun in parts
-                if many
-            )
-            return f"its source has moved on since: {news}"
+            added = many(self.added, "new message") if self.added else ""
+            edited = f"{self.edited} edited" if self.edited else ""
+            return f"its source has moved on since: {', '.join(filter(None, (added, edited)))}"
         return {
             "current": "its source is as it was",
             "elsewhere": "its source has moved on since: what was summed up is no longer all on its active branch",

@@ -18,7 +18,7 @@ from capsule.format import new
 from capsule.format.message import check_message
 from capsule.format.text.titles import check_tags, check_title, title_by_rule
 from capsule.ids import check_id, new_id
-from capsule.store.appends import appended, complete, keyed_message, signed
+from capsule.store.appends import appended, as_model, complete, keyed_message, signed
 from capsule.store.change import TRIES, Conversation, unasked
 from capsule.store.reading import KIND, Reading
 
@@ -193,9 +193,7 @@ class Writing(Reading):
         """
         checked = [check_message({"role": role, "content": content, **fields})]
         at, entries = self._change(id, lambda conversation: conversation.append(checked))
-        from capsule.format.models import Message
-
-        return Message.model_validate(entries[0]).placed(at)
+        return as_model(entries[0], at)
 
     def append_many(self, id: str, messages: Iterable[Mapping[str, Any] | Message]) -> list[Message]:
         """Append messages in one write: all of them, or none. They are durable when this returns.
@@ -207,11 +205,7 @@ class Writing(Reading):
         Returns the messages as written. Raises the errors of `append`. Cost: one fdatasync.
         """
         at, entries = self.append_entries(id, messages)
-        if not entries:
-            return []
-        from capsule.format.models import Message
-
-        return [Message.model_validate(entry).placed(at + i) for i, entry in enumerate(entries)]
+        return [as_model(entry, place) for place, entry in enumerate(entries, at)]
 
     def append_entries(
         self, id: str, messages: Iterable[Mapping[str, Any] | Message]
@@ -260,9 +254,7 @@ class Writing(Reading):
             return at, entries[0], False
 
         at, entry, repeated = self._change(id, act)
-        from capsule.format.models import Message
-
-        return Message.model_validate(entry).placed(at), repeated
+        return as_model(entry, at), repeated
 
     def update(
         self,
