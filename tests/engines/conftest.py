@@ -13,18 +13,25 @@ from capsule.engines.files.storage import FileStorage
 from capsule.engines.interface import Engine
 from capsule.engines.memory import MemoryEngine
 from capsule.settings import Settings
+from tests.processes import PATIENCE_S
 
-ENGINES: dict[str, Callable[[str], Engine]] = {
-    "files": lambda root: FilesEngine(FileStorage(root, mutex_timeout_s=2)),
-    "memory": lambda root: MemoryEngine(timeout_s=2),
+ENGINES: dict[str, Callable[[str, float], Engine]] = {
+    "files": lambda root, timeout_s: FilesEngine(FileStorage(root, mutex_timeout_s=timeout_s)),
+    "memory": lambda root, timeout_s: MemoryEngine(timeout_s=timeout_s),
 }
 
 
+@pytest.fixture
+def timeout_s() -> float:
+    """For how long a transaction waits for another one of its document."""
+    return PATIENCE_S
+
+
 @pytest.fixture(params=list(ENGINES))
-def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+def engine(request: pytest.FixtureRequest, tmp_path: Path, timeout_s: float) -> Iterator[Engine]:
     """An engine without a document."""
     Store.init(tmp_path / "store")
-    engine = ENGINES[request.param](str(tmp_path / "store"))
+    engine = ENGINES[request.param](str(tmp_path / "store"), timeout_s)
     yield engine
     engine.close()
 

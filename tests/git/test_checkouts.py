@@ -10,7 +10,9 @@ import orjson
 import pytest
 
 from capsule import Store
+from capsule.engines.files import checkouts
 from tests.git.repositories import Clone, bare, new, run, worktree
+from tests.processes import PATIENCE_S
 
 
 def contents(store: Store, id: str) -> list[str]:
@@ -20,6 +22,12 @@ def contents(store: Store, id: str) -> list[str]:
 def kept(root: Path) -> bytes:
     """All that lies in quarantine because git took it away."""
     return b"".join(path.read_bytes() for path in (root / ".capsule" / "quarantine").glob("*~git~*"))
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store gives git two seconds to answer, which it may not keep on a loaded machine."""
+    monkeypatch.setattr(checkouts, "_PATIENCE_S", PATIENCE_S)
 
 
 @pytest.fixture

@@ -297,10 +297,10 @@ def test_every_committed_version_is_whole_while_others_append(repo: Clone, child
         committed(store)
     writer = child(
         """
-        said = []
+        import select
         with Store.open(sys.argv[1], keep_locks=False) as store:
+            said = [store.append(sys.argv[2], content="x" * 500).id]
             say("ready")
-            import select
             while not select.select([sys.stdin], [], [], 0)[0]:
                 said.append(store.append(sys.argv[2], content="x" * 500).id)
             say(said)

@@ -124,6 +124,7 @@ def test_a_stream_that_is_cut_goes_on_from_its_cursor_with_each_event_once(root:
         finally:
             stop.set()
             writer.join()
+        written.append(str(talking.append(id, content="the last").id))  # Which none of the streams before has read.
         with stream(server, token, f"?since={cursor}") as found:
             found.until(written[-1])
             heard += found.messages

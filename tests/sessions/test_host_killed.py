@@ -107,18 +107,18 @@ def test_a_host_killed_at_any_step_loses_no_message_and_answers_none_twice(store
 
 
 @pytest.mark.slow
-def test_hosts_and_workers_killed_at_random_answer_every_message_once(store: Store, host: Hosts) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    chance, texts = random.Random(seed), []
+def test_hosts_and_workers_killed_at_random_answer_every_message_once(
+    store: Store, host: Hosts, rng: random.Random
+) -> None:
+    texts = []
     for turn in range(8):
         running = host()
         for number in range(5):
             texts.append(f"message {turn}.{number}")
             store.messages.send(texts[-1], agent="anna", to="bot")
-        time.sleep(chance.uniform(0.05, 1.5))
+        time.sleep(rng.uniform(0.05, 1.5))
         for about in store.engine.instances().values():
-            if "session" in about and chance.random() < 0.5:
+            if "session" in about and rng.random() < 0.5:
                 with suppress(ProcessLookupError):
                     os.kill(about["pid"], signal.SIGKILL)
         running.kill()
