@@ -155,7 +155,7 @@ class Import:
             raise InvalidInput(f"{only.name} is only written; the content of a file tells its format")
         run = _Run(self._store, only, on_conflict, is_dry_run=is_dry_run)
         with ExitStack() as stack:
-            files = [file for path in paths for file in files_at(path, run.report.problems)]
+            files = deque(file for path in paths for file in files_at(path, run.report.problems))
             if stream is not None:
                 files.append(stack.enter_context(spooled(stream, run.report.problems)))
             stack.callback(run.finish)
@@ -188,6 +188,10 @@ class _Run:
         #: New conversations are written while the next ones are read: most of a write is waiting for the disk.
         self._pool = ThreadPoolExecutor(_AT_ONCE)
         self._pending: deque[_Pending] = deque()
+        #: The files to remember when all of their conversations are written: the digest, what was made, from what.
+        self._files: list[tuple[str, list[Taken], dict[str, Any]]] = []
+        #: The conversations whose write failed.
+        self._failed: set[str] = set()
         self._trashed: set[str] | None = None
         self._removed: dict[str, list[Any]] | None = None
         #: The conversations of which both sides changed the same, and the source's version was not taken.
@@ -199,11 +203,15 @@ class _Run:
         finally:
             self._pool.shutdown()
             if not self._is_dry_run:
+                for digest, taken, made in self._files:
+                    if self._failed.isdisjoint(one.id for one in taken):
+                        self._memory.keep_file(digest, made)
                 self._memory.save()
 
-    def take(self, files: list[File], progress: Progress) -> None:
+    def take(self, files: deque[File], progress: Progress) -> None:
         total, done = sum(file.size for file in files), 0
-        for file in files:
+        while files:
+            file = files.popleft()  # It holds its beginning in memory.
             for part in self._taken(file):
                 progress(done + min(part.at, file.size), total, self.report)
             done += file.size
@@ -231,7 +239,6 @@ class _Run:
                     yield part
             is_known = is_known and part.asked is not None
             asked |= part.asked or set()
-        self._settle(0)
         taken = report.conversations[first:]
         is_whole = (report.problems.count, self._conflicts) == (problems, conflicts)
         if is_known and is_whole and all(one.state != "skipped" or not one.id for one in taken):
@@ -240,7 +247,7 @@ class _Run:
                 for one in taken
             ]
             near = {"patterns": sorted(asked), "digest": file.digest_of_near(asked)} if asked else None
-            self._memory.keep_file(digest, {"rows": rows, "near": near})
+            self._files.append((digest, taken, {"rows": rows, "near": near}))
 
     def _is_as(self, file: File, before: dict[str, Any]) -> bool:
         """Whether a file, those it was read with, and what was made of it are as they were."""
@@ -328,6 +335,7 @@ class _Run:
                 self._memory.keep_conversation(new.taken.id, new.digest)
             except _TOLD as error:
                 self.report.conversations.remove(new.taken)
+                self._failed.add(new.taken.id)
                 if isinstance(error, TakenId):  # Another process was quicker.
                     self._put(new)
                 else:

@@ -64,8 +64,11 @@ def shape(source: Source) -> Shape:
     return shape_of(source.head)
 
 
-def first(source: Source) -> list[dict[str, Any]]:
-    """The first JSON objects of a file (of the array, of the lines, or the one), 50 at most; the last may be cut."""
+def first(source: Source) -> tuple[dict[str, Any], ...]:
+    """The first JSON objects of a file (of the array, of the lines, or the one), 50 at most; the last may be cut.
+
+    They are not to be changed: each format that is asked gets the same.
+    """
     return first_values(source.head)
 
 

@@ -10,6 +10,8 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import lru_cache
 from math import isfinite
 from typing import Any, Literal
 
@@ -49,6 +51,8 @@ _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 def completed(text: str) -> Any:
     """The value of which `text` is the beginning: what is complete in it. None: nothing is."""
+    with suppress(ValueError, RecursionError):
+        return _loaded(text)
     ends: list[str] = []
     cut, closing = 0, ""
     for token in _TOKEN.finditer(text):
@@ -77,6 +81,7 @@ def completed(text: str) -> Any:
         return None
 
 
+@lru_cache(maxsize=4)  # Each format asks for it, of the same file.
 def shape_of(head: bytes) -> Shape:
     """What the file that begins so consists of; empty: not of JSON."""
     text = _begin(head)
@@ -97,8 +102,9 @@ def _begin(head: bytes) -> str:
     return head.decode("utf-16" if head.startswith(_UTF16) else "utf-8", "replace").lstrip("\ufeff\0 \t\r\n")
 
 
-def first_values(head: bytes, most: int = 50) -> list[dict[str, Any]]:
-    """The first objects of a file that begins so; the last one may be cut."""
+@lru_cache(maxsize=4)
+def first_values(head: bytes, most: int = 50) -> tuple[dict[str, Any], ...]:
+    """The first objects of a file that begins so, not to be changed; the last one may be cut."""
     shape, text = shape_of(head), _begin(head)
     if shape == "object":
         found = [completed(text)]
@@ -106,7 +112,7 @@ def first_values(head: bytes, most: int = 50) -> list[dict[str, Any]]:
         found = completed(text)
     else:
         found = [completed(line) for line in text.split("\n", most)[:most] if line.lstrip()[:1] == "{"]
-    return [value for value in found if isinstance(value, dict)][:most] if isinstance(found, list) else []
+    return tuple(value for value in found if isinstance(value, dict))[:most] if isinstance(found, list) else ()
 
 
 def records(chunks: Iterable[bytes], head: bytes, tell: Tell) -> Iterator[Record]:
