@@ -1,15 +1,19 @@
-"""What the tests of formats share: the examples, and files read and written without a store."""
+"""What the tests of imports share: the examples, and files read and written without a store."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from contextlib import closing, suppress
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from capsule import Store
 from capsule.errors import InvalidInput
 from capsule.transfer.conversion import document_of, draft_of, source_id
+from capsule.transfer.importing import Report
 from capsule.transfer.interface import Format, Source, read_bytes
 from capsule.transfer.reading import drafts_of, format_of
 from capsule.transfer.registry import formats
@@ -25,6 +29,18 @@ EXAMPLES = [
     for path in sorted((DATA / format).iterdir())
     if not path.name.startswith(("damaged", "."))
 ]
+
+
+def said(*texts: str, id: str = "c1", **more: Any) -> bytes:
+    """A conversation with an id, as ShareGPT has it: whose messages are told apart by their places."""
+    people = ("human", "gpt")
+    lines = [{"from": people[place % 2], "value": text} for place, text in enumerate(texts)]
+    return json.dumps({"id": id, "conversations": lines, **more}).encode() + b"\n"
+
+
+def take(store: Store, data: bytes, **options: Any) -> Report:
+    """Import a file that is read once."""
+    return store.import_(stream=BytesIO(data), **options)
 
 
 class Shelf:

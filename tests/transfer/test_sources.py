@@ -1,0 +1,91 @@
+"""Where an import reads from: folders, zips, streams. What is dangerous is refused, and damage is read around."""
+
+from __future__ import annotations
+
+import io
+import tracemalloc
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from capsule import Store
+from tests.transfer.exchange import DATA, said, take
+
+
+def test_a_stream_has_no_files_beside_it(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = DATA / "chatgpt" / "modern"
+    (tmp_path / "file-00bb-notes.txt").write_text("of somebody else")
+
+    id = take(store, (folder / "conversations.json").read_bytes()).conversations[0].id
+
+    history = store.document(id)["history"]
+    assert not [file for entry in history for file in entry.get("attachments", ()) if "sha256" in file]
+
+
+def zipped(files: dict[str, bytes]) -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return data.getvalue()
+
+
+def nested(depth: int) -> bytes:
+    data = zipped({"chat.jsonl": said("a")})
+    for _ in range(depth):
+        data = zipped({"inner.zip": data})
+    return data
+
+
+@pytest.mark.parametrize(
+    ("files", "taken", "refused"),
+    [
+        ({"a/b/c/chat.jsonl": said("a"), "notes.txt": b"-"}, 1, ""),
+        ({"../chat.jsonl": said("a"), "ok.jsonl": said("b")}, 1, "leads out"),
+        ({"/etc/chat.jsonl": said("a")}, 0, "leads out"),
+        ({"zeros.jsonl": b"\0" * (1 << 25), "ok.jsonl": said("b")}, 0, "far more than its size"),
+        ({"inner.zip": nested(1)}, 1, ""),
+        ({"inner.zip": nested(9)}, 0, "inside 3 others"),
+        ({"inner.zip": nested(1)[:-30]}, 0, "can't be read"),
+    ],
+)
+def test_a_zip_is_read_and_what_is_dangerous_in_it_is_refused(
+    store: Store, files: dict[str, bytes], taken: int, refused: str
+) -> None:
+    report = take(store, zipped(files))
+
+    assert len(report.conversations) == taken
+    assert [refused in problem.what for problem in report.problems.found] == ([True] if refused else [])
+
+
+def test_a_text_that_is_too_large_is_refused_by_its_line(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("capsule.transfer.values.MOST", 10_000)
+    report = take(store, said("a") + said("x" * (3 << 20), id="c2") + said("b", id="c3"))
+
+    assert len(report.conversations) == 2
+    assert [(problem.line, "more than" in problem.what) for problem in report.problems.found] == [(2, True)]
+
+
+def test_a_link_that_leads_out_of_a_folder_is_refused(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "export").mkdir()
+    (tmp_path / "secret.jsonl").write_bytes(said("secret"))
+    (tmp_path / "export" / "chat.jsonl").symlink_to(tmp_path / "secret.jsonl")
+    (tmp_path / "export" / "other.jsonl").write_bytes(said("a"))
+    report = store.import_(tmp_path / "export")
+
+    assert len(report.conversations) == 1
+    assert ["leads out" in problem.what for problem in report.problems.found] == [True]
+
+
+def test_the_files_of_a_folder_are_in_memory_one_at_a_time(store: Store, tmp_path: Path) -> None:
+    for number in range(60):
+        (tmp_path / f"{number}.jsonl").write_bytes(said("x" * 200_000, id=str(number)))
+    store.import_(tmp_path / "0.jsonl", is_dry_run=True)
+    tracemalloc.start()
+    store.import_(tmp_path, is_dry_run=True)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 6_000_000
