@@ -18,7 +18,7 @@ from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows, tim
 from capsule import Store
 from capsule.format import codec
 from capsule.format.new import new_capsule
-from capsule_cli.commands.show import drawn
+from capsule_cli.commands.reading.show import drawn
 
 __all__ = ["run"]
 

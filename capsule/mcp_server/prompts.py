@@ -13,9 +13,9 @@ from pydantic import Field
 from capsule.fence import quoted, word
 from capsule.format.references import one_of
 from capsule.mcp_server.stores import store_of
-from capsule.mcp_server.tools import pages
+from capsule.mcp_server.tools.answers import pages
+from capsule.mcp_server.tools.answers.results import about, conversation_of
 from capsule.mcp_server.tools.reading import BUDGET, page_text
-from capsule.mcp_server.tools.results import about, conversation_of
 from capsule.store.pages import Filter
 
 if TYPE_CHECKING:

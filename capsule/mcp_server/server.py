@@ -38,7 +38,7 @@ from capsule.mcp_server.access import Toolset, access_of, needed_by
 from capsule.mcp_server.logs import Logs
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.subscriptions import Bus, Subscriptions
-from capsule.mcp_server.tools.forms import in_its_form
+from capsule.mcp_server.tools.answers.forms import in_its_form
 from capsule.mcp_server.tools.threads import Turns
 from capsule.mcp_server.unread import Pointing
 from capsule.messaging.duplicates import Calls

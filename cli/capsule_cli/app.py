@@ -23,10 +23,10 @@ HELP: dict[str, tuple[tuple[str, str, str], ...]] = {
     "Write and read": (
         ("conversations", "new", "Start a conversation and print its id."),
         ("append", "append", "Add a message and print its id."),
-        ("show", "show (cat)", "Print a conversation."),
+        ("reading.show", "show (cat)", "Print a conversation."),
         ("conversations", "list (ls)", "List the conversations, the latest first."),
-        ("search", "search", "Find messages and titles by their words."),
-        ("watch", "tail, watch, events", "Follow a conversation, or all that changes."),
+        ("reading.search", "search", "Find messages and titles by their words."),
+        ("reading.watch", "tail, watch, events", "Follow a conversation, or all that changes."),
         ("edit", "edit", "Change a conversation or message in your editor."),
     ),
     "Order and remove": (
@@ -38,7 +38,7 @@ HELP: dict[str, tuple[tuple[str, str, str], ...]] = {
     "Branch and carry on": (
         ("branches", "switch, regenerate", "Choose a branch, or put another answer beside."),
         ("branches", "fork, trim", "Copy a branch out, or remove all but one."),
-        ("summaries", "summarize, transcript", "Keep a summary, or print what a model can read."),
+        ("reading.summaries", "summarize, transcript", "Keep a summary, or print what a model can read."),
         ("context", "context, servers", "Attach a project as context; switch servers."),
     ),
     "Talk to each other": (
@@ -60,7 +60,7 @@ HELP: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("messaging.config", "config", "Apply what files say of channels and agents."),
         ("maintenance", "doctor", "Examine every file, and mend what can be mended."),
         ("maintenance", "validate, migrate, schema", "Check files, update them, or print the format."),
-        ("search", "stats, reindex", "Count what is there, or build the index anew."),
+        ("reading.search", "stats, reindex", "Count what is there, or build the index anew."),
     ),
 }
 
@@ -81,7 +81,7 @@ MODULES: dict[str, str] = {
     "tokens": "mcp.tokens",
     "notes": "messaging.notes",
     "servers": "servers",
-    "demo": "demo",
+    "demo": "demo.demo",
     "help": "help",
 }
 

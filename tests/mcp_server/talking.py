@@ -17,7 +17,7 @@ from capsule import Store
 from capsule.mcp_server.access import Access
 from capsule.mcp_server.server import CapsuleServer, build
 from capsule.mcp_server.stores import Stores
-from capsule.mcp_server.tools.forms import EXTENSION
+from capsule.mcp_server.tools.answers.forms import EXTENSION
 
 
 @cache

@@ -17,8 +17,8 @@ from capsule import Store
 from capsule.mcp_server.access import Access, Scope
 from capsule.mcp_server.server import INSTRUCTIONS, CapsuleServer, build
 from capsule.mcp_server.stores import Stores
-from capsule.mcp_server.tools.budget import tokens
-from capsule.mcp_server.tools.forms import EXTENSION
+from capsule.mcp_server.tools.answers.budget import tokens
+from capsule.mcp_server.tools.answers.forms import EXTENSION
 from capsule.messaging.mail.listening import Listener
 from capsule.messaging.mail.mail import Mail
 from tests.mcp_server.talking import data, error, text, until

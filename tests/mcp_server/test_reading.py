@@ -11,7 +11,7 @@ import pytest
 from mcp_types import CallToolResult
 
 from capsule import Store
-from capsule.mcp_server.tools.budget import tokens, within
+from capsule.mcp_server.tools.answers.budget import tokens, within
 from tests.mcp_server.talking import data, talking, text
 
 pytestmark = pytest.mark.anyio

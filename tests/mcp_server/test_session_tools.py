@@ -17,8 +17,8 @@ from mcp.client.extension import advertise
 from capsule import Store, timestamps
 from capsule.mcp_server.server import INSTRUCTIONS, CapsuleServer, build
 from capsule.mcp_server.stores import Stores
-from capsule.mcp_server.tools.budget import tokens
-from capsule.mcp_server.tools.forms import EXTENSION
+from capsule.mcp_server.tools.answers.budget import tokens
+from capsule.mcp_server.tools.answers.forms import EXTENSION
 from capsule.sessions.events import Route, destinations, incoming, reply_id
 from capsule.sessions.registry import AgentGroup, Registry, SessionRow
 from capsule.sessions.rules import schedules

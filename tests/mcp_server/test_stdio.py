@@ -15,7 +15,7 @@ from mcp.client.extension import advertise
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from capsule import Locked, Store
-from capsule.mcp_server.tools.forms import EXTENSION
+from capsule.mcp_server.tools.answers.forms import EXTENSION
 from tests.cli.conftest import Program
 from tests.mcp_server.serving import ROOT, Stdio, environment, over_stdio
 

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from capsule import Store
-from capsule.mcp_server.tools.budget import tokens
+from capsule.mcp_server.tools.answers.budget import tokens
 from tests.mcp_server.talking import data, error, talking, text, until
 from tests.processes import Child
 

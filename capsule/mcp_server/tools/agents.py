@@ -15,9 +15,9 @@ from pydantic import Field
 from capsule.fence import many, quoted, word
 from capsule.format.projects import GLOBAL
 from capsule.mcp_server.stores import store_of
-from capsule.mcp_server.tools.forms import forms_of
+from capsule.mcp_server.tools.answers.forms import forms_of
+from capsule.mcp_server.tools.answers.results import MESSAGES, Answer, Rows, answer, fitting, rows
 from capsule.mcp_server.tools.messaging import Other
-from capsule.mcp_server.tools.results import MESSAGES, Answer, Rows, answer, fitting, rows
 
 
 class Known(Answer):

@@ -18,9 +18,9 @@ from capsule.fence import visible, word
 from capsule.mcp_server.access import author, written_by
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools import questions
+from capsule.mcp_server.tools.answers.results import Branched, about, answer, conversation_of
 from capsule.mcp_server.tools.questions import Going, What, Yes, agreed
 from capsule.mcp_server.tools.reading import Id
-from capsule.mcp_server.tools.results import Branched, about, answer, conversation_of
 from capsule.mcp_server.tools.writing import Confirm, Key
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from pydantic import Field
 
 from capsule.fence import quoted, word
 from capsule.mcp_server.stores import store_of
+from capsule.mcp_server.tools.answers.results import Answer, Rows, answer, rows
 from capsule.mcp_server.tools.messaging import Agents
-from capsule.mcp_server.tools.results import Answer, Rows, answer, rows
 
 if TYPE_CHECKING:
     from capsule.format.head import Head

@@ -18,10 +18,10 @@ from pydantic import Field
 from capsule.errors import InvalidInput
 from capsule.fence import Fence, many, quoted, visible, word
 from capsule.mcp_server.stores import reader_of, store_of
-from capsule.mcp_server.tools.budget import within
-from capsule.mcp_server.tools.forms import forms_of
-from capsule.mcp_server.tools.results import MESSAGES as _BUDGET
-from capsule.mcp_server.tools.results import Answer, Rows, answer, fitting, rows
+from capsule.mcp_server.tools.answers.budget import within
+from capsule.mcp_server.tools.answers.forms import forms_of
+from capsule.mcp_server.tools.answers.results import MESSAGES as _BUDGET
+from capsule.mcp_server.tools.answers.results import Answer, Rows, answer, fitting, rows
 from capsule.mcp_server.tools.waiting import has_left, waited
 from capsule.mcp_server.tools.writing import Key
 from capsule.messaging.conversations import direct_id

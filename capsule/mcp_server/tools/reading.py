@@ -16,9 +16,9 @@ from pydantic import Field
 from capsule.errors import InvalidInput
 from capsule.fence import Fence, many, quoted, visible, word
 from capsule.mcp_server.stores import store_of
-from capsule.mcp_server.tools import pages
-from capsule.mcp_server.tools.forms import forms_of
-from capsule.mcp_server.tools.results import (
+from capsule.mcp_server.tools.answers import pages
+from capsule.mcp_server.tools.answers.forms import forms_of
+from capsule.mcp_server.tools.answers.results import (
     Changed,
     Changes,
     Conversations,

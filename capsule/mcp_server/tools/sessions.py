@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 
 from capsule.errors import InvalidInput
 from capsule.fence import quoted, word
-from capsule.mcp_server.tools.results import Answer, Row, answer, rows
+from capsule.mcp_server.tools.answers.results import Answer, Row, answer, rows
 from capsule.mcp_server.tools.waiting import waited
 
 if TYPE_CHECKING:

@@ -18,9 +18,7 @@ from capsule.fence import visible, word
 from capsule.mcp_server.access import access_of, author, written_by
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools import questions
-from capsule.mcp_server.tools.questions import Edited, Standing, Yes, agreed
-from capsule.mcp_server.tools.reading import Id, Role
-from capsule.mcp_server.tools.results import (
+from capsule.mcp_server.tools.answers.results import (
     Appended,
     Conversation,
     Deleted,
@@ -30,6 +28,8 @@ from capsule.mcp_server.tools.results import (
     answer,
     conversation_of,
 )
+from capsule.mcp_server.tools.questions import Edited, Standing, Yes, agreed
+from capsule.mcp_server.tools.reading import Id, Role
 from capsule.mcp_server.tools.sampling import Summed, read_up_to, summed
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput
 from capsule.fence import visible, word
-from capsule.mcp_server.tools.budget import tokens, within
-from capsule.mcp_server.tools.results import Message, Page, servers_of
+from capsule.mcp_server.tools.answers.budget import tokens, within
+from capsule.mcp_server.tools.answers.results import Message, Page, servers_of
 
 if TYPE_CHECKING:
     from capsule.format.head import Head

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from capsule_cli.commands.demo_stage import DEADLINE_S, Process, must, say
+from capsule_cli.commands.demo.stage import DEADLINE_S, Process, must, say
 
 MOWER = """\
 import os, sys

@@ -218,7 +218,7 @@ class _Shown:
 
     def message(self, kind: str, at: int, entry: dict[str, Any]) -> None:
         """Write a message, or how it is now."""
-        from capsule_cli.commands.show import drawn
+        from capsule_cli.commands.reading.show import drawn
 
         if asked.json:
             out_json({"kind": kind, "at": at, "message": entry}, line=True)

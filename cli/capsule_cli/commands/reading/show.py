@@ -87,7 +87,7 @@ def show(
             out_bytes(source.read(id))
         elif asked.json and not some:
             from capsule.format.codec import encode
-            from capsule_cli.commands.summaries import with_standing
+            from capsule_cli.commands.reading.summaries import with_standing
 
             out_json_bytes(encode(with_standing(store, id) if at is None else source.document(id)))
         else:
@@ -96,7 +96,7 @@ def show(
                 out_json_bytes(encoded([message for _, message in messages]))
                 return
             if at is None:
-                from capsule_cli.commands.summaries import tell_standing
+                from capsule_cli.commands.reading.summaries import tell_standing
 
                 tell_standing(store, id)
             form: Form = "markdown" if markdown else "rendered" if rendered else "plain"

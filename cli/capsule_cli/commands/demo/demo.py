@@ -25,8 +25,8 @@ import typer
 
 from capsule.errors import Locked
 from capsule.git.program import outside_hooks
-from capsule_cli.commands import demo_workers
-from capsule_cli.commands.demo_stage import DEADLINE_S, Process, must, say
+from capsule_cli.commands.demo import workers
+from capsule_cli.commands.demo.stage import DEADLINE_S, Process, must, say
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.output import Stopped, out, out_json, styled
 
@@ -263,9 +263,9 @@ class _Show:
             yield call
 
     def workers(self) -> None:
-        """Messages wake programs; see `demo_workers`."""
+        """Messages wake programs; see `workers`."""
         self._names |= {"directory": self._directory, "python": sys.executable}
-        demo_workers.act(self._directory, self._names, self._run, self._start)
+        workers.act(self._directory, self._names, self._run, self._start)
 
     def two_clones(self) -> None:
         """The store goes into git; a clone and the original both go on; both end with every message."""

@@ -1,0 +1,1 @@
+"""`demo`, its acts, and the capsule that it begins with."""

@@ -1,0 +1,1 @@
+"""The commands that only read, and `summarize`, which keeps what somebody made of it."""
