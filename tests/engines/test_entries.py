@@ -112,7 +112,7 @@ def test_a_write_of_any_kind_is_noticed_once_it_is_done(engine: Engine) -> None:
 
 def on_files(root: Path) -> FilesEngine:
     Store.init(root)
-    engine = FilesEngine(FileStorage(str(root), mutex_timeout_s=2))
+    engine = FilesEngine(FileStorage(str(root)))
     make(engine, INBOUND)
     append(engine, INBOUND, "one", "two")
     return engine
