@@ -13,13 +13,11 @@ from typing import Any
 from capsule.format.fields import DISCOVERABLE, DM_POLICIES, names
 from capsule.format.kinds import Kind
 from capsule.format.merge.conflicts import Conflict, Merged
-from capsule.format.merge.values import ABSENT, bytes_of, greater, merged, merged_object, same
+from capsule.format.merge.values import ABSENT, Rule, bytes_of, changed, first, greater, merged, merged_object
 from capsule.format.migrations import parse_version
 from capsule.timestamps import sortable
 
 Document = dict[str, Any]
-#: Makes one value of the base's, ours and theirs.
-_Rule = Callable[[Any, Any, Any], Any]
 
 
 def merge_fields(kind: Kind, base: Document | None, ours: Document, theirs: Document) -> Merged:
@@ -39,23 +37,11 @@ def merge_fields(kind: Kind, base: Document | None, ours: Document, theirs: Docu
         rule = _RULES.get(name)
         return rule(was, mine, yours) if rule else merged(was, mine, yours, clash, (name,))
 
-    if same(ours, theirs) or same(theirs, base):
-        return Merged(ours)
-    if same(ours, base):
-        return Merged(theirs)
-    document = kind.ordered(merged_object(base, ours, theirs, each, frozenset(names(kind.part))))
+    def both() -> Document:
+        return kind.ordered(merged_object(base, ours, theirs, each, frozenset(names(kind.part))))
+
+    document = changed(base, ours, theirs, both)
     return Merged(document, tuple(sorted(conflicts, key=lambda one: one.field)))
-
-
-def _first(rank: Callable[[Any], Any]) -> _Rule:
-    """The value that changed; if both did, the one of the higher rank."""
-
-    def rule(base: Any, ours: Any, theirs: Any) -> Any:
-        if same(ours, theirs) or same(theirs, base):
-            return ours
-        return theirs if same(ours, base) else max(ours, theirs, key=lambda value: (rank(value), bytes_of(value)))
-
-    return rule
 
 
 def _each_field(base: Any, ours: Any, theirs: Any) -> Any:
@@ -98,20 +84,20 @@ def _narrowness(link: Any) -> int:
 
 
 #: Which value stands where both sides changed a field.
-_RULES: dict[str, _Rule] = {
-    "createdAt": _first(_age),
-    "updatedAt": _first(_time),
-    "lastSeen": _first(_time),
-    "lastActive": _first(_time),
-    "version": _first(_version),
-    "dmPolicy": _first(_strictness(DM_POLICIES)),
-    "discoverable": _first(_strictness(DISCOVERABLE)),
+_RULES: dict[str, Rule] = {
+    "createdAt": first(_age),
+    "updatedAt": first(_time),
+    "lastSeen": first(_time),
+    "lastActive": first(_time),
+    "version": first(_version),
+    "dmPolicy": first(_strictness(DM_POLICIES)),
+    "discoverable": first(_strictness(DISCOVERABLE)),
 }
 #: Which entry stands where both sides changed one of such a field.
-_ENTRIES: dict[str, _Rule] = {
-    "cursors": _first(_distance),
-    "dm": _first(_caution),
-    "links": _first(_narrowness),
+_ENTRIES: dict[str, Rule] = {
+    "cursors": first(_distance),
+    "dm": first(_caution),
+    "links": first(_narrowness),
     "requests": _each_field,
     "reading": _each_field,
     "concerns": _each_field,

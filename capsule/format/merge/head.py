@@ -7,7 +7,7 @@ that the next merge compares with it and not with the time of this merge. No clo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -15,14 +15,12 @@ from typing import Any
 from capsule.format.fields import ACCESSES, names
 from capsule.format.members import id_of, precedence
 from capsule.format.merge.conflicts import Conflict, Recorded
-from capsule.format.merge.values import ABSENT, bytes_of, merged, merged_object, merged_set, same
+from capsule.format.merge.values import ABSENT, Rule, bytes_of, first, merged, merged_object, merged_set, same
 from capsule.format.migrations import parse_version
 from capsule.timestamps import sortable
 
 Document = Mapping[str, Any]
 _TITLE = ("title", "titleSetBy", "titleSetAt")
-#: Makes one value of the base's, ours and theirs.
-_Rule = Callable[[Any, Any, Any], Any]
 _KNOWN = frozenset((*names(""), *names("metadata")))
 
 
@@ -47,7 +45,7 @@ class Heads:
 
     def merged(self) -> dict[str, Any]:
         """The head of both: everything but `history`; `currentNode` is not looked at, and not there."""
-        rules: dict[str, _Rule] = {
+        rules: dict[str, Rule] = {
             "version": lambda _, mine, yours: max((mine, yours), key=lambda one: (parse_version(one) or (0, 0), one)),
             "createdAt": lambda _, mine, yours: min(mine, yours),
             "updatedAt": lambda _, mine, yours: max(mine, yours),
@@ -68,14 +66,14 @@ class Heads:
         rules = {
             "tags": merged_set,
             "participants": _members,
-            "summaryOf": _later_summary,
+            "summaryOf": first(_lateness),  # What it says is of one moment, so it is taken whole.
             "mcpServers": self._servers,
         }
         left_out = (*_TITLE, "currentNode", "currentWanted", "conflicts")
         return self._by_rules((base, ours, theirs), rules, left_out, ("metadata",))
 
     def _by_rules(
-        self, sides: Sequence[Any], rules: Mapping[str, _Rule], left_out: Sequence[str], where: tuple[str, ...] = ()
+        self, sides: Sequence[Any], rules: Mapping[str, Rule], left_out: Sequence[str], where: tuple[str, ...] = ()
     ) -> dict[str, Any]:
         def each(name: str, base: Any, ours: Any, theirs: Any) -> Any:
             if name in left_out:
@@ -208,17 +206,8 @@ def _members(base: Any, ours: Any, theirs: Any) -> Any:
     return merged_set(base, ours, theirs, id_of, first)
 
 
-def _later_summary(base: Any, ours: Any, theirs: Any) -> Any:
-    """How far a summary went: what it says is of one moment, so it is taken whole."""
-    if same(theirs, base):
-        return ours
-    if same(ours, base):
-        return theirs
-
-    def lateness(one: Any) -> tuple[str, bytes]:
-        return (one.get("updatedAt") or "") if isinstance(one, dict) else "", bytes_of(one)
-
-    return max(ours, theirs, key=lateness)
+def _lateness(summary: Any) -> str:
+    return (summary.get("updatedAt") or "") if isinstance(summary, dict) else ""
 
 
 def _switches(value: Any) -> Any:

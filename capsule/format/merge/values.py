@@ -18,6 +18,8 @@ ABSENT: Any = type("Absent", (), {"__repr__": lambda _: "ABSENT", "__slots__": (
 Clash = Callable[[tuple[str, ...], Any, Any], Any]
 #: Merges one field of an object: its name, then the base's value, ours and theirs.
 Each = Callable[[str, Any, Any, Any], Any]
+#: Makes one value of the base's, ours and theirs.
+Rule = Callable[[Any, Any, Any], Any]
 
 
 def bytes_of(value: Any) -> bytes:
@@ -35,6 +37,22 @@ def same(one: Any, other: Any) -> bool:
     return one is other or bytes_of(one) == bytes_of(other)
 
 
+def changed(base: Any, ours: Any, theirs: Any, both: Callable[[], Any]) -> Any:
+    """The value of the side that changed it; where both did, and differently, what `both` gives."""
+    if same(ours, theirs) or same(theirs, base):
+        return ours
+    return theirs if same(ours, base) else both()
+
+
+def first(rank: Callable[[Any], Any]) -> Rule:
+    """The value that changed; where both did, the one of the higher rank."""
+
+    def rule(base: Any, ours: Any, theirs: Any) -> Any:
+        return changed(base, ours, theirs, lambda: max(ours, theirs, key=lambda value: (rank(value), bytes_of(value))))
+
+    return rule
+
+
 def merged(base: Any, ours: Any, theirs: Any, clash: Clash, where: tuple[str, ...] = ()) -> Any:
     """One value out of three; ABSENT is a value too. Objects on both sides are merged key by key.
 
@@ -45,15 +63,15 @@ def merged(base: Any, ours: Any, theirs: Any, clash: Clash, where: tuple[str, ..
         clash: Asked where both changed it differently.
         where: The way to it, for `clash`.
     """
-    if same(ours, theirs) or same(theirs, base):
-        return ours
-    if same(ours, base):
-        return theirs
-    if isinstance(ours, dict) and isinstance(theirs, dict):
+
+    def both() -> Any:
+        if not (isinstance(ours, dict) and isinstance(theirs, dict)):
+            return clash(where, ours, theirs)
         return merged_object(
             base, ours, theirs, lambda key, was, mine, yours: merged(was, mine, yours, clash, (*where, key))
         )
-    return clash(where, ours, theirs)
+
+    return changed(base, ours, theirs, both)
 
 
 def merged_object(
@@ -103,15 +121,15 @@ def merged_set(base: Any, ours: Any, theirs: Any, key: Callable[[Any], Any] = by
         key: By what an item is known again; by the whole of it, unless this is given.
         clash: Asked about an item, or a field of one, that both changed differently.
     """
-    if same(ours, theirs) or same(theirs, base):
-        return ours
-    if same(ours, base):
-        return theirs
-    lists = (side if isinstance(side, list) else () for side in (base, ours, theirs))
-    was, mine, yours = ({key(item): item for item in side} for side in lists)
-    order = [*was, *sorted({*mine, *yours} - {*was})]
-    items = (merged(was.get(name, ABSENT), mine.get(name, ABSENT), yours.get(name, ABSENT), clash) for name in order)
-    return [item for item in items if item is not ABSENT]
+
+    def both() -> list[Any]:
+        sides = [side if isinstance(side, list) else () for side in (base, ours, theirs)]
+        was, mine, yours = items = [{key(item): item for item in side} for side in sides]
+        order = [*was, *sorted({*mine, *yours} - {*was})]
+        result = (merged(*(side.get(name, ABSENT) for side in items), clash) for name in order)
+        return [item for item in result if item is not ABSENT]
+
+    return changed(base, ours, theirs, both)
 
 
 # -- What a merge notes in the `metadata` of a message -----------------------------------------------------------------
