@@ -16,6 +16,7 @@ from typing import Any
 import capsule
 from capsule import Store
 from capsule.errors import CapsuleError
+from capsule.format.fields import PARTS
 from capsule.store import Offered
 
 __all__ = ["text"]
@@ -156,7 +157,8 @@ def _object(thing: type) -> list[str]:
         name: kind for base in reversed(thing.__mro__) for name, kind in vars(base).get("__annotations__", {}).items()
     }
     if hasattr(thing, "model_fields"):
-        described = {name: field.description or "" for name, field in thing.model_fields.items()}
+        told = {field.name: field.says for field in PARTS["history" if thing is capsule.Message else ""]}
+        described = {name: told[field.serialization_alias] for name, field in thing.model_fields.items()}
     elif is_dataclass(thing):
         described = {field.name: described.get(field.name, "") for field in fields(thing)}
     rows = [f"- `{name}: {typed.get(name, 'Any')}` {meaning}".rstrip() for name, meaning in described.items()]

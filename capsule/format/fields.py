@@ -1,14 +1,15 @@
 """The fields of the format, in canonical order: which there are, what each holds, and since which version.
 
 What must stay true: this table and the models agree (a test says so). It exists beside them because importing
-pydantic costs more than listing a hundred conversations.
+pydantic costs more than listing a hundred conversations. The JSON Schemas are made of it.
 
-The parts of a capsule are named by where they stand: ``""`` is the capsule itself, ``history`` a message. ``agent`` is
-the document of an agent, ``project`` that of a project.
+The parts of a capsule are named by where they stand: ``""`` is the capsule itself, ``history`` a message. ``agent``,
+``project``, ``registry`` and ``overrides`` are documents of these kinds.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal, NamedTuple
 
 Kind = (
@@ -45,185 +46,188 @@ class Field(NamedTuple):
             ``members`` is such a list whose items may also be texts, ``entries`` an object of names, each with an
             object, which may have fields of its own, and ``switches`` one whose objects say in ``enabled`` true or
             false; a ``share`` is a number from 0 to 1, and ``mentions`` who is named in a message.
-        required: Whether a capsule of version 2.0 and later must have it.
-        null: Whether it may be null.
+        says: What it says, for the schema.
         choices: The values it may have; empty when any value of its kind will do.
+        required: Whether a document of version 2.0 and later must have it.
+        null: Whether it may be null.
         since: The version that brought it.
-        says: What it says, for the schema of a part that has no model of its own.
     """
 
     name: str
     kind: Kind
+    says: str
+    choices: tuple[str, ...] = ()
     required: bool = False
     null: bool = False
-    choices: tuple[str, ...] = ()
-    since: str = "2.0"
-    says: str = ""
+    since: str = "2.1"
 
 
-def _row(name: str, kind: Kind, says: str, choices: tuple[str, ...] = (), *, required: bool = False) -> Field:
-    return Field(name, kind, required, choices=choices, since="2.1", says=says)
-
-
-def _new(name: str, kind: Kind, *, null: bool = True, choices: tuple[str, ...] = ()) -> Field:
-    return Field(name, kind, null=null, choices=choices, since="2.1")
-
+#: A field of version 2.0; one that came later; and a later one that may be null.
+_old, _row, _new = partial(Field, since="2.0"), Field, partial(Field, null=True)
 
 #: What documents without a history share.
 _RECORD = (
-    Field("id", "text", required=True, since="2.1"),
-    _new("name", "text"),
-    _new("description", "text"),
-    _new("version", "text", null=False),
-    _new("createdAt", "time"),
-    _new("updatedAt", "time"),
+    _row("id", "text", "Its id, and the stem of its file's name.", required=True),
+    _new("name", "text", "What people call it; absent: as its id."),
+    _new("description", "text", "What it is for."),
+    _row("version", "text", "The version of the format."),
+    _new("createdAt", "time", "When it was registered; ISO 8601, UTC."),
+    _new("updatedAt", "time", "When this document was last changed; ISO 8601, UTC."),
 )
 PARTS: dict[str, tuple[Field, ...]] = {
     "": (
-        Field("id", "text", required=True),
-        Field("title", "text", required=True),
-        Field("version", "text", required=True),
-        Field("createdAt", "time", required=True),
-        Field("updatedAt", "time", required=True),
-        Field("metadata", "part"),
-        Field("context", "part"),
-        Field("history", "parts", required=True),
+        _old("id", "text", "The conversation's id, and the stem of its file's name.", required=True),
+        _old("title", "text", "The user's title, or one made from the first message.", required=True),
+        _old("version", "text", "The version of the format.", required=True),
+        _old("createdAt", "time", "When the conversation was made; ISO 8601, UTC.", required=True),
+        _old("updatedAt", "time", "When it was last changed; ISO 8601, UTC.", required=True),
+        _old("metadata", "part", "Its properties."),
+        _old("context", "part", "Its project context."),
+        _old("history", "parts", "The messages, oldest first.", required=True),
     ),
     "metadata": (
-        Field("mode", "text", choices=MODES),
-        Field("tags", "texts"),
-        Field("isSummary", "yes or no"),
-        Field("sourceConversationId", "text", null=True),
-        Field("lock", "part"),
-        _new("type", "text", null=False, choices=TYPES),
-        _new("currentNode", "text"),
-        _new("currentWanted", "object"),
-        _new("participants", "members"),
-        _new("history", "text", choices=HISTORIES),
-        _new("channel", "part"),
-        _new("createdBy", "text"),
-        _new("description", "text"),
-        _new("archived", "yes or no", null=False),
-        _new("pinned", "yes or no", null=False),
-        _new("forkedFrom", "text"),
-        _new("titleSetBy", "text", choices=TITLE_SETTERS),
-        _new("titleSetAt", "time"),
-        _new("mcpServers", "switches"),
-        Field("summaryOf", "part", since="2.1"),
-        _new("conflicts", "objects"),
+        _old("mode", "text", "The mode of the conversation.", MODES),
+        _old("tags", "texts", "The user's tags."),
+        _old("isSummary", "yes or no", "Whether it sums up another conversation."),
+        _old("sourceConversationId", "text", "The conversation it was made from.", null=True),
+        _old("lock", "part", "The instance lock."),
+        _row("type", "text", "Who takes part: one person with an agent, or many.", TYPES),
+        _new("currentNode", "text", "A message of the active branch; absent: the last entry of history."),
+        _new("currentWanted", "object", "The `message` that one side made active and one deleted; active `instead`."),
+        _new("participants", "members", "The agents that take part. A text: one that was there from the start."),
+        _new("history", "text", "What participants read: all, or what was said since they joined.", HISTORIES),
+        _new("channel", "part", "Of a channel: what makes it one."),
+        _new("createdBy", "text", "The agent or user that made the conversation."),
+        _new("description", "text", "What the conversation is for."),
+        _row("archived", "yes or no", "Whether it is archived: lists leave it out."),
+        _row("pinned", "yes or no", "Whether it is at the top of lists."),
+        _new("forkedFrom", "text", "The conversation this one was split off from."),
+        _new("titleSetBy", "text", "Who gave the title: the first message (auto), or a person (user).", TITLE_SETTERS),
+        _new("titleSetAt", "time", "When the title was given, by a person or as far as a merge could tell."),
+        _new("mcpServers", "switches", "MCP servers that are on or off, other than by default. A list: these are on."),
+        _row("summaryOf", "part", "Of a summary: how far its source went when it was made."),
+        _new(
+            "conflicts",
+            "objects",
+            "What a person settles after a merge: `field`, and `values` with `value` and `at`.",
+        ),
     ),
     "metadata.participants": (
-        Field("id", "text", required=True, since="2.1"),
-        _new("joinedAt", "time"),
-        _new("leftAt", "time"),
-        _new("optedOutAt", "time"),
-        _new("invitedBy", "text"),
-        _new("source", "text", choices=SOURCES),
-        _new("canLeave", "yes or no"),
-        _new("canSend", "yes or no"),
-        _new("canInvite", "yes or no"),
-        _new("canManage", "yes or no"),
+        _row("id", "text", "The agent's id.", required=True),
+        _new("joinedAt", "time", "When it joined; absent: it was there from the start."),
+        _new("leftAt", "time", "When it left; absent: it takes part."),
+        _new("optedOutAt", "time", "When it left by itself: no rule lets it in again."),
+        _new("invitedBy", "text", "The agent that let it in, or self or system."),
+        _new("source", "text", "Why it is there.", SOURCES),
+        _new("canLeave", "yes or no", "Whether it may leave; absent: unless it is private."),
+        _new("canSend", "yes or no", "Whether it may write; absent: it may."),
+        _new("canInvite", "yes or no", "Whether it may invite; absent: if it is open."),
+        _new("canManage", "yes or no", "Whether it may change the channel, and what others wrote; absent: it may not."),
     ),
     "metadata.channel": (
-        _new("name", "text"),
-        _new("scope", "text"),
-        _new("access", "text", choices=ACCESSES),
-        _new("isDefault", "yes or no"),
-        _new("topicRequired", "yes or no"),
-        _new("defaultTopic", "text"),
-        _new("owner", "text"),
+        _new("name", "text", "Its name."),
+        _new("scope", "text", "global, or the id of the project whose agents find it."),
+        _new("access", "text", "Who comes in; absent: nobody (private).", ACCESSES),
+        _new("isDefault", "yes or no", "Whether new agents of its scope join it."),
+        _new("topicRequired", "yes or no", "Whether a message needs a topic."),
+        _new("defaultTopic", "text", "The topic of a message that names none."),
+        _new("owner", "text", "The agent whose notes it holds."),
     ),
     "metadata.summaryOf": (
-        _new("message", "text"),
-        _new("messages", "whole", null=False),
-        _new("updatedAt", "time"),
+        _new("message", "text", "The id of the last message that was summed up."),
+        _row("messages", "whole", "How many messages lead there, that one included."),
+        _new("updatedAt", "time", "The `updatedAt` of that conversation then."),
     ),
     "metadata.lock": (
-        Field("active", "yes or no"),
-        Field("instanceId", "text", null=True),
-        Field("timestamp", "time", null=True),
-        Field("user", "text", null=True),
-        Field("host", "text", null=True),
-        _new("pid", "whole"),
-        _new("name", "text"),
-        _new("client", "text"),
-        _new("agent", "text"),
+        _old("active", "yes or no", "Whether an instance holds the conversation."),
+        _old("instanceId", "text", "The instance that holds it, a UUID.", null=True),
+        _old("timestamp", "time", "When the lock was taken or last refreshed.", null=True),
+        _old("user", "text", "The user the instance runs for.", null=True),
+        _old("host", "text", "The machine the instance runs on.", null=True),
+        _new("pid", "whole", "The instance's process, for people to read."),
+        _new("name", "text", "The name of the instance, when a person named it."),
+        _new("client", "text", "The program that it was taken for, as people know it."),
+        _new("agent", "text", "The agent that it was taken for."),
     ),
     "context": (
-        Field("fullContext", "text"),
-        Field("metadata", "part"),
+        _old("fullContext", "text", "The context as text, usually Markdown."),
+        _old("metadata", "part", "Where it comes from."),
     ),
     "context.metadata": (
-        Field("projectPath", "text", null=True),
-        Field("filesIncluded", "whole"),
-        Field("estimatedTokens", "whole"),
-        Field("contextHash", "text", null=True),
-        Field("files", "parts", since="2.1"),
-        _new("selection", "object"),
-        _new("capturedAt", "time"),
-        _new("otherHashes", "texts"),
+        _old("projectPath", "text", "The project the context was taken from.", null=True),
+        _old("filesIncluded", "whole", "How many files it holds."),
+        _old("estimatedTokens", "whole", "How many tokens it takes, estimated."),
+        _old("contextHash", "text", "Its digest, after the name of the algorithm: sha256:...", null=True),
+        _row("files", "parts", "The files it was made from."),
+        _new("selection", "object", "Which files of the project were chosen, so that new ones can be found."),
+        _new("capturedAt", "time", "When it was captured."),
+        _new("otherHashes", "texts", "The digests of captures that this one replaced in a merge."),
     ),
     "context.metadata.files": (
-        _new("path", "text", null=False),
-        _new("sha256", "text"),
-        _new("bytes", "whole"),
-        _new("tokens", "whole"),
+        _row("path", "text", "The file, below the project's path."),
+        _new("sha256", "text", "The digest of its content, in hexadecimal."),
+        _new("bytes", "whole", "Its size."),
+        _new("tokens", "whole", "Its estimated tokens."),
     ),
     "history": (
-        Field("role", "text", required=True, choices=ROLES),
-        Field("content", "text", required=True),
-        Field("timestamp", "time", null=True),
-        _new("id", "text"),
-        _new("parent", "text"),
-        _new("from", "text"),
-        _new("replyTo", "text"),
-        _new("thread", "text"),
-        _new("topic", "text"),
-        _new("mentions", "mentions"),
-        _new("intent", "text"),
-        _new("priority", "text"),
-        _new("confidence", "share"),
-        _new("editedAt", "time"),
-        _new("model", "text"),
-        _new("toolCalls", "objects"),
-        _new("toolCallId", "text"),
-        _new("reasoning", "text"),
-        _new("attachments", "objects"),
-        _new("metadata", "object"),
+        _old("role", "text", "The role of its writer.", ROLES, required=True),
+        _old("content", "text", "The text, usually Markdown.", required=True),
+        _old("timestamp", "time", "When it was written; ISO 8601, UTC.", null=True),
+        _new("id", "text", "A UUIDv7; a message without one gets one at the next write."),
+        _new("parent", "text", "The id of the message it answers; absent: the entry before it; null: a root."),
+        _new("from", "text", "The agent that wrote it, by id."),
+        _new("replyTo", "text", "The id of the message it is a reply to. It makes no branch, as `parent` does."),
+        _new("thread", "text", "The id of the message that began its thread."),
+        _new("topic", "text", "What it is about, in a channel."),
+        _new("mentions", "mentions", "Who is named in it."),
+        _new("intent", "text", "What it is meant as."),
+        _new("priority", "text", "How urgent it is."),
+        _new("confidence", "share", "How sure its writer is, 0 to 1."),
+        _new("editedAt", "time", "When it was last changed."),
+        _new("model", "text", "The model that wrote it."),
+        _new("toolCalls", "objects", "The tools it calls."),
+        _new("toolCallId", "text", "The call it answers, of role tool."),
+        _new("reasoning", "text", "The model's reasoning."),
+        _new("attachments", "objects", "What is attached to it."),
+        _new("metadata", "object", "Further properties."),
     ),
     "agent": (
         *_RECORD,
-        _new("project", "text"),
-        _new("projectPath", "text"),
-        _new("lastSeen", "time"),
-        _new("statusMessage", "text"),
-        _new("busy", "yes or no", null=False),
-        _new("notifications", "yes or no", null=False),
-        _new("discoverable", "text", null=False, choices=DISCOVERABLE),
-        _new("dmPolicy", "text", null=False, choices=DM_POLICIES),
-        _new("dm", "entries", null=False),
-        _new("requests", "entries", null=False),
-        _new("reading", "entries", null=False),
-        _new("concerns", "entries", null=False),
-        _new("cursors", "object", null=False),
+        _new("project", "text", "Its project, by id, or global; absent: that of its folder."),
+        _new("projectPath", "text", "The folder that it works in."),
+        _new("lastSeen", "time", "When it was last at work; ISO 8601, UTC."),
+        _new("statusMessage", "text", "What it says it is doing."),
+        _row("busy", "yes or no", "Whether it is busy, as it says."),
+        _row("notifications", "yes or no", "Whether it is told, while away, that messages wait."),
+        _row("discoverable", "text", "Who finds it.", DISCOVERABLE),
+        _row("dmPolicy", "text", "Who may write to it directly.", DM_POLICIES),
+        _row("dm", "entries", "Whom it allowed or blocked, by id."),
+        _row("requests", "entries", "Whom it may not write to yet and asked, and when."),
+        _row("reading", "entries", "What it wants to hear of a conversation."),
+        _row("concerns", "entries", "When it read a message that concerns it, or did it."),
+        _row("cursors", "object", "How far it has read, by conversation: `message`, `at` (its place), `trail`."),
     ),
     "agent.dm": (
-        Field("permission", "text", required=True, choices=PERMISSIONS, since="2.1"),
-        _new("reason", "text"),
-        _new("at", "time"),
+        _row("permission", "text", "Whether it may.", PERMISSIONS, required=True),
+        _new("reason", "text", "Why."),
+        _new("at", "time", "When it was said; ISO 8601, UTC."),
     ),
     "project": (
         *_RECORD,
-        _new("path", "text"),
-        _new("lastActive", "time"),
-        _new("metadata", "object", null=False),
-        _new("links", "entries", null=False),
+        _new("path", "text", "The folder."),
+        _new("lastActive", "time", "When one of its agents was last at work; ISO 8601."),
+        _row("metadata", "object", "Further properties."),
+        _row("links", "entries", "Its links, by the other project's id."),
     ),
     "project.links": (
-        Field("direction", "text", required=True, choices=DIRECTIONS, since="2.1"),
-        _new("enabled", "yes or no", null=False),
-        _new("createdBy", "text"),
-        _new("createdAt", "time"),
+        _row("direction", "text", "Who sees the other's agents: it (out), the other (in), or both.", DIRECTIONS, True),
+        _row("enabled", "yes or no", "Whether it counts."),
+        _new("createdBy", "text", "Who made it."),
+        _new("createdAt", "time", "When it was made; ISO 8601, UTC."),
+    ),
+    "overrides": (
+        _row("version", "text", "The version of the format."),
+        _row("mcpServers", "switches", "MCP servers that the next conversation has other than by default, by name."),
     ),
     "registry": (
         *_RECORD,

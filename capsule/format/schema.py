@@ -1,4 +1,4 @@
-"""The JSON Schema of each document kind and version, generated from the models.
+"""The JSON Schema of each document kind and version, made of the table of fields.
 
 What must stay true: `schemas/` holds what `schema` gives; `make docs` writes it, and a test compares.
 """
@@ -8,50 +8,59 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pydantic import BaseModel
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
-from pydantic_core import CoreSchema
-
 from capsule.errors import NotFound
-from capsule.format.fields import PARTS
-from capsule.format.models import Agent, Capsule, NextOverrides, Project, Registry
+from capsule.format.agents import AGENT_ID, MAX_AGENT_ID
+from capsule.format.fields import PARTS, Field
+from capsule.format.projects import MAX_PROJECT_ID, PROJECT_ID
 
-_MODELS: dict[str, dict[str, type[BaseModel]]] = {
-    "capsule": {"2.0": Capsule, "2.1": Capsule},
-    "agent": {"2.1": Agent},
-    "project": {"2.1": Project},
-    "overrides": {"2.1": NextOverrides},
-    "registry": {"2.1": Registry},
+Schema = dict[str, Any]
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_KINDS = {"capsule": ("2.0", "2.1")} | dict.fromkeys(("agent", "project", "overrides", "registry"), ("2.1",))
+_ABOUT = {
+    "capsule": "A conversation.",
+    "agent": "Who can write and be written to: a person or a program. `agents/{id}.json` of a store.",
+    "project": "A folder that agents work in. `projects/{id}.json` of a store.",
+    "overrides": "The switches that the next new conversation begins with: `overrides/next.json` of a store.",
+    "registry": "The agents, places, wirings, sessions and questions of `sessions/registry.json`.",
 }
-_TITLES = {"overrides": "Overrides for the next conversation"}
-
-
-class _Generator(GenerateJsonSchema):
-    """Draft 2020-12, without a title on every field."""
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
-
-    def generate(self, schema: CoreSchema, mode: JsonSchemaMode = "validation") -> JsonSchemaValue:
-        made = super().generate(schema, mode)
-        for part in made.get("$defs", {}).values():
-            part.pop("title", None)
-        return made
+_IDS: dict[str, Schema] = {
+    "capsule": {"pattern": "^[A-Za-z0-9][A-Za-z0-9._@-]*$", "maxLength": 128},
+    "agent": {"pattern": f"^{AGENT_ID}$", "maxLength": MAX_AGENT_ID},
+    "project": {"pattern": f"^{PROJECT_ID}$", "maxLength": MAX_PROJECT_ID},
+}
+_TEXT, _OBJECT = {"type": "string"}, {"type": "object"}
+_TEXTS = {"type": "array", "items": _TEXT}
+_SWITCH = _OBJECT | {"properties": {"enabled": {"type": "boolean"}}, "required": ["enabled"]}
+_MENTIONS: Schema = dict.fromkeys(("valid", "invalid", "unknown"), _TEXTS)
+_MENTIONS["kinds"] = _OBJECT | {"additionalProperties": _TEXT}
+#: What a value of a kind is that has no fields of its own.
+_VALUES: dict[str, Schema] = {
+    "text": _TEXT,
+    "time": _TEXT | {"format": "date-time"},
+    "whole": {"type": "integer"},
+    "share": {"type": "number", "minimum": 0, "maximum": 1},
+    "yes or no": {"type": "boolean"},
+    "texts": _TEXTS,
+    "object": _OBJECT,
+    "objects": {"type": "array", "items": _OBJECT},
+    "mentions": _OBJECT | {"properties": _MENTIONS},
+    "switches": {"anyOf": [_OBJECT | {"additionalProperties": _SWITCH}, _TEXTS]},
+}
 
 
 def kinds() -> list[str]:
     """The kinds of documents that have a schema."""
-    return list(_MODELS)
+    return list(_KINDS)
 
 
 def versions(kind: str) -> list[str]:
     """The versions of `kind` that have a schema, oldest first. Raises NotFound when there is no such kind."""
-    if kind not in _MODELS:
+    if kind not in _KINDS:
         raise NotFound(f"no schema of kind {kind!r}; there is: {', '.join(kinds())}", id=kind)
-    return list(_MODELS[kind])
+    return list(_KINDS[kind])
 
 
-def schema(kind: str, version: str | None = None) -> dict[str, Any]:
+def schema(kind: str, version: str | None = None) -> Schema:
     """The JSON Schema (draft 2020-12) of `kind`.
 
     Args:
@@ -65,35 +74,43 @@ def schema(kind: str, version: str | None = None) -> dict[str, Any]:
     version = known[-1] if version is None else version
     if version not in known:
         raise NotFound(f"no schema of {kind} {version}; there is: {', '.join(known)}", id=f"{kind} {version}")
-    model = _MODELS[kind][version]
-    made = model.model_json_schema(by_alias=True, schema_generator=_Generator, ref_template="#/$defs/{model}")
-    if (kind, version) == ("capsule", "2.0"):
-        _make_2_0(made)
-    return {
-        "$schema": GenerateJsonSchema.schema_dialect,
-        "$id": f"urn:capsule-conversations:schema:{kind}:{version}",
-        "title": f"{_TITLES.get(kind, kind.capitalize())} {version}",
-        **{key: value for key, value in made.items() if key != "title"},
-    }
+    made = _part("" if kind == "capsule" else kind, version)
+    fields = made["properties"]
+    fields["version"] |= {"const": version} if version == "2.0" else {"pattern": r"^2\.[0-9]+$"}
+    if kind in _IDS:
+        fields["id"] |= _IDS[kind]
+    title = "Overrides for the next conversation" if kind == "overrides" else kind.capitalize()
+    about = {"title": f"{title} {version}", "description": _ABOUT[kind]}
+    return {"$schema": _DIALECT, "$id": f"urn:capsule-conversations:schema:{kind}:{version}", **about, **made}
 
 
-def _make_2_0(made: dict[str, Any]) -> None:
-    """Take out of the schema of 2.1 what `PARTS` says is new in it."""
-    parts: dict[str, dict[str, Any]] = {"": made}
-    for part, fields in PARTS.items():
-        if (inside := parts.get(part)) is None:
-            continue
-        for field in fields:
-            about = inside["properties"][field.name]
-            if field.since != "2.0":
-                del inside["properties"][field.name]
-            elif field.kind in ("part", "parts"):
-                name = about.get("items", about)["$ref"].rpartition("/")[2]
-                parts[f"{part}.{field.name}".lstrip(".")] = made["$defs"][name]
-    made["$defs"] = {name: one for name, one in made["$defs"].items() if any(one is part for part in parts.values())}
-    made["properties"]["version"] = {"const": "2.0", **made["properties"]["version"]}
-    del made["properties"]["version"]["pattern"]
-    parts["history"]["properties"]["role"]["enum"] = ["user", "assistant"]
+def _part(part: str, version: str) -> Schema:
+    """What an object with the fields of a part is, as far as a version has them."""
+    fields = [field for field in PARTS[part] if field.since <= version]
+    required = [field.name for field in fields if field.required]
+    values = {field.name: _value(part, field, version) for field in fields}
+    return _OBJECT | {"properties": values} | ({"required": required} if required else {})
+
+
+def _value(part: str, field: Field, version: str) -> Schema:
+    inside = f"{part}.{field.name}".lstrip(".")
+    item = _part(inside, version) if inside in PARTS else _OBJECT
+    match field.kind:
+        case "part":
+            value = item
+        case "parts":
+            value = {"type": "array", "items": item}
+        case "members":
+            value = {"type": "array", "items": {"anyOf": [_TEXT, item]}}
+        case "entries":
+            value = _OBJECT | {"additionalProperties": item}
+        case kind:
+            value = _VALUES[kind]
+    if field.choices:
+        is_old_role = (part, field.name, version) == ("history", "role", "2.0")
+        value = value | {"enum": list(field.choices[:2] if is_old_role else field.choices)}
+    value = {"anyOf": [value, {"type": "null"}]} if field.null else value
+    return {"description": field.says} | value
 
 
 def file_name(kind: str, version: str) -> str:

@@ -123,11 +123,11 @@ def merged_set(base: Any, ours: Any, theirs: Any, key: Callable[[Any], Any] = by
     """
 
     def both() -> list[Any]:
-        sides = [side if isinstance(side, list) else () for side in (base, ours, theirs)]
-        was, mine, yours = items = [{key(item): item for item in side} for side in sides]
+        lists = (side if isinstance(side, list) else () for side in (base, ours, theirs))
+        was, mine, yours = ({key(item): item for item in side} for side in lists)
         order = [*was, *sorted({*mine, *yours} - {*was})]
-        result = (merged(*(side.get(name, ABSENT) for side in items), clash) for name in order)
-        return [item for item in result if item is not ABSENT]
+        items = (merged(was.get(id, ABSENT), mine.get(id, ABSENT), yours.get(id, ABSENT), clash) for id in order)
+        return [item for item in items if item is not ABSENT]
 
     return changed(base, ours, theirs, both)
 
