@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from capsule import timestamps
 from capsule.errors import InvalidInput
@@ -17,6 +16,8 @@ from capsule.errors import InvalidInput
 
 def zone(name: str) -> tzinfo:
     """A time zone by its name, as `Europe/Berlin`; empty: UTC. Raises InvalidInput: this machine knows none such."""
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError  # A worker that starts loads no time zones.
+
     try:
         return ZoneInfo(name) if name not in ("", "UTC") else UTC
     except (ZoneInfoNotFoundError, ValueError, OSError):

@@ -15,6 +15,7 @@ from uuid import UUID, uuid5
 from capsule import timestamps
 from capsule.errors import InvalidInput
 from capsule.format.values import canonical_time
+from capsule.sessions.cron import next_at
 
 Event = dict[str, Any]
 Kind = Literal["chat", "task", "webhook", "system"]
@@ -247,8 +248,6 @@ def _checked(fields: Mapping[str, Any]) -> dict[str, Any]:
     _named("id", fields["id"])
     recurrence = fields.get("recurrence")
     if recurrence is not None:
-        from capsule.sessions.cron import next_at  # A worker that starts loads no time zones.
-
         next_at({"cron": "", **recurrence}, timestamps.from_ms(0))
     checked: dict[str, Any] = {}
     for name, value in fields.items():

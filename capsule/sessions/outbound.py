@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from capsule import timestamps
+from capsule.sessions.cron import next_at
 from capsule.sessions.events import Event
 from capsule.sessions.inbound import Fold
 
@@ -39,8 +40,6 @@ class OutMessage:
         get = event.get
         after = get("deliverAfter")
         if not after and get("recurrence"):
-            from capsule.sessions.cron import next_at  # A worker that starts loads no time zones.
-
             after = next_at(event["recurrence"], event["timestamp"])
         due = timestamps.sortable(after) if after else ""
         id, seq, kind = str(event["id"]), int(get("seq", 0)), str(get("kind", "chat"))

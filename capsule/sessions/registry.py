@@ -25,6 +25,7 @@ from capsule.format.kinds import Kind
 from capsule.format.new import CURRENT
 from capsule.ids import check_id, new_id
 from capsule.messaging.people.documents import Document, Documents
+from capsule.sessions.cron import zone
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
@@ -357,7 +358,6 @@ def _migrated(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 def _checked(item: Item) -> Item:
     """`item`, if it may be written. Raises InvalidInput."""
     from capsule.format.filters import compiled  # A worker that starts only reads.
-    from capsule.sessions.cron import zone
 
     if isinstance(item, AgentGroup):
         check_agent_id(item.name)

@@ -10,7 +10,7 @@ from capsule.errors import InvalidInput, Refused
 from capsule.sessions.events import Route, cancelled, destinations, outgoing, reply_id, routing
 from capsule.sessions.outbound import OutMessage
 from capsule.sessions.rules.deliveries import after_attempt, delivery_id, due_out, next_delivery, route_of, send
-from capsule.sessions.rules.messages import later, release, retried
+from capsule.sessions.rules.messages import later, numbered, release, retried
 from tests.sessions.files import ROUTE, START, Files, chat
 
 OPS = Route("webhook", "ops", "t1")
@@ -31,7 +31,7 @@ def due(files: Files) -> list[str]:
 
 def deliver(files: Files, **result: Any) -> OutMessage:
     message = due_out(files.folds, files.now)[0]
-    files.tell(*after_attempt(files.folds, message, files.now, **result))
+    files.tell(*numbered(files.folds, after_attempt(files.folds, message, files.now, **result)))
     return message
 
 
@@ -178,10 +178,10 @@ def test_a_recurring_message_is_delivered_again_under_another_id(result: dict[st
     for _ in range(3):
         message = due_out(files.folds, files.now)[0]
         ids.append(delivery_id(files.folds, message))
-        deliver(files, next_at=later(files.now, 60), **result)
+        deliver(files, **result)
         assert due(files) == []
         files.compact()
-        files.pass_time(60)
+        files.pass_time(24 * 3600)
     assert len(set(ids)) == 3
     assert due(files) == ["o1"]
     files.tell(cancelled(messages=["o1"]))

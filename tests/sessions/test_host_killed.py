@@ -26,14 +26,18 @@ from capsule.sessions.command import Ended
 from capsule.sessions.worker import Worker
 def answer(prompt):
     return Ended(0, " ".join(message["content"] for message in prompt.messages))
+agent, session = sys.stdin.readline().strip(), sys.stdin.readline().strip()
+if not agent:
+    sys.exit()
 with Store.open(sys.argv[1]) as store:
-    Worker(store, sys.argv[3], answer, session=sys.argv[5], idle_s=0.3).run()
+    Worker(store, agent, answer, session=session, idle_s=0.3).run()
 """
 
 HOST = """
 import signal, threading
 from importlib import import_module
 from capsule.sessions.host.host import Host
+from capsule.sessions.host.supervisor import ahead
 store, words, place, count = Store.open(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 if place:
     module, kind, name = place.split(":")
@@ -49,7 +53,8 @@ if place:
 stop = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: stop.set())
 say("begins")
-Host(store, worker_words=words).run(stop)
+with ahead(words) as spawn:
+    Host(store, spawn=spawn).run(stop)
 """
 
 HOSTS = "capsule.sessions.host"

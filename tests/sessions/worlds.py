@@ -14,7 +14,7 @@ from capsule.sessions.folds import Folds
 from capsule.sessions.inbound import Inbound
 from capsule.sessions.outbound import Outbound
 from capsule.sessions.rules.deliveries import after_attempt, delivery_id, due_out, next_delivery, send
-from capsule.sessions.rules.messages import drop, finish, later, next_due, pick, receive, release, retried
+from capsule.sessions.rules.messages import drop, finish, later, next_due, numbered, pick, receive, release, retried
 from tests.sessions.files import Files, chat, fold
 
 WORDS = ("arrive", "again", "start", "die", "claim", "send", "answer", "return", "fail", "release", "race")
@@ -146,7 +146,7 @@ class World:
         for message in due_out(self.files.folds, self.files.now)[:1]:
             if "error" not in result:
                 self.platform[delivery_id(self.files.folds, message)] += 1
-            self.tell(*after_attempt(self.files.folds, message, self.files.now, **result))  # type: ignore[arg-type]
+            self.tell(*numbered(self.files.folds, after_attempt(self.files.folds, message, self.files.now, **result)))  # type: ignore[arg-type]
 
     def _pass(self, number: int) -> None:
         self.files.pass_time(number * 3)

@@ -81,7 +81,7 @@ class Outgoing:
 
     Attributes:
         id: Its id; a message with the same id is the same message, and is delivered once.
-        kind: What it is; a `question` has `options`, an `edit` and a `reaction` a `target`.
+        kind: `chat`, `file`, `question` (with `options`), `edit` or `reaction` (with a `target`).
         session: The session that it comes from.
         agent: The agent that says it.
         place: Where it goes, by the adapter's id of that.
@@ -96,7 +96,7 @@ class Outgoing:
     """
 
     id: str
-    kind: Literal["chat", "edit", "reaction", "file", "question"]
+    kind: str
     session: str
     agent: str
     place: str

@@ -11,15 +11,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput, NotFound, Refused
 from capsule.sessions.adapters.interface import Adapter, File, Outgoing
-from capsule.sessions.cron import next_at
 from capsule.sessions.events import Route
 from capsule.sessions.host.opened import Opened, said_by
 from capsule.sessions.outbound import OutMessage
-from capsule.sessions.rules import deliveries, questions
+from capsule.sessions.rules import deliveries, messages, questions
 
 if TYPE_CHECKING:
     from capsule.sessions.events import Event
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
 _THREADS = 8
 _FINAL = (Refused, InvalidInput, NotFound)
 #: What adapters are told of; the rest is text.
-_KINDS: Mapping[str, Literal["edit", "reaction", "file", "question"]]
-_KINDS = {"edit": "edit", "reaction": "reaction", "file": "file", "question": "question"}
+_KINDS = frozenset({"edit", "reaction", "file", "question"})
 
 
 class Deliverer:
@@ -90,12 +88,7 @@ class Deliverer:
                     results.append((message, self._delivered(session, row, message)))
                 except Exception as error:
                     results.append((message, error))
-        arrived = [each for each in results if isinstance(each[1], str)]
-        with self._opened.session(id) as session:
-            self._opened.tell(session, partial(self._noted, arrived))
-            for each in results:
-                if isinstance(each[1], Exception):  # One by one, as the worker is told of each.
-                    self._opened.tell(session, partial(self._noted, [each]))
+        self._opened.tell(id, partial(self._noted, results))
 
     def _delivered(self, session: Session, row: SessionRow, message: OutMessage) -> str:
         """Deliver a message; the id that it gets."""
@@ -113,28 +106,17 @@ class Deliverer:
         """What the host notes of deliveries, given the ids that messages got, or the errors."""
         now, found = self._clock(), list["Event"]()
         for message, result in results:
-            note = partial(deliveries.after_attempt, folds, message, now, next_at=_next_at(message, now))
-            found += (
-                note(platform_id=result)
-                if isinstance(result, str)
-                else note(error=said_by(result), is_final=isinstance(result, _FINAL))
-            )
-        return found
+            how: dict[str, Any] = {"platform_id": result}
+            if isinstance(result, Exception):
+                how = {"error": said_by(result), "is_final": isinstance(result, _FINAL)}
+            found += deliveries.after_attempt(folds, message, now, **how)
+        return messages.numbered(folds, found)
 
     def close(self) -> None:
         """Wait for the drains that run, and begin no more."""
         with self._guard:
             self._closed = True
         self._pool.shutdown(cancel_futures=True)
-
-
-def _next_at(message: OutMessage, now: str) -> str | None:
-    """When a message recurs; None: it does not."""
-    recurrence = message.event.get("recurrence")
-    try:
-        return next_at(recurrence, now) if recurrence else None
-    except InvalidInput:
-        return None  # Somebody changed the file; the message itself arrived.
 
 
 def _outgoing(session: Session, agent: str, folds: Folds, message: OutMessage, route: Route) -> Outgoing:
@@ -144,7 +126,7 @@ def _outgoing(session: Session, agent: str, folds: Folds, message: OutMessage, r
     is_back = came_by is not None and (came_by.channel, came_by.place) == (route.channel, route.place)
     return Outgoing(
         deliveries.delivery_id(folds, message),
-        _KINDS.get(message.kind, "chat"),
+        message.kind if message.kind in _KINDS else "chat",
         session.id,
         agent,
         route.place,

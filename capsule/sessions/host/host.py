@@ -14,7 +14,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -29,7 +29,7 @@ from capsule.sessions.adapters.interface import Adapter
 from capsule.sessions.host.deliverer import Deliverer
 from capsule.sessions.host.opened import Opened, said_by
 from capsule.sessions.host.router import Router
-from capsule.sessions.host.supervisor import Spawn, Supervisor, process
+from capsule.sessions.host.supervisor import Spawn, Supervisor
 from capsule.sessions.registry import KIND_OF_COMMANDS
 from capsule.sessions.rules import deliveries, destinations, messages, questions, schedules
 from capsule.sessions.session import KIND
@@ -56,11 +56,10 @@ class Host:
 
     Args:
         store: The store.
-        worker_words: The words that start a worker; `--agent AGENT --session ID` are added.
+        spawn: Starts a worker.
         adapters: The adapters besides the one for conversations.
         log: Takes a line of the log: an object for JSON.
         max_workers: How many workers run at once, at most.
-        spawn: Starts a worker, in place of `worker_words`.
         clock: Gives the time, as the format writes it.
 
     Attributes:
@@ -71,11 +70,10 @@ class Host:
         self,
         store: Store,
         *,
-        worker_words: Sequence[str] = (),
+        spawn: Spawn,
         adapters: Iterable[Adapter] = (),
         log: Callable[[dict[str, Any]], None] = lambda line: None,
         max_workers: int = 8,
-        spawn: Spawn | None = None,
         clock: Callable[[], str] = timestamps.now,
     ) -> None:
         self._store = store._acting(None)
@@ -87,7 +85,7 @@ class Host:
         self._opened = Opened(self._engine, self._store.sessions.registry, self._log)
         self._router = Router(self._opened, clock, self._log, self._step)
         self._deliverer = Deliverer(self._opened, self._adapters, clock, partial(self._trying, "deliver"))
-        self._workers = Supervisor(spawn or process(worker_words), max_workers, self._log, self._ring)
+        self._workers = Supervisor(spawn, max_workers, self._log, self._ring)
         self._state = self._opened.state()
         #: When to look at sessions again: by the time on the wall, and by that of this process.
         self._due: dict[str, str] = {}
@@ -243,7 +241,7 @@ class Host:
             )
             for rule in rules:
                 while rule(folds):
-                    self._opened.tell(session, rule)
+                    self._opened.tell(id, rule)
                     folds = session.folds()
             if messages.is_bulky(folds):
                 session.compact(now)
@@ -316,8 +314,7 @@ class Host:
         try:
             after, told = questions.expired(self._state, now)
             for id, event in told:
-                with self._opened.session(id) as session:
-                    self._opened.tell(session, partial(messages.receive, messages=[event]))
+                self._opened.tell(id, partial(messages.receive, messages=[event]))
             if changed or after is not self._state:
                 self._opened.registry.edit(change)
         except CapsuleError as error:

@@ -18,7 +18,6 @@ from capsule.sessions.session import Edit, Session
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
-    from capsule.sessions.events import Event
 
 #: Writes a line of the log: the name of the step, and what it was about.
 Log = Callable[..., None]
@@ -63,13 +62,12 @@ class Opened:
             self._log("registry", error=str(error))
         return self._state
 
-    def tell(self, session: Session, rule: Edit) -> list[Event]:
+    def tell(self, id: str, rule: Edit) -> None:
         """Write what a rule says into the inbound file of a session, durably, and into the log."""
-        written = session.tell(rule)
-        for event in written:
-            about = {name: value for name, value in event.items() if name not in _NOT_LOGGED}
-            self._log(event["event"], session=session.id, **about)
-        return written
+        with self.session(id) as session:
+            for event in session.tell(rule):
+                about = {name: value for name, value in event.items() if name not in _NOT_LOGGED}
+                self._log(event["event"], session=id, **about)
 
 
 def said_by(error: Exception) -> str:

@@ -79,8 +79,8 @@ class Router:
         _, event, id = questions.answered(state, arrived, self._delivered, now)
         if event is None or (arrived.to and state.sessions[id].agent not in arrived.to):
             return ""
-        with self._opened.session(id) as session:  # First: the registry's word alone would be lost with this process.
-            self._opened.tell(session, partial(receive, messages=[event]))
+        # First: the registry's word alone would be lost with this process.
+        self._opened.tell(id, partial(receive, messages=[event]))
         self._opened.registry.edit(lambda state: questions.answered(state, arrived, self._delivered, now)[0])
         return id
 
@@ -97,7 +97,7 @@ class Router:
         if row is None and is_heard:
             row = self._opened.registry.ensure_session(serves, now)
         with self._opened.session(row.id if row is not None else UNSERVED) as session:
-            self._opened.tell(session, partial(self._told_by, items, errors))
+            self._opened.tell(session.id, partial(self._told_by, items, errors))
             if row is None and is_bulky(session.folds()):
                 session.compact(now)
         return [row.id] if row is not None and is_heard else []

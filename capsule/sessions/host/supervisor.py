@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Protocol
 
 from capsule.errors import CapsuleError
 from capsule.sessions.host.opened import Log
@@ -21,46 +20,21 @@ from capsule.sessions.host.opened import Log
 _LONGEST_S = 60.0
 
 
-class Running(Protocol):
-    """A worker that runs. `subprocess.Popen` is one."""
-
-    pid: int
-
-    def wait(self) -> int:
-        """Wait for its end; its exit code."""
-
-    def terminate(self) -> None:
-        """Ask it to end."""
-
-    def kill(self) -> None:
-        """End it."""
-
-
+#: A worker that runs. Another class may stand in for this one that has `pid`, `wait`, `terminate` and `kill`.
+Running = subprocess.Popen[bytes]
 #: Starts a worker for a session of an agent. Raises OSError, CapsuleError.
 Spawn = Callable[[str, str], Running]
 
 
-def process(words: Sequence[str]) -> Spawn:
-    """Starts workers as processes: these words, then `--agent AGENT --session ID`.
-
-    Each is in a session of its own, so that what the terminal sends to the host is not sent to it.
-    """
-
-    def spawn(session: str, agent: str) -> Running:
-        named = [*words, "--agent", agent, "--session", session]
-        return subprocess.Popen(named, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True)
-
-    return spawn
-
-
 @contextmanager
 def ahead(words: Sequence[str]) -> Iterator[Spawn]:
-    """As `process`, by workers of which one is always started ahead, so that a message waits for no imports.
+    """Starts workers as processes, of which one is always started ahead, so that a message waits for no imports.
 
-    A worker reads two lines when it is needed: the agent, and the session. One that reads none is to end.
+    A worker reads two lines when it is needed: the agent, and the session. One that reads none is to end. Each is in a
+    session of its own, so that what the terminal sends to the host is not sent to it.
     """
 
-    def start() -> subprocess.Popen[bytes]:
+    def start() -> Running:
         return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=2, bufsize=0, start_new_session=True)
 
     def spawn(session: str, agent: str) -> Running:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from capsule.errors import Refused
+from capsule.errors import InvalidInput, Refused
+from capsule.sessions.cron import next_at
 from capsule.sessions.events import (
     Event,
     Route,
@@ -23,7 +24,7 @@ from capsule.sessions.events import (
 from capsule.sessions.folds import Folds
 from capsule.sessions.inbound import Attempts
 from capsule.sessions.outbound import OutMessage
-from capsule.sessions.rules.messages import later, next_seq, receive
+from capsule.sessions.rules.messages import later, next_seq
 
 #: How often a delivery is tried, and the seconds before the second time; before the third twice as many.
 ATTEMPTS = 3
@@ -115,9 +116,8 @@ def after_attempt(
     platform_id: str = "",
     error: str = "",
     is_final: bool = False,
-    next_at: str | None = None,
 ) -> list[Event]:
-    """What the host notes after it tried to deliver a message.
+    """What the host notes after it tried to deliver a message, for `messages.numbered`.
 
     Args:
         message: The message.
@@ -125,21 +125,30 @@ def after_attempt(
         platform_id: The id that it got.
         error: Why it did not arrive; empty: it did.
         is_final: Whether it can't ever arrive, however often it is tried.
-        next_at: When the next occurrence of a recurring message is due; None: there is none.
     """
+    following = _next_at(message, now)
     if not error:
-        return [delivered(message=message.id, platform_id=platform_id, next_at=next_at)]
+        return [delivered(message=message.id, platform_id=platform_id, next_at=following)]
     tried = folds.inbound.attempts.get(message.id, Attempts()).failed + 1
     if tried < ATTEMPTS and not is_final:
         again = later(now, FIRST_WAIT_S * 2 ** (tried - 1))
         return [attempt(message=message.id, attempts=tried, reason=error, next_at=again)]
-    gave_up = undeliverable(message=message.id, reason=error, next_at=next_at)
+    gave_up = undeliverable(message=message.id, reason=error, next_at=following)
     if message.id in folds.inbound.notices:  # The host's own, of which the worker knows nothing.
         return [gave_up]
     text = f"Your message {delivery_id(folds, message)} was not delivered: {error}"
     id = reply_id(folds.session, delivery_id(folds, message), f"undeliverable: {error}")
     notice = incoming(id=id, content=text, trigger="accumulate", route=_back(folds, message))
-    return [*receive(folds, [notice]), gave_up]
+    return [notice, gave_up]
+
+
+def _next_at(message: OutMessage, now: str) -> str | None:
+    """When a message recurs; None: it does not."""
+    recurrence = message.event.get("recurrence")
+    try:
+        return next_at(recurrence, now) if recurrence else None
+    except InvalidInput:
+        return None  # Somebody changed the file; the message itself arrived.
 
 
 def _back(folds: Folds, message: OutMessage) -> Route | None:

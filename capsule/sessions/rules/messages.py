@@ -57,6 +57,12 @@ def receive(folds: Folds, messages: Iterable[Event]) -> list[Event]:
     return list(new.values())
 
 
+def numbered(folds: Folds, events: Iterable[Event]) -> list[Event]:
+    """Events with their messages numbered and first: a power cut may leave the first of a write alone."""
+    said = [event for event in events if event["event"] == "message"]
+    return receive(folds, said) + [event for event in events if event["event"] != "message"]
+
+
 def pick(folds: Folds, now: str, *, first: bool, limit: int = 10) -> list[InMessage]:
     """The messages that a worker does next, oldest first; none if it has nothing to do.
 

@@ -29,7 +29,7 @@ from capsule.sessions.events import (
 from capsule.sessions.folds import FINAL, Folds
 from capsule.sessions.inbound import InMessage
 from capsule.sessions.rules.deliveries import after_attempt, route_of
-from capsule.sessions.rules.messages import receive
+from capsule.sessions.rules.messages import numbered
 
 #: After how many seconds an occurrence of a series that catches nothing up is passed over.
 GRACE_S = 300
@@ -51,7 +51,7 @@ def occurrences(folds: Folds, now: str) -> list[Event]:
         head = folds.inbound.messages.get(id)
         if head is not None and (at := _following(folds, head, now)):
             events += _replaced(folds, head, at)
-    return _numbered(folds, events)
+    return numbered(folds, events)
 
 
 def _following(folds: Folds, head: InMessage, now: str) -> str:
@@ -108,12 +108,6 @@ def _occurrence(folds: Folds, before: str, at: str, event: Event) -> Event:
     )
 
 
-def _numbered(folds: Folds, events: list[Event]) -> list[Event]:
-    """The events with their messages numbered and first: a power cut may leave the first of a write alone."""
-    messages = [event for event in events if event["event"] == "message"]
-    return receive(folds, messages) + [event for event in events if event["event"] != "message"]
-
-
 # -- What people and agents do with series -----------------------------------------------------------------------------
 
 
@@ -144,7 +138,7 @@ def tasks(folds: Folds, now: str, time_zone: str = "") -> list[Event]:
         route = route_of(folds, message) if message.event.get("action") == "make" else None
         done = act(folds, message.event, message.id, now, route=route, time_zone=time_zone)
     except (InvalidInput, NotFound, Refused, AttributeError, TypeError, ValueError) as error:  # Anybody edits a file.
-        return after_attempt(folds, message, now, error=str(error), is_final=True)
+        return numbered(folds, after_attempt(folds, message, now, error=str(error), is_final=True))
     return [*done, delivered(message=message.id, platform_id=message.event.get("series") or message.id)]
 
 
@@ -191,7 +185,7 @@ def act(
         events = _updated(folds, head, task, now)
     else:
         raise InvalidInput(f"{action!r} is nothing that can be done with a series")
-    return _numbered(folds, events)
+    return numbered(folds, events)
 
 
 def _first(folds: Folds, task: Mapping[str, Any], id: str, now: str, event: Event, time_zone: str) -> Event:
