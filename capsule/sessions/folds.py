@@ -49,10 +49,10 @@ class Folds(NamedTuple):
         message, ended = inbound.messages.get(id), inbound.ended.get(id)
         if message is None and id not in inbound.left:
             raise NotFound(f"no message {id} in session {inbound.session}", id=id)
+        if ack is not None and ack.state == "completed":
+            return "completed"  # Also if it was cancelled at the same time: its answer is there.
         if message is None or ended == "cancelled":
             return "cancelled" if ended == "cancelled" else "failed" if ended else "completed"
-        if ack is not None and ack.state == "completed":
-            return "completed"
         if ended or (ack is not None and ack.state == "failed" and ack.tries >= message.event.get("again", 0)):
             return "failed"
         if ack is None or ack.tries < message.tries:
@@ -94,14 +94,17 @@ class Folds(NamedTuple):
         for message in reversed(inbound.messages.values()):
             state, stays = self.status(message.id), True
             if state in FINAL:
-                recurs = message.id in heads and "recurrence" in message.event and state != "cancelled"
+                recurs = message.id in heads and "recurrence" in message.event
+                recurs &= ended.get(message.id) != "cancelled"
                 is_noted = state != "failed" or message.id in inbound.ended
                 stays = recurs or not is_noted or message.id in said or message.id in telling
             elif state == "pending" and message.is_idle:
                 idle, state = idle + 1, "cancelled"
                 stays = idle <= KEPT
             (kept if stays else gone).append(message)
-            if not stays and state != "completed":
+            if not stays and state == "completed":
+                ended.pop(message.id, None)
+            elif not stays:
                 ended[message.id] = state
         left = _windowed(inbound.left | {message.id: digest(message.event) for message in reversed(gone)}, ())
         known = left.keys() | {message.id for message in kept} | ahead

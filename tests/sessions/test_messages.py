@@ -13,6 +13,7 @@ from capsule.sessions.rules.messages import (
     MOST_EVENTS,
     drop,
     fault,
+    finish,
     is_bulky,
     later,
     next_due,
@@ -185,6 +186,19 @@ def test_a_cancelled_message_stays_cancelled(state: Any) -> None:
     assert not files.finish(claimed, state)
     assert files.status("m1") == "cancelled"
     assert release(files.folds, START, is_alive=dead) == []
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_message_that_was_cancelled_while_its_answer_was_written_is_completed(is_compacted: bool) -> None:
+    files = Files()
+    files.arrive(chat("m1"))
+    answer = finish(files.folds, files.claim(), instance="w1", state="completed")
+    files.tell(cancelled(messages=["m1"]))
+    files.say(*answer)
+    if is_compacted:
+        files.compact()
+        assert not files.inbound.messages
+    assert files.status("m1") == "completed"
 
 
 def test_a_worker_ends_only_what_it_holds() -> None:

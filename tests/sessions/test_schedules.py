@@ -218,13 +218,16 @@ def test_a_paused_session_runs_no_series_and_catches_up_as_its_series_say() -> N
     assert files.run() == [at("2026-01-04T09:00")]
 
 
-@pytest.mark.parametrize("runs", [False, True])
-def test_a_cancelled_series_is_over(runs: bool) -> None:
+@pytest.mark.parametrize("state", ["waits", "runs", "answers"])
+def test_a_cancelled_series_is_over(state: str) -> None:
     files = world("2026-01-01T00:00")
     files.now = at("2026-01-01T09:00")
-    if runs:
+    if state != "waits":
         files.start()
     files.do("cancel")
+    if state == "answers":  # It had not read yet that the series was cancelled.
+        files.say(ack(state="completed", messages={id: 0 for id in files.outbound.claims}, instance="w"))
+        files.compact()
     files.now = at("2026-02-01T09:00")
     files.tend()
     assert files.run() == [] and live(files.folds) == {}

@@ -161,8 +161,8 @@ class World:
         self.tell(resumed())
 
     def _cancel(self, number: int) -> None:
-        """Somebody cancels what is not answered yet."""
-        if self.ids and self.ids[number % len(self.ids)] not in self.answered:
+        """Somebody cancels a message, which the worker may answer at the same time."""
+        if self.ids:
             self.tell(cancelled(messages=[self.ids[number % len(self.ids)]]))
 
     def _word(self, number: int) -> None:

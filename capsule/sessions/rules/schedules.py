@@ -57,7 +57,7 @@ def occurrences(folds: Folds, now: str) -> list[Event]:
 def _following(folds: Folds, head: InMessage, now: str) -> str:
     """The time of the occurrence that takes the place of the last one; empty: it keeps its place."""
     recurrence, state = _recurrence(head), folds.status(head.id)
-    if not recurrence.get("cron") or state == "cancelled":
+    if not recurrence.get("cron") or _is_cancelled(folds, head):
         return ""
     at, catch_up = _time_of(head), recurrence.get("catchUp") or "latest"
     try:
@@ -75,6 +75,11 @@ def _following(folds: Folds, head: InMessage, now: str) -> str:
     except (InvalidInput, ValueError):
         return ""
     return ""
+
+
+def _is_cancelled(folds: Folds, head: InMessage) -> bool:
+    """Whether a series was cancelled, at the last while its last occurrence was being answered."""
+    return folds.inbound.ended.get(head.id) == "cancelled"
 
 
 def _recurrence(head: InMessage) -> dict[str, Any]:
@@ -116,8 +121,8 @@ def live(folds: Folds) -> dict[str, InMessage]:
     found = {}
     for series, id in folds.inbound.series.items():
         if head := folds.inbound.messages.get(id):
-            state, recurs = folds.status(id), bool(_recurrence(head).get("cron"))
-            if state not in FINAL or (recurs and state != "cancelled"):
+            recurs = bool(_recurrence(head).get("cron")) and not _is_cancelled(folds, head)
+            if recurs or folds.status(id) not in FINAL:
                 found[series] = head
     return found
 
