@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 
@@ -36,13 +37,18 @@ def run(*, store: str | None = None, agent: str, command: Sequence[str], **more:
     from capsule import Store
     from capsule.sessions.worker import worker_of
 
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
+    signal.signal(signal.SIGTERM, _end)
     if agent == "-":
         agent, more["session"] = sys.stdin.readline().strip(), sys.stdin.readline().strip()
         if not agent:  # The host has ended.
             return
     with Store.open(store, keep_locks=False) as opened:
         worker_of(opened, agent, command, os.environ, log=_log, **more).run()
+
+
+def _end(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # A second one would come in the middle of giving messages back.
+    sys.exit(0)
 
 
 def main(options: Mapping[str, Any]) -> int:
@@ -54,16 +60,28 @@ def main(options: Mapping[str, Any]) -> int:
     except CapsuleError as error:
         _log("failed", error=error.message)
         return error.exit_code
+    except Exception as error:
+        import traceback
+
+        _log("failed", error=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
+        return 1
     except KeyboardInterrupt:
         return 130
     return 0
 
 
-def _log(step: str, **about: Any) -> None:
+def write_line(line: dict[str, Any]) -> None:
+    """Write a line of the log, in one piece: hosts, workers and threads write there too.
+
+    Whoever read the log may be gone, as a host is that was killed: that ends no worker.
+    """
     import orjson
 
+    with suppress(OSError):
+        os.write(sys.stderr.fileno(), orjson.dumps(line) + b"\n")
+
+
+def _log(step: str, **about: Any) -> None:
     from capsule import timestamps
 
-    line = {"time": timestamps.now(), "step": step, **about}
-    sys.stderr.write(orjson.dumps(line).decode() + "\n")
-    sys.stderr.flush()
+    write_line({"time": timestamps.now(), "step": step, **about})

@@ -16,7 +16,9 @@ from capsule.sessions.events import Route, incoming, reply_id
 from capsule.sessions.registry import AgentGroup, Registry, SessionRow
 from capsule.sessions.rules.messages import receive, release
 from capsule.sessions.session import Session
+from capsule_cli import worker as process
 from tests.cli.conftest import Program
+from tests.sessions.hosting import until
 
 ANSWERS = ("sh", "-c", "cat > /dev/null; echo done")
 HANGS = ("sh", "-c", "echo begun >&2; exec sleep 100")
@@ -93,6 +95,27 @@ def test_a_worker_that_is_started_ahead_learns_later_what_it_is_for(capsule: Pro
     assert told(worker, "completed")["messages"] == ["m1"]
     assert unused.communicate() == (b"", b"")
     assert unused.returncode == 0
+
+
+def test_a_worker_whose_log_nobody_reads_any_more_answers_all_the_same(capsule: Program, session: Session) -> None:
+    worker = capsule.start("worker", "--store", str(capsule.root), "--agent", "-")
+    assert worker.stdin is not None and worker.stderr is not None
+    worker.stderr.close()
+    worker.stdin.write(b"bot\ns1\n")
+    worker.stdin.flush()
+    until(lambda: became(session) == "completed")
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait() == 0
+
+
+def test_a_worker_that_fails_in_a_way_that_nobody_thought_of_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines: list[dict[str, Any]] = []
+    monkeypatch.setattr(process, "run", lambda: 1 / 0)
+    monkeypatch.setattr(process, "write_line", lines.append)
+    assert process.main({}) == 1
+    assert "ZeroDivisionError" in lines[0]["error"] and __file__ in lines[0]["trace"]
 
 
 def test_a_worker_without_a_command_says_what_is_wrong(capsule: Program, owner: Store) -> None:

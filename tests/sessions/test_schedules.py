@@ -226,7 +226,7 @@ def test_a_cancelled_series_is_over(state: str) -> None:
         files.start()
     files.do("cancel")
     if state == "answers":  # It had not read yet that the series was cancelled.
-        files.say(ack(state="completed", messages={id: 0 for id in files.outbound.claims}, instance="w"))
+        files.say(ack(state="completed", messages=dict.fromkeys(files.outbound.claims, 0), instance="w"))
         files.compact()
     files.now = at("2026-02-01T09:00")
     files.tend()

@@ -95,13 +95,16 @@ class Forked:
 
 
 def _host(root: str) -> None:
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    stop, (heard, hears) = threading.Event(), os.pipe()
+    # Not `stop.set` in the handler: what it interrupts may hold the lock of the event, as a host that stands by does.
+    signal.signal(signal.SIGTERM, lambda *_: os.write(hears, b"."))
+    threading.Thread(target=lambda: os.read(heard, 1) and stop.set(), daemon=True).start()
     with Store.open(root) as store:
         hosts.Host(store, spawn=Forked).run(stop)
 
 
 def _end(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # A second one would end the process in the middle of its end.
     raise SystemExit
 
 
@@ -160,13 +163,13 @@ class Nursery:
                 self._hosts.append(_fork(lambda: _host(root)))
             if select.select([self._asked], [], [], min(left_s, 0.05))[0]:
                 self._fork_worker()
-            for living in (self._hosts, self._workers):
+            for kind, living in (("host", self._hosts), ("worker", self._workers)):
                 for pid in living[:]:
                     ended, status = os.waitpid(pid, os.WNOHANG)
                     if ended:
                         living.remove(pid)
                         if status not in (0, signal.SIGKILL):
-                            raise AssertionError(f"a process ended by itself: {status}; see above")
+                            raise AssertionError(f"{kind} {pid} ended by itself: {status}; see above")
 
     def _fork_worker(self) -> None:
         asking, _ = self._asked.accept()

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import orjson
 import typer
 
 from capsule import timestamps
@@ -25,6 +24,7 @@ from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import flag, option, refuse
 from capsule_cli.shared.output import in_terminal, listing, out_bytes
 from capsule_cli.signals import end_at_once
+from capsule_cli.worker import write_line
 
 if TYPE_CHECKING:
     import socket
@@ -87,7 +87,7 @@ def host(
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, hear)
         with ahead([*words, "--agent", "-"]) as spawn:
-            Host(store, spawn=spawn, adapters=adapters, log=_log, max_workers=workers).run(stop)
+            Host(store, spawn=spawn, adapters=adapters, log=write_line, max_workers=workers).run(stop)
     raise typer.Exit(codes[-1])
 
 
@@ -100,15 +100,10 @@ def _listening(where: str) -> Callable[[], socket.socket]:
     def listen() -> socket.socket:
         listener = address.listen(place)
         about = {"host": listener.address.host, "port": listener.address.port}
-        _log({"time": timestamps.now(), "step": "listening", **about})
+        write_line({"time": timestamps.now(), "step": "listening", **about})
         return listener.socket
 
     return listen
-
-
-def _log(line: dict[str, Any]) -> None:
-    """Write a line of the log, in one piece: threads and workers write there too."""
-    os.write(sys.stderr.fileno(), orjson.dumps(line) + b"\n")
 
 
 @commands.command("status")
