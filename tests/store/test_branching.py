@@ -16,12 +16,12 @@ from capsule.engines.files.disk.syscalls import Syscalls
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
 from capsule.errors import InvalidInput, NotFound
-from capsule.format import codec
 from capsule.format.tree.tree import Tree
 from capsule.format.validation import problems_of
 from capsule.maintenance.doctor import examine
 from capsule.settings import Settings
 from tests.processes import Child
+from tests.store.files import by_hand, file_of, is_canonical
 
 Start = Callable[..., Child]
 
@@ -41,22 +41,6 @@ def metadata(store: Store, id: str) -> dict[str, Any]:
     found = store.document(id)["metadata"]
     assert isinstance(found, dict)
     return found
-
-
-def inode(root: Path, id: str) -> int:
-    return (root / "conversations" / f"{id}.json").stat().st_ino
-
-
-def is_canonical(store: Store, id: str) -> bool:
-    return codec.encode(store.document(id)) == store.read(id)
-
-
-def by_hand(root: Path, id: str, change: Callable[[dict[str, Any]], None], **layout: int) -> None:
-    """Change a file as a person does."""
-    file = root / "conversations" / f"{id}.json"
-    document = orjson.loads(file.read_bytes())
-    change(document)
-    file.write_bytes(orjson.dumps(document, option=layout.get("option", orjson.OPT_INDENT_2)))
 
 
 def test_a_revised_message_becomes_an_active_alternative_of_the_old_one(store: Store) -> None:
@@ -138,7 +122,7 @@ def test_an_append_continues_the_active_branch_and_writes_its_parent_once(
     id = talk(store, "question", "one", "more")
     store.branches.regenerate(id, "two", "@1")
     store.branches.switch(id, "@1")
-    by_hand(root, id, lambda document: document.update(title="Mine"), option=layout)
+    by_hand(root, id, lambda document: document.update(title="Mine"), layout)
     leaf = store.branches.path(id)[-1].id
     made = [store.append(id, content=text) for text in ("a", "b", "c")]
     assert path(store, id) == ["question", "one", "more", "a", "b", "c"]
@@ -150,12 +134,12 @@ def test_an_append_to_another_branch_stays_a_splice(root: Path, store: Store) ->
     id = talk(store, "question", "one", "more")
     store.branches.regenerate(id, "two", "@1")
     store.branches.switch(id, "@1")
-    before = inode(root, id)
+    before = file_of(root, id).stat().st_ino
     for text in ("a", "b"):
         store.append(id, content=text)
         with Store.open(root) as other:
             other.append(id, content=f"{text}'")
-    assert inode(root, id) == before and path(store, id)[3:] == ["a", "a'", "b", "b'"]
+    assert file_of(root, id).stat().st_ino == before and path(store, id)[3:] == ["a", "a'", "b", "b'"]
 
 
 def test_a_newly_opened_store_appends_to_another_branch_without_reading_the_file(root: Path, store: Store) -> None:
@@ -237,7 +221,7 @@ def test_an_unknown_parent_is_refused_and_nothing_is_written(
     if switched:
         store.branches.regenerate(id, "two")
         store.branches.switch(id, "@1")
-    by_hand(root, id, lambda document: document.update(title="Mine"), option=layout)
+    by_hand(root, id, lambda document: document.update(title="Mine"), layout)
     before = store.read(id)
     with pytest.raises(InvalidInput, match="is the id of no message"):
         store.append_many(id, [{"role": "user", "content": "a"}, {"role": "user", "content": "b", "parent": "nobody"}])
@@ -419,7 +403,7 @@ def test_a_switch_in_any_hand_made_tree_follows_the_tree(
         for at, (id, parent) in enumerate(made)
     ]
     id = talk(store)
-    by_hand(root, id, lambda document: document.update(history=history), option=layout)
+    by_hand(root, id, lambda document: document.update(history=history), layout)
     for n in range(2):  # The second time the store has a cache.
         tree = Tree(history)
         message = str(tree.ids[(wanted + n) % len(tree)])

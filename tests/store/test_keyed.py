@@ -10,10 +10,7 @@ import pytest
 from capsule import InvalidInput, Locked, Store
 from capsule.ids import keyed_message_id
 from tests.processes import Child
-
-
-def contents(store: Store, id: str) -> list[str]:
-    return [message.content for message in store.tail(id, 100)]
+from tests.store.files import contents
 
 
 def test_a_second_append_under_a_key_finds_the_first(store: Store) -> None:

@@ -17,6 +17,7 @@ from capsule.engines.files.engine import files_of
 from capsule.engines.files.external_edits import forget_texts
 from capsule.errors import InvalidDocument, StorageFailed
 from tests.storage.faults import store_on
+from tests.store.files import contents, put_over, quarantined
 from tests.torture.filesystem import Disk, Rebooted, Recorder
 
 KIND = "conversations"
@@ -26,20 +27,6 @@ KIND = "conversations"
 def path(root: Path, store: Store) -> Path:
     store.create(id="plan", title="Plan", type="group", messages=[{"role": "user", "content": "one"}])
     return root / "conversations" / "plan.json"
-
-
-def contents(store: Store) -> list[str]:
-    return [message.content for message in store.load("plan").history]
-
-
-def save(path: Path, data: bytes) -> None:
-    copy = path.with_suffix(".swp")
-    copy.write_bytes(data)
-    copy.rename(path)
-
-
-def quarantined(root: Path) -> list[Path]:
-    return sorted((root / ".capsule" / "quarantine").glob("*"))
 
 
 def test_acknowledged_messages_survive_a_power_cut_after_a_stale_save(
@@ -60,7 +47,7 @@ def test_acknowledged_messages_survive_a_power_cut_after_a_stale_save(
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             if data is not None:
                 (place / name).write_bytes(data)
-        save(place / "conversations" / "plan.json", stale)
+        put_over(place / "conversations" / "plan.json", stale)
         with store_on(place, Rebooted()) as again:
             assert contents(again) == ["one", "two", "three"]
 
@@ -134,16 +121,16 @@ def test_a_message_is_there_once_when_an_editor_saves_it_or_moves_the_file_away(
     root: Path, store: Store, path: Path, meddler: list[Any]
 ) -> None:
     def copy_over() -> None:
-        save(path, path.read_bytes())
+        put_over(path, path.read_bytes())
 
     def away_and_back() -> None:
         path.rename(root / "away")
         (root / "away").rename(path)
         os.utime(path)
-        save(path, path.read_bytes())
+        put_over(path, path.read_bytes())
 
     def stale() -> None:
-        save(path, before)
+        put_over(path, before)
 
     texts = ["one"]
     for n, meddle in enumerate((copy_over, away_and_back, stale)):
@@ -165,7 +152,7 @@ def test_a_message_that_a_person_removes_before_it_is_acknowledged_stays_removed
     def take_out() -> None:
         document = orjson.loads(path.read_bytes())
         taken_out.append(document["history"].pop()["content"])
-        save(path, orjson.dumps(document))
+        put_over(path, orjson.dumps(document))
 
     taken_out: list[str] = []
     store.append("plan", content="two")
@@ -213,7 +200,7 @@ def test_messages_with_the_same_id_and_the_deepest_message_come_back(store: Stor
     store.append_many("plan", [{"role": "user", "content": "second", "id": "m"}])
     store.append("plan", content="deep", extra=deep)
     for version in (between, stale):
-        save(path, version)
+        put_over(path, version)
         history = store.document("plan")["history"]  # As a model it would be too deep for pydantic.
         assert [entry["content"] for entry in history] == ["one", "first", "second", "deep"]
 
@@ -226,7 +213,7 @@ def test_messages_without_their_ids_get_them_back(store: Store, path: Path) -> N
     for entry in document["history"][1:]:
         del entry["id"]
     store.append("plan", content="unseen")
-    save(path, orjson.dumps(document))
+    put_over(path, orjson.dumps(document))
     assert contents(store) == ["one", "same", "same", "other", "unseen"]
     assert [message.id for message in store.load("plan").history][:4] == ids
 
@@ -238,7 +225,7 @@ def test_delete_and_restore_keep_messages_that_a_stale_save_lacks_and_a_new_conv
     store.append("plan", content="two")
     store.delete("plan")
     store.trash.restore("plan")
-    save(path, stale)
+    put_over(path, stale)
     assert contents(store) == ["one", "two"]
     store.delete("plan")
     store.create(id="plan", type="group")
@@ -252,7 +239,7 @@ def test_hundreds_of_renames_drop_no_message_from_the_log(store: Store, path: Pa
     store.append("plan", content="two")
     for n in range(300):
         store.rename("plan", f"{n} " + "x" * 150)
-    save(path, stale)
+    put_over(path, stale)
     assert contents(store) == ["one", "two"]
 
 
@@ -265,7 +252,7 @@ def test_a_loss_of_messages_too_old_for_the_log_is_logged(
     stale = path.read_bytes()
     for n in range(400):
         store.append("plan", content=f"{n} " + "x" * 2000)
-    save(path, stale)
+    put_over(path, stale)
     missing = 401 - len(contents(store))
     assert missing > 200 and f"{missing} messages fewer" in caplog.text
 
@@ -349,9 +336,9 @@ def test_a_copy_made_during_an_append_is_completed(root: Path, store: Store, pat
         before[:border].ljust(border, b"\0") + after[border:],  # One sector old, or missing, and the next ones new.
     )
     for half in halves:
-        save(path, half.replace(b'"Plan"', b'"A much longer title, by sed"'))
+        put_over(path, half.replace(b'"Plan"', b'"A much longer title, by sed"'))
         assert contents(store) == ["one", "x" * 2000] and store.head("plan").title.startswith("A much")
-        save(path, after)
+        put_over(path, after)
         assert contents(store) == ["one", "x" * 2000]
 
 
@@ -367,7 +354,7 @@ def test_a_log_with_purged_texts_still_protects_the_other_messages(root: Path, s
     assert b"canary" in log.read_bytes()
     forget_texts(store.engine.storage, KIND, "plan")
     assert b"canary" not in log.read_bytes()
-    save(path, stale)
+    put_over(path, stale)
     assert contents(store) == ["one", "kept", "edited"]
 
 

@@ -71,17 +71,23 @@ def test_an_edit_of_the_first_message_changes_its_title_but_not_a_suggested_one(
 
 
 def test_the_first_message_with_words_gives_the_title(store: Store) -> None:
-    talk = [{"role": "user", "content": " \n"}, {"role": "user", "content": "To the sea?"}]
+    talk = [
+        {"role": "assistant", "content": "Welcome!"},
+        {"role": "user", "content": " \n"},
+        {"role": "user", "content": "\n # To the *sea*?\nAnd when?"},
+        {"role": "user", "content": "Another thing"},
+    ]
     one_by_one, at_once = store.create().id, store.create().id
     for message in talk:
         store.append_many(one_by_one, [message])
     store.append_many(at_once, talk)
     made = store.create(messages=talk).id
-    assert [store.head(id).title for id in (one_by_one, at_once, made)] == ["To the sea?"] * 3
-    assert store.titles.by_rule(made) == "To the sea?"
-    store.edits.message(made, "@1", "To the mountains?")
+    heads = [store.head(id) for id in (one_by_one, at_once, made)]
+    assert {(head.title, head.title_set_by) for head in heads} == {("To the *sea*?", "auto")}
+    assert store.titles.by_rule(made) == "To the *sea*?"
+    store.edits.message(made, "@2", "To the mountains?")
     assert store.head(made).title == "To the mountains?"
-    store.edits.message(made, "@0", "Anna asks:")
+    store.edits.message(made, "@1", "Anna asks:")
     assert store.head(made).title == "Anna asks:"
-    store.branches.remove(made, "@0", keep_children=True)
+    store.branches.remove(made, "@1", keep_children=True)
     assert store.head(made).title == "To the mountains?"

@@ -14,6 +14,7 @@ from capsule import InvalidDocument, InvalidInput, Store
 from capsule.format.validation import problems_of
 from capsule.maintenance.doctor import examine
 from tests.processes import Child
+from tests.store.files import by_hand, file_of
 
 
 def servers(store: Store, id: str) -> Any:
@@ -43,13 +44,9 @@ def test_heads_from_the_file_and_from_the_index_have_the_overrides(root: Path, s
     assert head.as_json()["mcpServers"] == {"git": {"enabled": False}, "web": {"enabled": True}}
     assert store.head(id) == next(iter(store.heads())) and store.head(id).mcp_servers == head.mcp_servers
     assert [change.fields for change in store.changes(cursor).changes if change.kind == "head"] == [("mcp_servers",)]
-    path = root / "conversations" / f"{id}.json"
-    document = orjson.loads(path.read_bytes())
-    document["metadata"]["mcpServers"] = ["git"]
-    path.write_bytes(orjson.dumps(document))
+    by_hand(root, id, lambda document: document["metadata"].update(mcpServers=["git"]))
     assert store.head(id).mcp_servers == next(iter(store.heads())).mcp_servers == {"git": True}
-    document["metadata"]["mcpServers"] = {"git": 1}
-    path.write_bytes(orjson.dumps(document))
+    by_hand(root, id, lambda document: document["metadata"].update(mcpServers={"git": 1}))
     with pytest.raises(InvalidDocument):
         store.head(id)
     assert "mcpServers" in next(iter(store.heads())).damaged
@@ -57,37 +54,30 @@ def test_heads_from_the_file_and_from_the_index_have_the_overrides(root: Path, s
 
 def test_other_fields_of_an_override_survive(root: Path, store: Store) -> None:
     id = store.create(title="Plan").id
-    path = root / "conversations" / f"{id}.json"
-    document = orjson.loads(path.read_bytes())
-    document["metadata"]["mcpServers"] = {"git": {"why": "mine", "enabled": True}}
-    path.write_bytes(orjson.dumps(document))
+    by_hand(
+        root, id, lambda document: document["metadata"].update(mcpServers={"git": {"why": "mine", "enabled": True}})
+    )
     store.servers.toggle(id, "git")
     assert servers(store, id) == {"git": {"why": "mine", "enabled": False}}
 
 
 def test_a_list_of_names_is_accepted_and_reported_until_it_is_changed(root: Path, store: Store) -> None:
     id = store.create(title="Plan").id
-    path = root / "conversations" / f"{id}.json"
-    document = orjson.loads(path.read_bytes())
-    document["metadata"]["mcpServers"] = ["git", "web"]
-    path.write_bytes(orjson.dumps(document))
+    by_hand(root, id, lambda document: document["metadata"].update(mcpServers=["git", "web"]))
     assert store.servers.get(id) == {"git": True, "web": True}
-    assert [problem.where for problem in problems_of(path.read_bytes(), "x")] == ["metadata.mcpServers"]
+    assert [problem.where for problem in problems_of(file_of(root, id).read_bytes(), "x")] == ["metadata.mcpServers"]
     store.rename(id, "Other")
     assert servers(store, id) == ["git", "web"]
     assert store.load(id).metadata.mcp_servers == ["git", "web"]
     store.servers.toggle(id, "web")
     assert servers(store, id) == {"git": {"enabled": True}, "web": {"enabled": False}}
-    assert problems_of(path.read_bytes(), "x") == []
+    assert problems_of(file_of(root, id).read_bytes(), "x") == []
 
 
 def test_overrides_of_another_shape_make_a_file_invalid(root: Path, store: Store) -> None:
     for wrong in [{"git": True}, {"git": {}}, {"git": {"enabled": 1}}, [1], "git"]:
         id = store.create(title="Plan").id
-        path = root / "conversations" / f"{id}.json"
-        document = orjson.loads(path.read_bytes())
-        document["metadata"]["mcpServers"] = wrong
-        path.write_bytes(orjson.dumps(document))
+        by_hand(root, id, lambda document: document["metadata"].update(mcpServers=wrong))
         with pytest.raises(
             InvalidDocument, match=r'metadata.mcpServers: must be an object of names, each with \{"enabled"'
         ):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
@@ -19,31 +18,9 @@ from capsule.format import new as new_format
 from capsule.format.merge.reconcile import reconcile
 from capsule.format.merge.records import head_record
 from capsule.maintenance import doctor
+from tests.store.files import contents, file_of, opened, put_over, quarantined, save, text_of
 
 FUTURE = "2999-01-01T00:00:00.000Z"
-
-
-def file_of(root: Path, id: str) -> Path:
-    return root / "conversations" / f"{id}.json"
-
-
-def opened(root: Path, id: str) -> dict[str, Any]:
-    return orjson.loads(file_of(root, id).read_bytes())
-
-
-def text_of(document: dict[str, Any]) -> bytes:
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n"
-
-
-def save(root: Path, id: str, document: dict[str, Any]) -> None:
-    """Save as vim does: a new file, renamed over."""
-    new = file_of(root, id).with_suffix(".new")
-    new.write_bytes(text_of(document))
-    new.rename(file_of(root, id))
-
-
-def contents(store: Store, id: str) -> list[str]:
-    return [message.content for message in store.load(id).history]
 
 
 @pytest.fixture
@@ -140,8 +117,7 @@ def test_an_edit_of_a_message_that_a_stale_save_removes_goes_to_quarantine(
     del document["history"][0]
     save(root, group, document)
     assert contents(store, group) == ["two"]
-    kept = b"".join(path.read_bytes() for path in (root / ".capsule" / "quarantine").iterdir())
-    assert b"edited" in kept and "takes out" in caplog.text
+    assert b"edited" in b"".join(quarantined(root)) and "takes out" in caplog.text
 
 
 def test_a_half_saved_file_is_refused_and_loses_nothing(root: Path, store: Store, group: str) -> None:
@@ -170,7 +146,7 @@ def test_repair_brings_back_messages_lost_by_an_editor_that_died_in_a_save(
     file_of(root, group).write_bytes(half)
     assert [finding.repaired is not None for finding in doctor.examine(store, repair=True)] == [True]
     assert contents(store, group) == ["one", "two"]
-    assert half in [path.read_bytes() for path in (root / ".capsule" / "quarantine").iterdir()]
+    assert half in quarantined(root)
     assert list(doctor.examine(store)) == []
 
 
@@ -272,17 +248,6 @@ def test_a_tag_added_in_the_same_millisecond_as_the_version_read_stays(
     assert set(store.head(group).tags) == {"store", "hand"}
 
 
-def test_a_copy_read_in_pieces_during_an_append_is_merged(root: Path, store: Store, group: str) -> None:
-    # sed reads in pieces: first the old closing, then the bytes written behind it. The copy was refused as no JSON.
-    before = file_of(root, group).read_bytes()
-    store.append(group, content="three")
-    after = file_of(root, group).read_bytes()
-    copy = file_of(root, group).with_suffix(".sed")
-    copy.write_bytes(before.replace(b'"Plan"', b'"Sed"') + after[len(before) :])
-    copy.rename(file_of(root, group))
-    assert contents(store, group) == ["one", "two", "three"] and store.head(group).title == "Sed"
-
-
 def test_a_save_between_the_rename_and_the_note_is_noticed(root: Path, store: Store, group: str) -> None:
     # The note took the editor's file for the store's: its offsets were wrong, and later writes raised StoreBusy.
     path, sys = file_of(root, group), store.engine.storage.sys
@@ -356,32 +321,21 @@ def test_empty_metadata_stays_an_object_when_the_title_changes() -> None:
     assert outcome.document["metadata"] == {}
 
 
-def test_no_kind_of_write_doubles_an_unknown_field_beside_the_history(tmp_path: Path) -> None:
-    """After a rewrite the cached head held the field too, and the next rename wrote it twice."""
-    Store.init(tmp_path)
-    path = tmp_path / "conversations" / "plan.json"
-    with Store.open(tmp_path, keep_locks=False) as store:
-        store.create(id="plan", title="Plan", type="group", messages=[{"role": "user", "content": "one"}])
-        path.write_bytes(orjson.dumps(orjson.loads(path.read_bytes()) | {"zebra": {"a": 1}}))
-        store.rename("plan", "Rewritten")
-        store.rename("plan", "Reheaded")
-        assert store.document("plan")["zebra"] == {"a": 1}
-
-
-def test_an_unknown_field_beside_the_history_survives_the_merge_of_a_stale_save(tmp_path: Path) -> None:
-    """The record of a rename lacks the field, and the merge took that for its removal."""
-    Store.init(tmp_path)
-    path = tmp_path / "conversations" / "plan.json"
-    with Store.open(tmp_path, keep_locks=False) as store:
+def test_an_unknown_field_beside_the_history_is_neither_doubled_nor_lost(root: Path) -> None:
+    """After a rewrite the cached head held the field too, and the next rename wrote it twice. The record of a rename
+    lacks the field, and the merge of a stale save took that for its removal."""
+    path = file_of(root, "plan")
+    with Store.open(root, keep_locks=False) as store:
         store.create(id="plan", title="Plan", type="group", messages=[{"role": "user", "content": "one"}])
         path.write_bytes(orjson.dumps(orjson.loads(path.read_bytes()) | {"zebra": {"a": 1}}))
         store.rename("plan", "Rewritten")
         read = path.read_bytes()
-    with Store.open(tmp_path, keep_locks=False) as store:
         store.rename("plan", "Reheaded")
-        store.append("plan", content="two")
-        (tmp_path / "copy").write_bytes(read)
-        (tmp_path / "copy").rename(path)
         assert store.document("plan")["zebra"] == {"a": 1}
-        assert store.head("plan").title == "Reheaded"
-        assert [message.content for message in store.load("plan").history] == ["one", "two"]
+    with Store.open(root, keep_locks=False) as store:
+        store.rename("plan", "Again")
+        store.append("plan", content="two")
+        put_over(path, read)
+        assert store.document("plan")["zebra"] == {"a": 1}
+        assert store.head("plan").title == "Again"
+        assert contents(store) == ["one", "two"]

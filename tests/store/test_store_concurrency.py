@@ -123,36 +123,6 @@ def test_a_read_during_a_splice_is_repeated(root: Path, store: Store) -> None:
     assert met
 
 
-@pytest.mark.slow
-def test_a_killed_writer_loses_nothing_acknowledged_and_blocks_no_other(root: Path, store: Store, child: Start) -> None:
-    ids = [store.create(type="group").id for _ in range(2)]
-    acknowledged: list[str] = []
-    for name in "abcdef":
-        writer = child(
-            """
-            store = Store.open(sys.argv[1])
-            n = 0
-            while True:
-                for id in sys.argv[3].split(","):
-                    store.append(id, content=f"{sys.argv[2]} {n}")
-                    store.tag(id, f"{sys.argv[2]}{n % 3}")
-                n += 1
-                say(n)
-            """,
-            root,
-            name,
-            ",".join(ids),
-        )
-        for _ in range(5):
-            count = writer.hear()
-        writer.kill()
-        acknowledged += [f"{name} {n}" for n in range(count)]
-        for id in ids:
-            store.append(id, content=f"next {name}")
-            texts = [message.content for message in store.load(id).history]
-            assert set(acknowledged) <= set(texts) and len(texts) == len(set(texts))
-
-
 def test_a_document_held_too_long_raises_busy_with_id_and_holder(root: Path, store: Store, child: Start) -> None:
     id = store.create(type="group").id
     (root / "capsule.toml").write_text('[storage]\nmutex_timeout = "50ms"\n')

@@ -13,27 +13,9 @@ import pytest
 from capsule import Store
 from capsule.errors import InvalidDocument, NotFound
 from capsule.format import codec
+from tests.store.files import contents, file_of, is_canonical, put_over, quarantined
 
-
-def file_of(root: Path, id: str) -> Path:
-    return root / "conversations" / f"{id}.json"
-
-
-def contents(store: Store, id: str) -> list[str]:
-    return [message.content for message in store.load(id).history]
-
-
-def save_in_place(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
-
-
-def save_by_rename(path: Path, data: bytes) -> None:
-    copy = path.with_name(path.name + "~")
-    copy.write_bytes(data)
-    copy.rename(path)
-
-
-SAVES = pytest.mark.parametrize("save", [save_in_place, save_by_rename])
+SAVES = pytest.mark.parametrize("save", [Path.write_bytes, put_over])
 
 
 @SAVES
@@ -155,7 +137,7 @@ def test_any_layout_is_read_and_made_canonical_by_the_next_write(root: Path, sto
     assert [head.damaged for head in store.heads()] == [""]
     for n in range(3):
         assert store.append(id, content=str(n)).at == n + 1
-    assert codec.encode(store.document(id)) == path.read_bytes()
+    assert is_canonical(store, id)
     assert contents(store, id) == ["hello", "0", "1", "2"]
 
 
@@ -184,8 +166,7 @@ def test_the_next_read_mends_a_torn_tail_logs_it_and_keeps_a_copy(
     with caplog.at_level(logging.WARNING, "capsule"):
         assert contents(store, id) == ["one", "two"]
     assert "quarantine" in caplog.text
-    (kept,) = (root / ".capsule" / "quarantine").iterdir()
-    assert kept.read_bytes() == torn
+    assert quarantined(root) == [torn]
     store.append(id, content="three")
     assert contents(store, id) == ["one", "two", "three"]
 

@@ -15,6 +15,7 @@ import pytest
 from capsule import Store, timestamps
 from capsule.errors import Locked, LockLost, Remedy
 from tests.processes import Child
+from tests.store.files import by_hand, contents, file_of, opened
 
 Start = Callable[..., Child]
 
@@ -28,21 +29,10 @@ say("closed")
 """
 
 
-def file_of(root: Path, id: str) -> Path:
-    return root / "conversations" / f"{id}.json"
-
-
 def put_lock(root: Path, id: str, **lock: Any) -> None:
     """Write a lock into the file, as a checkout or another host does."""
-    path = file_of(root, id)
-    document = orjson.loads(path.read_bytes())
-    stamp = timestamps.now()
-    document["metadata"]["lock"] = {"active": True, "instanceId": "x", "timestamp": stamp, "user": "anna"} | lock
-    path.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
-
-
-def contents(store: Store, id: str) -> list[str]:
-    return [message.content for message in store.load(id).history]
+    lock = {"active": True, "instanceId": "x", "timestamp": timestamps.now(), "user": "anna"} | lock
+    by_hand(root, id, lambda document: document["metadata"].update(lock=lock))
 
 
 def test_a_chat_locked_by_another_process_is_refused_until_that_closes(root: Path, store: Store, child: Start) -> None:
@@ -211,10 +201,8 @@ def test_a_named_instance_keeps_its_lock_across_openings(store: Store) -> None:
 def test_a_named_lock_is_refreshed_by_writes_and_orphaned_without_them(root: Path, store: Store) -> None:
     with Store.open(root, instance="desk") as desk:
         id = desk.create().id
-    path = file_of(root, id)
-    document = orjson.loads(path.read_bytes())
-    since = document["metadata"]["lock"]["timestamp"] = "2025-01-12T10:30:00.000Z"
-    path.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+    since = "2025-01-12T10:30:00.000Z"
+    by_hand(root, id, lambda document: document["metadata"]["lock"].update(timestamp=since))
     with Store.open(root, instance="desk") as desk:
         desk.append(id, content="mine")
         lock = desk.head(id).lock
@@ -242,8 +230,7 @@ def test_a_stale_named_lock_is_refreshed_by_every_kind_of_write(root: Path, why:
             stamp = None if why == "no time" else "2025-01-12T10:30:00.000Z"
             put_lock(root, id, **(desk.head(id).lock or {}) | {"timestamp": stamp})
             if why == "another layout":
-                path = file_of(root, id)
-                path.write_bytes(orjson.dumps(orjson.loads(path.read_bytes())))
+                by_hand(root, id, lambda document: None, layout=0)
             write()
             lock = desk.head(id).lock
             assert lock is not None and lock["timestamp"] > "2025-01-12T10:30:00.000Z"
@@ -274,7 +261,7 @@ def test_closing_releases_every_lock_and_removes_the_instance_file(root: Path) -
         assert len(list((root / ".capsule" / "instances").iterdir())) == 1
     assert list((root / ".capsule" / "instances").iterdir()) == []
     for id in ids:
-        assert orjson.loads(file_of(root, id).read_bytes())["metadata"]["lock"]["active"] is False
+        assert opened(root, id)["metadata"]["lock"]["active"] is False
 
 
 def test_a_store_without_keep_locks_records_no_lock(root: Path) -> None:
@@ -344,9 +331,7 @@ def test_unknown_fields_of_a_lock_survive_take_and_release(root: Path) -> None:
     for layout in (0, orjson.OPT_INDENT_2):
         with Store.open(root) as store:
             id = store.create(type="group").id
-            document = orjson.loads(file_of(root, id).read_bytes())
-            document["metadata"]["lock"]["note"] = {"of": "another tool"}
-            file_of(root, id).write_bytes(orjson.dumps(document, option=layout | orjson.OPT_APPEND_NEWLINE))
+            by_hand(root, id, lambda document: document["metadata"]["lock"].update(note={"of": "another tool"}), layout)
             with store.locks.take(id):
                 assert store.document(id)["metadata"]["lock"]["note"] == {"of": "another tool"}
                 store.append(id, content="x")

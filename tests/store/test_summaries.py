@@ -9,6 +9,7 @@ import pytest
 
 from capsule import InvalidInput, NotFound, Store
 from capsule.maintenance.doctor import examine
+from tests.store.files import by_hand
 
 
 @pytest.fixture
@@ -49,9 +50,7 @@ def test_a_title_and_more_tags_can_be_given(store: Store, plan: str) -> None:
 
 def test_any_title_of_the_source_makes_a_valid_title(root: Path, store: Store, plan: str) -> None:
     for title in ["", "x" * 200, "a\x07b", " " * 5]:
-        path = root / "conversations" / f"{plan}.json"
-        document = orjson.loads(path.read_bytes()) | {"title": title}
-        path.write_bytes(orjson.dumps(document))
+        by_hand(root, plan, lambda document: document.update(title=title))
         made = store.summaries.add(plan, "They go to the sea.").title
         assert made.startswith("Summary: ")
         assert len(made) <= 200
@@ -108,14 +107,14 @@ def test_a_summary_stays_current_when_messages_get_ids(store: Store, root: Path)
 def test_a_source_that_changed_branch_or_lost_messages_is_elsewhere(root: Path, store: Store, plan: str) -> None:
     summary = store.summaries.add(plan, "They go.").id
     first = store.find_message(plan, "@0").id
-    path = root / "conversations" / f"{plan}.json"
-    document = orjson.loads(path.read_bytes())
-    document["history"].append({"role": "assistant", "content": "No.", "parent": first})
-    path.write_bytes(orjson.dumps(document))
+    by_hand(
+        root,
+        plan,
+        lambda document: document["history"].append({"role": "assistant", "content": "No.", "parent": first}),
+    )
     assert store.summaries.standing(summary).state == "elsewhere"  # type: ignore[union-attr]
-    document["history"] = document["history"][:2]
-    document["history"][1]["id"] = "another"
-    path.write_bytes(orjson.dumps(document))
+    by_hand(root, plan, lambda document: document["history"].pop())
+    by_hand(root, plan, lambda document: document["history"][1].update(id="another"))
     assert store.summaries.standing(summary).state == "elsewhere"  # type: ignore[union-attr]
 
 
@@ -136,11 +135,8 @@ def test_summaries_of_a_conversation_are_listed_newest_first_even_after_it_was_d
 
 def test_the_standing_of_a_summary_without_source_or_end_is_unknown(root: Path, store: Store, plan: str) -> None:
     summary = store.summaries.add(plan, "They go.").id
-    path = root / "conversations" / f"{summary}.json"
-    written = orjson.loads(path.read_bytes())
     for name in ("sourceConversationId", "summaryOf"):
-        about = {key: value for key, value in written["metadata"].items() if key != name}
-        path.write_bytes(orjson.dumps(written | {"metadata": about}))
+        by_hand(root, summary, lambda document: document["metadata"].pop(name))
         assert store.summaries.standing(summary).state == "unknown"  # type: ignore[union-attr]
 
 
@@ -166,9 +162,7 @@ def test_an_edit_before_the_summary_is_in_it_even_in_a_large_file(store: Store, 
 
 
 def test_an_edit_counts_even_when_the_clock_is_behind_the_file(root: Path, store: Store, plan: str) -> None:
-    path = root / "conversations" / f"{plan}.json"
-    document = orjson.loads(path.read_bytes()) | {"updatedAt": "2999-12-31T23:59:59.999Z"}
-    path.write_bytes(orjson.dumps(document))
+    by_hand(root, plan, lambda document: document.update(updatedAt="2999-12-31T23:59:59.999Z"))
     summary = store.summaries.add(plan, "They go.").id
     store.edits.message(plan, "@0", "To the mountains?")
     assert str(store.summaries.standing(summary)) == "its source has moved on since: 1 edited"

@@ -68,19 +68,6 @@ def test_the_cursor_of_a_change_continues_behind_it(store: Store, other: Store) 
     assert sorted(received) == sorted(ids)  # Changes of several conversations noticed at once have no order.
 
 
-def test_a_watch_of_ids_yields_changes_of_these_conversations_alone(store: Store, other: Store) -> None:
-    wanted, unwanted = other.create(type="group").id, other.create(type="group").id
-
-    async def follow() -> None:
-        watch = store.watch(ids=[wanted])
-        for number in range(30):
-            other.append(unwanted, content=str(number))
-        message = other.append(wanted, content="x").id
-        assert messages(await heard(watch, many(1))) == [message]
-
-    asyncio.run(follow())
-
-
 def test_a_watch_of_ids_finds_a_change_behind_many_others(
     store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,6 @@ import pytest
 from capsule import Store
 from capsule.engines.changes import Change
 from capsule.format import codec
-from capsule.watch.own_writes import Own
 from tests.watch.conftest import Follower, has
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -186,19 +185,6 @@ def test_own_writes_are_distinguished_from_those_of_others(root: Path, store: St
     assert theirs[-1].source == "outside"
 
 
-def test_messages_of_two_writers_noticed_at_once_are_not_own() -> None:
-    own = Own()
-    own.appended("c", [{"id": "mine"}, {"id": "mine too"}])
-
-    def appended(*messages: str) -> Change:
-        return Change("appended", "c", "2025-01-12T10:30:00.000Z", "a.1.1", messages=messages, before="a.0.1")
-
-    received = own.marked([appended("mine", "mine too"), appended("mine", "theirs"), appended("theirs")])
-    assert [(change.own, change.messages) for change in received] == [
-        (True, ("mine", "mine too")), (True, ("mine",)), (False, ("theirs",)), (False, ("theirs",)),
-    ]  # fmt: skip
-
-
 def test_a_change_has_one_author_and_a_cursor(store: Store, other: Store) -> None:
     store.remember_own()  # A wait would start a thread, which may look at the index between two of these writes.
     id = store.create(type="group", title="Plan").id
@@ -228,15 +214,6 @@ def test_a_change_has_one_author_and_a_cursor(store: Store, other: Store) -> Non
     store.tag(both, "mine too")
     store.rename(both, "Mine")
     assert [change.own for change in store.changes(head.cursor).changes] == [True]
-
-
-def test_changes_of_one_conversation_come_in_their_order(store: Store, follower: Follower) -> None:
-    id = store.create(type="group").id
-    written = [str(store.append(id, content=str(number)).id) for number in range(50)]
-    received: list[str] = []
-    while len(received) < len(written):
-        received += [message for change in follower.until(bool) for message in change.messages]
-    assert received == written
 
 
 def test_a_save_to_a_file_with_a_second_hard_link_is_reported(root: Path, store: Store, tmp_path: Path) -> None:
