@@ -152,7 +152,7 @@ def test_a_message_that_a_person_removes_before_it_is_acknowledged_stays_removed
     def take_out() -> None:
         document = orjson.loads(path.read_bytes())
         taken_out.append(document["history"].pop()["content"])
-        put_over(path, orjson.dumps(document))
+        put_over(path, orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
     taken_out: list[str] = []
     store.append("plan", content="two")

@@ -21,7 +21,7 @@ from capsule.engines.files.disk.trash import QUARANTINE, TRASH
 from capsule.engines.files.note import Note, new_tag
 from capsule.engines.files.protocols import Interfered, Known, Signature, Trashed
 from capsule.engines.files.rehead import Rehead
-from capsule.engines.files.splice import Unflushed, splice, stamp_in_place
+from capsule.engines.files.splice import Overtaken, Unflushed, splice, stamp_in_place
 from capsule.errors import CapsuleError, Refused
 from capsule.format.anatomy import Anatomy, head_of
 from capsule.timestamps import WIDTH
@@ -197,6 +197,10 @@ class HeldDocument:
             raise self._refused(error, "log a change of") from error
         try:
             found, after = splice(self.sys, fd, self.path, known, anatomy, entries, stamp, note.land)
+        except Overtaken:
+            note.count()
+            self._distrust(known.doubt)
+            raise
         except Interfered:
             self._distrust(known.doubt)
             raise

@@ -192,17 +192,18 @@ def _take_in(
     from capsule.format.merge.reconcile import reconcile  # Most files are as the store left them.
 
     known = held.records()
+    interrupted = held.note.under_way
     history = identified(document["history"], known)
     is_renamed = history is not document["history"]
     document, changes = migrations.current(document | {"history": history}, held.path)
     document = canonical.in_order(document)
-    outcome = reconcile(document, known, deliberate=deliberate)
+    outcome = reconcile(document, known, deliberate=deliberate, interrupted=interrupted)
     is_lacking = outcome.changed or outcome.forgotten > 0
     is_gits = _is_gits(held, data, known) if is_lacking and deliberate is None else False
     if is_gits:
         if outcome.changed:
             _respect_git(held, outcome)
-        outcome = reconcile(document, known, deliberate=True)
+        outcome = reconcile(document, known, deliberate=True, interrupted=interrupted)
     for what, words in outcome.overruled:
         kept = held.quarantine(orjson.dumps(what, option=orjson.OPT_INDENT_2), "overruled")
         _log.warning("%s: %s; the store's is kept as %s", held.path, words, kept)

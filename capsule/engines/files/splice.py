@@ -23,8 +23,10 @@ from capsule.timestamps import WIDTH
 _BEFORE = 48
 _QUIET_S = 0.03
 _PATIENCE_S = 2.0
-#: An `updatedAt` that no write ever had, so that it shows nothing of what was read.
-_NO_STAMP = b"1970-01-01T00:00:00.000Z"
+
+
+class Overtaken(Interfered):
+    """The whole splice lies in a file that another one took the name of: its version was there to be read."""
 
 
 class Unflushed(OSError):
@@ -58,6 +60,7 @@ def splice(
 
     Raises:
         Interfered: Another program wrote the file meanwhile; nothing of the splice is left in it.
+        Overtaken: It put another file in its place, which has nothing of the splice.
         Unflushed: It is all in the file, but may never reach the medium.
         OSError: The system refused; the file is as it was, as far as the system let it.
     """
@@ -87,10 +90,13 @@ def splice(
                 pwrite_all(sys, fd, before, anatomy.updated_at)
         raise
     found = _flushed(sys, fd, path, known.signature.inode)
+    size = (found or signature(sys.fstat(fd))).size
     there = around[: anatomy.tail - start] + block[:_BEFORE]
-    if not undisturbed or found.size != after.size or sys.pread(fd, len(there), start) != there:
-        _withdraw(sys, fd, anatomy, block, now)
+    if not undisturbed or size != after.size or sys.pread(fd, len(there), start) != there:
+        _withdraw(sys, fd, anatomy, block)
         raise Interfered
+    if found is None:
+        raise Overtaken
     return found, after
 
 
@@ -108,41 +114,31 @@ def stamp_in_place(sys: Syscalls, fd: int, path: str, known: Known, offset: int,
             pwrite_all(sys, fd, before[1:-1], offset)
         raise
     found = _flushed(sys, fd, path, known.signature.inode)
-    if found.size != known.signature.size or sys.pread(fd, WIDTH + 2, offset - 1) != b'"' + stamp.encode() + b'"':
+    is_ours = sys.pread(fd, WIDTH + 2, offset - 1) == b'"' + stamp.encode() + b'"'
+    if found is None or found.size != known.signature.size or not is_ours:
         raise Interfered
     return found
 
 
-def _flushed(sys: Syscalls, fd: int, path: str, inode: int) -> Signature:
-    """The signature of the file at `path`, once it is flushed.
-
-    Raises:
-        Unflushed: The flush failed.
-        Interfered: The path names another file: an editor renamed its copy over it, and the write went into a file
-            without a name.
-    """
+def _flushed(sys: Syscalls, fd: int, path: str, inode: int) -> Signature | None:
+    """The signature of the file once it is flushed; None when `path` names another one by then. Raises `Unflushed`."""
     try:
         sys.fdatasync(fd)
     except OSError as error:
         raise Unflushed(error.errno, error.strerror) from error
-    try:
+    with suppress(FileNotFoundError):
         named = sys.lstat(path)
-    except FileNotFoundError:
-        raise Interfered from None
-    if named.st_ino != inode:
-        raise Interfered
-    return signature(named)
+        return signature(named) if named.st_ino == inode else None
+    return None
 
 
-def _withdraw(sys: Syscalls, fd: int, anatomy: Anatomy, block: bytes, stamp: bytes) -> None:
+def _withdraw(sys: Syscalls, fd: int, anatomy: Anatomy, block: bytes) -> None:
     """Take what a splice wrote out of a file that an editor truncated and wrote in place at the same time.
 
     The editor's text ends at some byte, before or inside what the splice wrote; what lies between is NULs. Waits
-    until the editor is done. An `updatedAt` that was put into the editor's text would say that it was made from a
-    version which it never saw; what it said before is lost, so that it is to say nothing.
+    until the editor is done. An `updatedAt` that was put into the editor's text stays: `reconcile` knows that it shows
+    nothing of what was read.
     """
-    if sys.pread(fd, WIDTH, anatomy.updated_at) == stamp:
-        pwrite_all(sys, fd, _NO_STAMP, anatomy.updated_at)
     tail = anatomy.tail
     data = _quiet(sys, fd)
     end = _end_of_document(data)

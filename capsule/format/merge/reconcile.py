@@ -5,7 +5,8 @@ between, and also what the person removed. This is how the two are told apart:
 
 1. The log has a record of every write, in order. Each write gives the document another `updatedAt`.
 2. A saved version shows what its author can have read: the write of its `updatedAt`, every write that one of its
-   messages came from, and all writes before those.
+   messages came from, and all writes before those. An append that an editor's save interrupted may have left its
+   `updatedAt` in the editor's text, which lacks its messages: that `updatedAt` shows nothing, then and later.
 3. What such a write brought and the version lacks was removed on purpose, and stays out.
 4. The messages of every later write come back, at the end.
 5. The edits, removals and head changes of a later write are made again. Where the person changed the same, the
@@ -66,17 +67,20 @@ class Outcome:
         return bool(self.restored or self.remade)
 
 
-def reconcile(saved: dict[str, Any], records: list[list[bytes]], *, deliberate: bool | None = None) -> Outcome:
+def reconcile(
+    saved: dict[str, Any], records: list[list[bytes]], *, deliberate: bool | None = None, interrupted: bool = False
+) -> Outcome:
     """Hold a saved version against what the store wrote lately.
 
     Args:
         saved: The saved version, as `migrations.current` gives it.
         records: The records of each write, the oldest first; what is no record is passed over.
         deliberate: Whether what is missing was taken out on purpose, where that is known: all of it, or nothing.
+        interrupted: Whether the last write was begun and is not known to be done.
     """
     writes = decoded(records)
     outcome = Outcome(dict(saved))
-    read = _Read(saved, writes)
+    read = _Read(saved, writes, interrupted)
     if deliberate is not None:
         read.upto = len(records) if deliberate else -1
     _messages(outcome, writes, read)
@@ -89,7 +93,7 @@ def reconcile(saved: dict[str, Any], records: list[list[bytes]], *, deliberate: 
     is_unknown = read.upto < 0 or deliberate is True
     outcome.forgotten = max(outcome.short - len(outcome.removed), 0) if is_unknown else _dropped(writes, read)
     outcome.newest = max(read.stamp, read.newest)
-    outcome.seen = _seen(saved, outcome, writes)
+    outcome.seen = _seen(saved, outcome, writes, read.void)
     return outcome
 
 
@@ -107,8 +111,8 @@ def _dropped(writes: list[Write], read: _Read) -> int:
     return dropped
 
 
-def _seen(saved: Mapping[str, Any], outcome: Outcome, writes: list[Write]) -> bytes:
-    """The record of a version that was taken in: what stays out from now on, and what stays in."""
+def _seen(saved: Mapping[str, Any], outcome: Outcome, writes: list[Write], void: list[str]) -> bytes:
+    """The record of a version that was taken in: what stays out from now on, what stays in, and what shows nothing."""
     there = {entry.get("id") for entry in outcome.document["history"]}
     logged = {entry.get("id") for write in writes for entry in write.entries}
     gone = {id for write in writes if write.kind == "gone" for id in write.told["was"]}
@@ -119,6 +123,7 @@ def _seen(saved: Mapping[str, Any], outcome: Outcome, writes: list[Write]) -> by
         "hand": 1,
         "out": [id for id in logged if id not in there],
         "back": [id for id in gone if id in there],
+        "void": void,
     }
     return headed(told, saved)
 
@@ -132,14 +137,18 @@ class _Read:
         newest: The latest `updatedAt` of a record.
         ids: Its messages by their ids.
         missing: The logged messages that it lacks, by their places in the records.
+        void: The `updatedAt` of an interrupted append whose messages it lacks.
     """
 
-    def __init__(self, saved: dict[str, Any], writes: list[Write]) -> None:
+    def __init__(self, saved: dict[str, Any], writes: list[Write], interrupted: bool) -> None:
         self.ids = {entry.get("id"): entry for entry in saved["history"]}
         self.stamp = timestamps.sortable(str(saved.get("updatedAt")))
         own = [write for write in writes if "hand" not in write.told]
         self.newest = max((write.told["u"] for write in writes), default="")
-        stamped = next((write.place for write in own if write.told["u"] == self.stamp), -1)
+        last = writes[-1:] if interrupted else []
+        self.void = [write.told["u"] for write in last if any(entry["id"] not in self.ids for entry in write.entries)]
+        shown = (write.place for write in own if write.told["u"] == self.stamp and self.stamp not in self.void)
+        stamped = next(shown, -1)
         # Two messages may have one id, and then two times.
         there = Counter((entry.get("id"), entry.get("timestamp")) for entry in saved["history"])
         self.missing: dict[int, list[dict[str, Any]]] = {}

@@ -1,8 +1,8 @@
 """The records of the log: what the store is about to write to a conversation, and what it found in it.
 
 What must stay true: each record stands by itself, so that the oldest can be dropped at any time; the records of one
-write stay together; and the record of a saved version says what the person removed and put back (`out`, `back`), which
-corrects all records before it. Pure.
+write stay together; and the record of a saved version says what the person removed and put back (`out`, `back`), and
+which writes were not in it (`void`), which corrects all records before it. Pure.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from capsule import timestamps
 from capsule.format import codec
 from capsule.format.fields import names
 
+#: An `updatedAt` that no write ever had.
+_NO_STAMP = "1970-01-01T00:00:00.000Z"
 #: What of a capsule is merged as its head: what the store changes without rewriting the whole.
 HEAD = frozenset(names("")) - {"updatedAt", "history", "context"}
 
@@ -107,8 +109,9 @@ def decoded(records: list[list[bytes]]) -> list[Write]:
                 continue
             told |= {"k": "head", "h": {**head, "metadata": {**head.get("metadata", {}), "lock": told["l"]}}}
         head = told.get("h", head)
-        if told.get("out") or told.get("back"):
-            writes = [_less(write, set(told["out"]), set(told["back"])) for write in writes]
+        out, back, void = (set(told.get(name, ())) for name in ("out", "back", "void"))
+        if out or back or void:
+            writes = [_less(write, out, back, void) for write in writes]
         more = len(told["e"]) if told["k"] == "append" else -len(told["was"]) if told["k"] == "gone" else 0
         writes.append(Write(place, told, more))
     return writes
@@ -129,10 +132,12 @@ def appended(records: list[list[bytes]]) -> list[dict[str, Any]]:
     return [entry for _, told in _each(records) if told["k"] == "append" for entry in told["e"]]
 
 
-def _less(write: Write, out: set[str], back: set[str]) -> Write:
+def _less(write: Write, out: set[str], back: set[str], void: set[str]) -> Write:
     told = write.told
     if told["k"] == "append":
-        return write._replace(told=told | {"e": [entry for entry in told["e"] if entry.get("id") not in out]})
+        stamp = _NO_STAMP if told["u"] in void else told["u"]
+        told = told | {"u": stamp, "e": [entry for entry in told["e"] if entry.get("id") not in out]}
+        return write._replace(told=told)
     if told["k"] == "gone":
         return write._replace(told=told | {"was": {id: was for id, was in told["was"].items() if id not in back}})
     return write._replace(told=told | {"k": "dropped"}) if told["k"] == "edit" and told["e"].get("id") in out else write
