@@ -22,6 +22,13 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
 
 
 @pytest.fixture
+def agents(store: Store) -> None:
+    """Three agents, who may write to each other."""
+    for agent in ("anna", "bob", "carl"):
+        store.agents.register(agent)
+
+
+@pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any
@@ -14,30 +14,52 @@ from mcp.client.extension import advertise
 from mcp_types import CallToolResult, ElicitResult, TextContent
 
 from capsule import Store
-from capsule.mcp_server.access import Access
+from capsule.mcp_server.access import Access, Scope, Toolset
 from capsule.mcp_server.server import CapsuleServer, build
 from capsule.mcp_server.stores import Stores
 from capsule.mcp_server.tools.answers.forms import EXTENSION
+from capsule.sessions.toolkit import Toolkit
 
 
 @cache
-def _server() -> CapsuleServer:
-    return build(Stores(Store.in_memory()), version="1.2.3")
+def _server(tools: Toolset, agent: str) -> CapsuleServer:
+    return build(Stores(Store.in_memory()), version="1.2.3", tools=tools)
 
 
-def serving(store: Store, access: Access | None = None) -> CapsuleServer:
+def serving(
+    store: Store, access: Access | None = None, tools: Toolset = "conversations", toolkit: Toolkit | None = None
+) -> CapsuleServer:
     """The server of all tests, with this store from here on: its schemas cost more than most tests."""
-    Stores.__init__(_server().stores, store, access)
-    return _server()
+    server = _server(tools, str(store.agent))
+    Stores.__init__(server.stores, store, access, toolkit)
+    return server
 
 
 @asynccontextmanager
-async def talking(store: Store, era: str, **options: Any) -> AsyncIterator[Client]:
-    """A client of a server of this store, which takes answers both as text and as data, unless `takes` says less."""
-    takes = options.pop("takes", ["text", "data"])
-    extensions = [advertise(EXTENSION, {"takes": takes})] if takes else []
-    async with Client(serving(store), mode=era, extensions=extensions, **options) as client:
+async def talking(
+    store: Store,
+    era: str,
+    *,
+    server: CapsuleServer | None = None,
+    takes: Sequence[str] = ("text", "data"),
+    **options: Any,
+) -> AsyncIterator[Client]:
+    """A client of a server, by default of one for this store, which takes answers in these forms."""
+    extensions = [advertise(EXTENSION, {"takes": list(takes)})] if takes else []
+    async with Client(server or serving(store), mode=era, extensions=extensions, **options) as client:
         yield client
+
+
+@asynccontextmanager
+async def acting(
+    store: Store, agent: str, era: str = "legacy", scope: Scope = "admin", **options: Any
+) -> AsyncIterator[Client]:
+    """A client of a server that acts for an agent, with all tools."""
+    with store.beside(agent=agent) as own:
+        own.agents.serve(agent)
+        server = serving(own, Access(agent, scope), "all")
+        async with talking(own, era, server=server, **options) as client:
+            yield client
 
 
 async def until(true: Callable[[], bool]) -> None:

@@ -9,8 +9,7 @@ import pytest
 from mcp import Client
 
 from capsule import Store
-from tests.mcp_server.talking import data, error, text
-from tests.mcp_server.test_messaging import acting
+from tests.mcp_server.talking import acting, data, error, text
 
 pytestmark = pytest.mark.anyio
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mcp import Client, MCPError
+from mcp_types import PromptReference, ResourceTemplateReference
 
 from capsule import Store
 from capsule.watch.events import as_json
 from tests.mcp_server.serving import admit, over_http
+from tests.mcp_server.talking import acting
 from tests.mcp_server.test_events import stream
-from tests.mcp_server.test_messaging import acting
 
 pytestmark = pytest.mark.anyio
 
@@ -74,40 +76,66 @@ def calls(id: str) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "list_agents", {}
 
 
-def resources(id: str) -> list[str]:
-    return [
-        "capsule://conversations",
-        f"capsule://conversations/{id}",
-        f"capsule://conversations/{id}/messages/@last",
-        "capsule://directory/channels",
-        "capsule://directory/agents",
-        "capsule://directory/projects",
-    ]
+def writes(id: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Calls that would change a conversation, or keep others out of it."""
+    yield "update_conversation", {"id": id, "title": "x"}
+    yield "branch", {"id": id, "action": "fork"}
+    yield "lock_conversation", {"id": id}
+    yield "delete_conversation", {"id": id, "confirm": True}
+
+
+CONVERSATIONS = "capsule://conversations"
+DIRECTORY = [f"capsule://directory/{what}" for what in ("channels", "agents", "projects")]
+
+
+def others(client: Client, id: str) -> Iterator[tuple[bool, Awaitable[Any]]]:
+    """Whatever else a client asks: whether it names the conversation, and what it is answered."""
+    yield False, client.list_resources()
+    for uri in (CONVERSATIONS, f"{CONVERSATIONS}?title=a", *DIRECTORY):
+        yield False, client.read_resource(uri)
+    for uri in (id, f"{id}/messages/@last"):
+        yield True, client.read_resource(f"{CONVERSATIONS}/{uri}")
+    yield False, client.get_prompt("catch_up", {"since": "2000-01-01"})
+    yield True, client.get_prompt("continue_conversation", {"conversation": id})
+    ids = ResourceTemplateReference(uri=f"{CONVERSATIONS}/{{id}}")
+    titles = ResourceTemplateReference(uri=f"{CONVERSATIONS}{{?tag,title}}")
+    named = PromptReference(name="continue_conversation")
+    for ref, name in ((ids, "id"), (titles, "title"), (named, "conversation")):
+        yield False, client.complete(ref=ref, argument={"name": name, "value": ""})
 
 
 async def answers(client: Client, id: str) -> list[str]:
-    """All that an agent gets by MCP which could give away a conversation."""
-    found = [(await client.call_tool(tool, arguments)).model_dump_json() for tool, arguments in calls(id)]
-    found.append((await client.list_resources()).model_dump_json())
-    for uri in resources(id):
+    """All that an agent gets by MCP which could give away a conversation; where it names the id itself, without it."""
+    asked: list[tuple[bool, Awaitable[Any]]] = [
+        (id in str(arguments), client.call_tool(tool, arguments)) for tool, arguments in calls(id)
+    ]
+    found = []
+    for is_named, ask in (*asked, *others(client, id)):
         try:
-            found.append((await client.read_resource(uri)).model_dump_json())
+            told = (await ask).model_dump_json()
         except MCPError as error:
-            found.append(str(error))
+            told = str(error)
+        found.append(told.replace(id, "ID") if is_named else told)
     return found
 
 
+@pytest.mark.both_eras
 @pytest.mark.parametrize("kind", CLOSED)
-async def test_no_door_gives_away_what_an_agent_may_not_read(kind: str) -> None:
+async def test_no_door_gives_away_what_an_agent_may_not_read(kind: str, era: str) -> None:
     with Store.in_memory() as store:
         people(store)
         since = store.changes().cursor
         id = CLOSED[kind](store)
         store.notes.write(f"the {CANARY}", agent="anna", tags=[CANARY])
-        async with acting(store, "bob") as bob, acting(store, "carl") as carl:
-            told = [each.replace(id, "ID") for each in await answers(carl, id)]
-            assert [each for each in told if CANARY in each or "dave" in each] == []
+        before = store.read(id)
+        async with acting(store, "bob", era) as bob, acting(store, "carl", era) as carl:
+            told = await answers(carl, id)
+            assert [each for each in told if CANARY in each or "dave" in each or id in each] == []
             assert store.beside(agent="carl").changes(since).changes == []
+            for tool, arguments in writes(id):
+                refused = await carl.call_tool(tool, arguments)
+                assert refused.is_error and CANARY not in refused.model_dump_json().replace(id, "ID"), tool
+            assert store.read(id) == before
             assert CANARY in "".join(await answers(bob, id))  # Last, as bob may let carl in.
 
 
@@ -155,11 +183,18 @@ def test_over_http_the_holder_of_the_token_gets_what_its_agent_may_read(root: Pa
 
         def told(agent: str) -> tuple[str, set[str]]:
             token = admit(root, agent)
+            session = server.session(token)
+            doors = (session.call, partial(server.modern_call, token=token))
             said = [
-                json.dumps(server.modern_call(tool, token, **more)).replace(id, "ID")
+                json.dumps(door(tool, **more)).replace(id, "ID")
+                for door in doors
                 for id in closed
                 for tool, more in calls(id)
             ]
+            for id in closed:
+                for uri in (CONVERSATIONS, f"{CONVERSATIONS}/{id}"):
+                    _, _, read = server.post("resources/read", {"uri": uri}, **session.headers)
+                    said.append(json.dumps(read).replace(id, "ID" if uri.endswith(id) else id))
             with stream(server, token, f"?since={since}") as found:
                 found.until(str(end.id))
             return "".join(said), {event["id"] for event in found.events}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,19 +10,10 @@ from mcp_types import CallToolResult
 
 from capsule import Store
 from capsule.messaging import duplicates
-from tests.mcp_server.talking import data, text
-from tests.mcp_server.test_messaging import acting
+from tests.mcp_server.talking import acting, data, text
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("agents")]
 HELLO = {"text": "Hello", "to": "bob"}
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with Store.in_memory() as store:
-        for agent in ("anna", "bob", "carl"):
-            store.agents.register(agent)
-        yield store
 
 
 async def send(client: Client, **inputs: Any) -> CallToolResult:

@@ -6,6 +6,8 @@ import http.client
 import json
 import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -296,45 +298,42 @@ def test_a_subscription_without_a_session_ends_with_the_server_and_with_the_toke
         assert "Traceback" not in server.said
 
 
-def test_a_call_that_can_not_be_cancelled_does_not_keep_the_server(root: Path) -> None:
-    with over_http(root) as server, Store.open(root, keep_locks=False) as store:
+@contextmanager
+def held_up(server: Http) -> Iterator[http.client.HTTPConnection]:
+    """A server that is told to stop while the call of this connection waits for a conversation."""
+    with Store.open(server.root, keep_locks=False) as store, store.engine.storage.mutex("conversations", ID):
         session = server.session()
-        with store.engine.storage.mutex("conversations", ID):
-            waiting = _begin(server, "POST", _call(1, "append_message", id=ID, content="waits"), session.headers)
-            session.call("list_conversations")
-            server.signal(signal.SIGTERM)
-            assert server.ended() == 0
+        waiting = _begin(server, "POST", _call(7, "append_message", id=ID, content="waits"), session.headers)
+        session.call("list_conversations")  # A session answers in order of arrival.
+        server.signal(signal.SIGTERM)
+        yield waiting
+
+
+def test_a_call_that_can_not_be_cancelled_does_not_keep_the_server(root: Path) -> None:
+    with over_http(root) as server, held_up(server) as waiting:
+        assert server.ended() == 0
         waiting.close()
 
 
 def test_a_second_signal_ends_it_at_once(root: Path) -> None:
-    with over_http(root, limits=LAST_ANSWERS) as server, Store.open(root, keep_locks=False) as store:
-        session = server.session()
-        with store.engine.storage.mutex("conversations", ID):
-            waiting = _begin(server, "POST", _call(1, "append_message", id=ID, content="waits"), session.headers)
-            session.call("list_conversations")
-            server.signal(signal.SIGTERM)
-            # It is stopping: nobody comes in any more.
-            eventually(lambda: _status(server) != 200, "the door is closed")
-            server.signal(signal.SIGINT)
-            assert server.ended() == 128 + signal.SIGINT
+    with over_http(root, limits=LAST_ANSWERS) as server, held_up(server) as waiting:
+        eventually(lambda: _status(server) != 200, "the door is closed")
+        server.signal(signal.SIGINT)
+        assert server.ended() == 128 + signal.SIGINT
         waiting.close()
 
 
 def test_a_write_in_progress_at_the_stop_is_answered(root: Path) -> None:
-    with over_http(root, limits=LAST_ANSWERS | CLOSING) as server, Store.open(root, keep_locks=False) as store:
-        session = server.session()
-        with store.engine.storage.mutex("conversations", ID):
-            waiting = _begin(server, "POST", _call(7, "append_message", id=ID, content="waited"), session.headers)
-            session.call("list_conversations")
-            server.signal(signal.SIGTERM)
+    with over_http(root, limits=LAST_ANSWERS | CLOSING) as server:
+        with held_up(server) as waiting:
             eventually(lambda: _status(server) != 200, "the door is closed")
         body = waiting.getresponse().read().decode()
         assert '"isError":true' not in body
         assert '"id":7' in body
         assert server.ended() == 0
-        assert [message.content for message in store.load(ID).history] == ["waited"]
         waiting.close()
+    with Store.open(root) as store:
+        assert [message.content for message in store.load(ID).history] == ["waits"]
 
 
 def _status(server: Http) -> int:

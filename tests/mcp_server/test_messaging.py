@@ -3,55 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from functools import cache
 from typing import Any
 
 import anyio
 import pytest
 from mcp import Client
-from mcp.client.extension import advertise
 
 from capsule import Store
-from capsule.mcp_server.access import Access, Scope
-from capsule.mcp_server.server import INSTRUCTIONS, CapsuleServer, build
+from capsule.mcp_server.server import INSTRUCTIONS, build
 from capsule.mcp_server.stores import Stores
 from capsule.mcp_server.tools.answers.budget import tokens
-from capsule.mcp_server.tools.answers.forms import EXTENSION
 from capsule.messaging.mail.listening import Listener
 from capsule.messaging.mail.mail import Mail
-from tests.mcp_server.talking import data, error, text, until
+from tests.mcp_server.talking import acting, data, error, text, until
 
-pytestmark = pytest.mark.anyio
-
-
-@cache
-def _server(agent: str) -> CapsuleServer:
-    return build(Stores(Store.in_memory()), version="1.2.3", tools="all")
-
-
-@asynccontextmanager
-async def acting(
-    store: Store, agent: str, era: str = "legacy", scope: Scope = "admin", takes: tuple[str, ...] = ("text", "data")
-) -> AsyncIterator[Client]:
-    """A client of a server that acts for an agent."""
-    with store.beside(agent=agent) as own:
-        server = _server(agent)
-        Stores.__init__(server.stores, own, Access(agent, scope))
-        own.agents.serve(agent)
-        extensions = [advertise(EXTENSION, {"takes": list(takes)})]
-        async with Client(server, mode=era, extensions=extensions) as client:
-            yield client
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    """A store with three agents."""
-    with Store.in_memory() as store:
-        for agent in ("anna", "bob", "carl"):
-            store.agents.register(agent)
-        yield store
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("agents")]
 
 
 async def sent(client: Client, words: str, to: str = "bob", **more: Any) -> str:

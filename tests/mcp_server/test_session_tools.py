@@ -5,20 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 from mcp import Client
-from mcp.client.extension import advertise
 
 from capsule import Store, timestamps
-from capsule.mcp_server.server import INSTRUCTIONS, CapsuleServer, build
-from capsule.mcp_server.stores import Stores
+from capsule.mcp_server.server import INSTRUCTIONS
 from capsule.mcp_server.tools.answers.budget import tokens
-from capsule.mcp_server.tools.answers.forms import EXTENSION
 from capsule.sessions.events import Route, destinations, incoming, reply_id
 from capsule.sessions.registry import AgentGroup, Registry, SessionRow
 from capsule.sessions.rules import schedules
@@ -26,7 +22,7 @@ from capsule.sessions.rules.messages import receive
 from capsule.sessions.session import Session
 from capsule.sessions.toolkit import Toolkit
 from tests.mcp_server.serving import Stdio, environment, over_stdio
-from tests.mcp_server.talking import data, error, text
+from tests.mcp_server.talking import data, error, serving, talking, text
 
 pytestmark = pytest.mark.anyio
 HOME = Route("conversations", "direct_anna_bot")
@@ -34,17 +30,11 @@ NAMES = {"send_message", "send_file", "edit_message", "add_reaction", "ask_quest
 OPTIONS = [{"label": "Yes", "value": "y"}]
 
 
-@cache
-def _server() -> CapsuleServer:
-    return build(Stores(Store.in_memory()), version="1", tools="session")
-
-
 @asynccontextmanager
 async def working(store: Store, era: str) -> AsyncIterator[Client]:
     """A client of a server that was started for the message `m1`, in one try."""
-    Stores.__init__(_server().stores, store, toolkit=Toolkit(store, "s1", "m1"))
-    extensions = [advertise(EXTENSION, {"takes": ["text", "data"]})]
-    async with Client(_server(), mode=era, extensions=extensions) as client:
+    server = serving(store, tools="session", toolkit=Toolkit(store, "s1", "m1"))
+    async with talking(store, era, server=server) as client:
         yield client
 
 
@@ -136,7 +126,6 @@ async def test_a_task_is_made_and_listed(store: Store, era: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.sample
 def test_the_environment_says_which_session_a_server_is_for(root: Path) -> None:
     with Store.open(root) as store:
@@ -156,5 +145,5 @@ def test_the_environment_says_which_session_a_server_is_for(root: Path) -> None:
 
 async def test_a_server_for_no_session_says_so(store: Store, era: str) -> None:
     async with working(store, era) as client:
-        Stores.__init__(_server().stores, store)
+        serving(store, tools="session")
         assert "for no session" in error(await client.call_tool("add_reaction", {"message": "m1", "emoji": "x"}))

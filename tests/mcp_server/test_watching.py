@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from mcp import Client
 
 from capsule import Store
 from capsule.mcp_server.tools.answers.budget import tokens
@@ -24,6 +26,20 @@ APPENDS = """
         say(store.append(sys.argv[2], content="from afar").id)
         hear()
 """
+
+
+async def waited(client: Client, act: Callable[[], None]) -> Any:
+    """What a wait for the next changes is answered, while which somebody does something."""
+    cursor = data(await client.call_tool("watch_changes", {"seconds": 0}))["cursor"]
+    answers: list[Any] = []
+
+    async def wait() -> None:
+        answers.append(await client.call_tool("watch_changes", {"cursor": cursor, "seconds": 50}))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        act()
+    return answers[0]
 
 
 async def test_without_a_change_the_answer_is_empty_and_has_a_cursor(store: Store, era: str) -> None:
@@ -57,21 +73,13 @@ async def test_an_append_of_another_process_ends_the_wait(store: Store, root: Pa
     try:
         child.hear()
         async with talking(store, era) as client:
-            cursor = data(await client.call_tool("watch_changes", {"seconds": 0}))["cursor"]
-            answers: list[Any] = []
-
-            async def wait() -> None:
-                answers.append(await client.call_tool("watch_changes", {"cursor": cursor, "seconds": 50}))
-
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(wait)
-                child.say()
+            answer = await waited(client, child.say)
             message = child.hear()
             child.say()
     finally:
         child.close()
-    assert data(answers[0])["changes"] == [{"kind": "appended", "id": id, "messages": [message]}]
-    assert text(answers[0]).startswith(f"c1 appended: {message}\nTo go on: cursor: ")
+    assert data(answer)["changes"] == [{"kind": "appended", "id": id, "messages": [message]}]
+    assert text(answer).startswith(f"c1 appended: {message}\nTo go on: cursor: ")
 
 
 HOLDS = """
@@ -93,19 +101,11 @@ async def test_a_wait_for_a_lock_ends_when_its_holder_is_killed(store: Store, ro
         async with talking(store, era) as client:
             said = error(await client.call_tool("append_message", {"id": id, "content": "x"}))
             assert '(agent reviewer, in "claude-code 2.1") on ' in said and lock["timestamp"] in said
-            cursor = data(await client.call_tool("watch_changes", {"seconds": 0}))["cursor"]
-            answers: list[Any] = []
-
-            async def wait() -> None:
-                answers.append(await client.call_tool("watch_changes", {"cursor": cursor, "seconds": 50}))
-
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(wait)
-                child.kill()
+            answer = await waited(client, child.kill)
             data(await client.call_tool("append_message", {"id": id, "content": "x"}))
     finally:
         child.close()
-    assert data(answers[0])["changes"] == [{"kind": "unlocked", "id": id}]
+    assert data(answer)["changes"] == [{"kind": "unlocked", "id": id}]
 
 
 async def test_changes_between_two_calls_are_answered_at_once(store: Store, era: str) -> None:
