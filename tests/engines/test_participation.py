@@ -128,12 +128,12 @@ def test_what_others_said_after_a_place_is_counted(store: Store) -> None:
         return index.said_after(conversation, Behind(**wanted))
 
     assert said_after(not_by=("anna",)) == (4, ("bob", "", "carl"), four)
-    assert said_after(place=1, not_by=("bob",)) == (4, ("anna", "", "carl"), five)
+    assert said_after(read=((0, messages[0]["id"]),), not_by=("bob",)) == (4, ("anna", "", "carl"), five)
     assert said_after(not_by=("anna", "bob"), since_ms=ms_of(LATE)).senders == ("",)
     assert said_after(not_by=("anna",), since_ms=ms_of(LATE)) == (2, ("", "bob"), four)
-    assert said_after(place=5, not_by=("anna",)) == (0, (), None) == said_after("missing")
+    assert said_after(read=((4, messages[4]["id"]),), not_by=("anna",)) == (0, (), None) == said_after("missing")
     store.append("plan", content="6", from_="dora")
-    found = said_after(place=5, not_by=("anna",))
+    found = said_after(read=((4, messages[4]["id"]),), not_by=("anna",))
     assert (found.total, found.senders) == (1, ("dora",)) and found.last is not None
     assert (found.last.place, found.last.content) == (6, "6")
 
@@ -142,15 +142,15 @@ def test_what_others_said_after_a_place_is_counted(store: Store) -> None:
     ("wanted", "found"),
     [
         ({}, "fedcba"),
-        ({"place": 2}, "fedc"),
+        ({"read": ((1, "b"), (0, "a"), (4, "d"))}, "fedc"),
         ({"mentioning": "anna"}, "dc"),
         ({"mentioning": "bob"}, "d"),
         ({"part": ("topic", "api")}, "eb"),
         ({"part": ("thread", "a")}, "cba"),
         ({"part": ("thread", "a"), "mentioning": "anna"}, "c"),
         ({"part": ("metadata", "a' OR 1 --")}, ""),
-        ({"covered": ((("topic", "api"), 4),)}, "fedca"),
-        ({"covered": ((("topic", "api"), 5), (("thread", "a"), 2))}, "fdc"),
+        ({"covered": ((("topic", "api"), ((3, "d"),)),)}, "fedca"),
+        ({"covered": ((("topic", "api"), ((4, "e"),)), (("thread", "a"), ((1, "b"), (2, "gone"))))}, "fdc"),
     ],
 )
 def test_mentions_and_parts_are_found_behind_a_place(store: Store, wanted: dict[str, Any], found: str) -> None:
@@ -167,5 +167,7 @@ def test_mentions_and_parts_are_found_behind_a_place(store: Store, wanted: dict[
     behind = Behind(**wanted)
     assert "".join(each.message for each in store.engine.index.behind(behind, "plan")) == found
     assert store.engine.index.said_after("plan", behind).total == len(found)
+    if wanted.keys() & {"read", "covered"}:
+        return  # What was read is of one conversation.
     everywhere = [each.message for each in store.engine.index.behind(behind) if each.conversation == "plan"]
     assert "".join(everywhere) == found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from capsule.engines.changes import Change
     from capsule.engines.index.facts import Value
     from capsule.engines.index.pages import Listed
-    from capsule.engines.index.participation import Behind, Mine, Place, Said
+    from capsule.engines.index.participation import Behind, Mark, Mine, Place, Said
     from capsule.engines.index.search.hits import Found as FoundHits
     from capsule.engines.index.search.search import Asked
     from capsule.engines.index.stats import Stats
@@ -94,6 +94,16 @@ class Index(Refreshing):
         ids = (conversation,) if refresh else ()
         return self.query(lambda db: participation.message_ids(db, conversation, places), ids)
 
+    def first_behind(self, conversation: str, marks: Sequence[Mark], *, refresh: bool = True) -> int:
+        """The place behind the furthest of these messages that stands at its place; 0: none does.
+
+        For `refresh` see `changes`. Costs a look-up for each.
+        """
+        from capsule.engines.index import participation
+
+        ids = (conversation,) if refresh else ()
+        return self.query(lambda db: participation.first_behind(db, conversation, marks), ids)
+
     def place_of(self, conversation: str, message: str) -> int | None:
         """The place of a message; None: it is not there. Costs reading back to it."""
         from capsule.engines.index import participation
@@ -111,7 +121,7 @@ class Index(Refreshing):
         return self.query(lambda db: participation.conversation_of(db, message))
 
     def said_after(self, conversation: str, wanted: Behind, *, refresh: bool = True) -> Said:
-        """What was said in a conversation from a place on, as far as it is wanted; nothing in one that is not there.
+        """What was said in a conversation, as far as it is wanted; nothing in one that is not there.
 
         For `refresh` see `changes`. Costs a tenth of a microsecond for each message from that place on, more if only
         mentions or a part are wanted, and reading the last one.

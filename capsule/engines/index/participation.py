@@ -7,7 +7,7 @@ say, and what it has read, is not known here. Places count from 0, on all branch
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -31,6 +31,10 @@ _MENTIONED = (
     f"m.num IN (SELECT message FROM facts WHERE path = 'mentions' AND type = {TEXT + IN_LIST} AND value IN (?, '@all'))"
 )
 _IN_PART = f"(m.id = ? OR m.num IN (SELECT message FROM facts WHERE path = ? AND type = {TEXT} AND value = ?))"
+
+
+#: A message, by its place and its id.
+Mark = tuple[int, str]
 
 
 class Place(NamedTuple):
@@ -79,37 +83,38 @@ class Last(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """Which messages of a conversation count: those from a place on, and not all of these.
+    """Which messages of a conversation count: those behind what was read, and not all of these.
 
     Attributes:
-        place: The place of the first one.
+        read: What was read: everything up to the furthest of these messages that still stands at its place.
         not_by: Agents whose messages don't count.
         since_ms: Messages before this time don't count, in milliseconds since 1970.
         mentioning: Only what mentions this agent, or everybody, counts; empty: all does.
         part: Only messages with this value at this path count, and the one with this id; None: all do.
-        covered: Such parts, each with the place before which none of its messages counts.
+        covered: Such parts, each with what was read of it.
     """
 
-    place: int = 0
+    read: tuple[Mark, ...] = ()
     not_by: tuple[str, ...] = ()
     since_ms: int = 0
     mentioning: str = ""
     part: tuple[str, str] | None = None
-    covered: tuple[tuple[tuple[str, str], int], ...] = ()
+    covered: tuple[tuple[tuple[str, str], tuple[Mark, ...]], ...] = ()
 
-    def condition(self) -> tuple[str, list[Any]]:
+    def condition(self, db: sqlite3.Connection, conversation: str | None) -> tuple[str, list[Any]]:
         """As a condition about the row `m` of `messages`, and the values bound in it."""
         conditions = ["m.at >= ? AND m.time_ms >= ? AND coalesce(m.sender, '') NOT IN (SELECT value FROM json_each(?))"]
-        values: list[Any] = [self.place, self.since_ms, orjson.dumps(self.not_by).decode()]
+        first = first_behind(db, conversation, self.read)
+        values: list[Any] = [first, self.since_ms, orjson.dumps(self.not_by).decode()]
         if self.mentioning:
             conditions.append(_MENTIONED)
             values.append(self.mentioning)
         if self.part is not None:
             conditions.append(_IN_PART)
             values += [self.part[1], *self.part]
-        for part, before in self.covered:
+        for part, read in self.covered:
             conditions.append(f"NOT (m.at < ? AND {_IN_PART})")
-            values += [before, part[1], *part]
+            values += [first_behind(db, conversation, read), part[1], *part]
         return " AND ".join(conditions), values
 
 
@@ -178,6 +183,18 @@ def message_ids(db: sqlite3.Connection, conversation: str, places: Iterable[int]
     return dict(db.execute(question, (conversation,)).fetchall())
 
 
+def first_behind(db: sqlite3.Connection, conversation: str | None, marks: Sequence[Mark]) -> int:
+    """See `Index.first_behind`. Of all conversations (None) nothing was read."""
+    if conversation is None or not marks:
+        return 0
+    return first_unread(marks, message_ids(db, conversation, [at for at, _ in marks]))
+
+
+def first_unread(marks: Iterable[Mark], ids: Mapping[int, str]) -> int:
+    """The place behind the furthest of these messages that stands at its place; 0: none does."""
+    return max((at + 1 for at, id in marks if ids.get(at) == id), default=0)
+
+
 def place_of(db: sqlite3.Connection, conversation: str, message: str) -> int | None:
     """See `Index.place_of`."""
     question = f"SELECT at FROM messages WHERE capsule = {_NUM} AND id = ? ORDER BY at DESC LIMIT 1"
@@ -196,7 +213,7 @@ def conversation_of(db: sqlite3.Connection, message: str) -> tuple[str, int] | N
 
 def said_after(db: sqlite3.Connection, conversation: str, behind: Behind) -> Said:
     """See `Index.said_after`."""
-    condition, values = behind.condition()
+    condition, values = behind.condition(db, conversation)
     found = db.execute(
         "SELECT m.sender, count(*), min(m.at), max(m.at) FROM messages AS m INDEXED BY messages_in_order"
         f" WHERE m.capsule = {_NUM} AND {condition} GROUP BY m.sender ORDER BY 3",
@@ -213,7 +230,7 @@ def said_after(db: sqlite3.Connection, conversation: str, behind: Behind) -> Sai
 
 def behind(db: sqlite3.Connection, wanted: Behind, conversation: str | None) -> list[Place]:
     """See `Index.behind`."""
-    condition, values = wanted.condition()
+    condition, values = wanted.condition(db, conversation)
     where, bound = ("", ()) if conversation is None else ("c.id = ? AND ", (conversation,))
     question = (
         "SELECT c.id, m.at, m.id FROM messages AS m JOIN capsules AS c ON c.num = m.capsule"

@@ -2,15 +2,20 @@
 
 What must stay true: a cursor never counts a message as read that the agent was not given; hence who reads one topic has
 a cursor for it, beside the one for the conversation. A merge in git may put messages in front of the last one that was
-read; then they are read again rather than lost. The module knows places and ids, and no agents. Pure.
+read; then they are read again rather than lost. A message in its place has the same messages in front of it as when it
+was read there: that is what a cursor rests on, so all that is decided by one is asked of one state of the conversation.
+The module knows places and ids, and no agents. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from capsule.engines.index.participation import Mark
 
 Cursor = dict[str, Any]
 #: A part of a conversation: `("topic", its name)`, or `("thread", the id of its root)`.
@@ -19,46 +24,37 @@ Part = tuple[str, str]
 Ids = Callable[[Iterable[int]], Mapping[int, str]]
 
 
-def cursor_at(place: int, ids: Ids) -> Cursor:
-    """The cursor of an agent that has read everything up to a place.
+def cursor_at(place: int, message: str, ids: Ids) -> Cursor | None:
+    """The cursor of an agent that has read everything up to a message; None: it does not stand at this place.
 
     Its trail names the messages that stand 1, 2, 4, 8 and so on places before.
 
     Args:
         place: The place of the last message that was read.
-        ids: The ids of the conversation's messages.
-
-    Raises KeyError if there is no message at the place.
+        message: Its id.
+        ids: The ids of the conversation's messages, asked once: trail and message are of one state of it.
     """
     before = [place - (1 << exponent) for exponent in range(place.bit_length())]
     there = ids([place, *before])
-    return {"message": there[place], "at": place, "trail": {str(at): there[at] for at in before if at in there}}
+    if there.get(place) != message:
+        return None
+    return {"message": message, "at": place, "trail": {str(at): there[at] for at in before if at in there}}
 
 
-def first_unread(cursor: Any, ids: Ids) -> int:
-    """The place of the first message that was not read.
+def marks_of(cursor: Any) -> tuple[Mark, ...]:
+    """The messages that a cursor names: everything up to any of them, where it still stands at its place, was read.
 
-    It is behind the furthest message of the cursor that still stands at its place; 0 if none does.
+    What can't be understood is left out.
 
     Args:
         cursor: As it stands in the agent's document, which a person may have edited; None: nothing was read.
-        ids: The ids of the conversation's messages.
     """
-    marks = marks_of(cursor)
-    there = ids(marks) if marks else {}
-    return max((place + 1 for place, id in marks.items() if there.get(place) == id), default=0)
-
-
-def marks_of(cursor: Any) -> dict[int, str]:
-    """The messages that a cursor names, by their places; those that can't be understood are left out."""
     if not isinstance(cursor, dict):
-        return {}
+        return ()
     trail = cursor.get("trail")
-    named: dict[Any, Any] = (
-        {int(at): id for at, id in trail.items() if at.isdecimal()} if isinstance(trail, dict) else {}
-    )
-    named[cursor.get("at")] = cursor.get("message")
-    return {at: id for at, id in named.items() if type(at) is int and at >= 0 and isinstance(id, str)}
+    named: list[tuple[Any, Any]] = [(cursor.get("at"), cursor.get("message"))]
+    named += [(int(at), id) for at, id in trail.items() if at.isdecimal()] if isinstance(trail, dict) else []
+    return tuple((at, id) for at, id in named if type(at) is int and at >= 0 and isinstance(id, str))
 
 
 def part_named(topic: str | None, thread: str | None) -> Part | None:

@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput, NotFound
-from capsule.messaging.mail.cursors import part_named
-from capsule.messaging.mail.listening import Asked, Listener, Places
+from capsule.messaging.mail.cursors import key_of, part_named
+from capsule.messaging.mail.listening import Asked, Listener
 from capsule.messaging.mail.mail import Heard, History, Inbox, Mail, Mention
 from capsule.messaging.mail.mentions import KINDS
 from capsule.messaging.mail.receipts import Receipts, marks_in
@@ -40,8 +40,8 @@ class Messages(Sending):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        #: When the last wait of a listener (what it asked for, and its thread) ended, and where it stood.
-        self._stood: dict[tuple[Asked, int], tuple[float, Places]] = {}
+        #: The last wait of each listener (what it asked for, and its thread), and when it ended.
+        self._waits: dict[tuple[Asked, int], tuple[float, Listener]] = {}
 
     @cached_property
     def _unread(self) -> Unread:
@@ -135,15 +135,15 @@ class Messages(Sending):
             self._store._acting(who).head(asked.conversation)  # Raises if it may not listen there.
         self._store.agents.serve(who)
         self._store.agents.documents.seen(who)
+        ended, before = self._waits.pop((asked, caller), (0.0, None))
+        if timeout_s <= 0 or time.monotonic() - ended > _RESUMES_S:
+            before = None
         since = self._owner.changes().cursor  # First, so that what comes from here on ends the wait.
         self._receipts.acknowledge_given(who, refresh=False)
-        ended, stood = self._stood.pop((asked, caller), (0.0, None))
-        if timeout_s <= 0 or time.monotonic() - ended > _RESUMES_S:
-            stood = None
-        return Listener(self._owner, self._unread, since, asked, limit, stood)
+        return Listener(self._owner, self._unread, since, asked, limit, before)
 
     def _heard(self, asked: Asked, listener: Listener, mail: list[Mail]) -> Heard:
-        self._stood[asked, threading.get_ident()] = time.monotonic(), listener.places
+        self._waits[asked, threading.get_ident()] = time.monotonic(), listener
         return Heard(mail, self._receipts.given(asked.agent, mail, asked.part), timed_out=not mail)
 
     def ack(
@@ -177,11 +177,13 @@ class Messages(Sending):
         elif conversation is None:
             self._receipts.acknowledge_given(who)
         else:
-            count = self._store._acting(who).engine.tail(conversation, 0)[1]
-            place = count - 1 if message is None else self._owner.index.place_of(conversation, message)
+            acting, index, part = self._store._acting(who), self._owner.index, part_named(topic, thread)
+            last = acting.engine.tail(conversation, 0)[1] - 1  # Raises if it may not read there.
+            place = last if message is None else index.place_of(conversation, message)
             if place is None:
                 raise NotFound(f"conversation {conversation} has no message {message!r:.100}", id=str(message))
-            self._receipts.acknowledge_place(who, conversation, place, part_named(topic, thread))
+            message = message or index.message_ids(conversation, [place]).get(place, "")
+            self._receipts.acknowledge(who, {key_of(conversation, part): (place, message)}, refresh=False)
 
     def inbox(self, *, agent: str | None = None, topic: str | None = None, thread: str | None = None) -> Inbox:
         """List the conversations with unread messages, the latest first. It marks nothing as read.

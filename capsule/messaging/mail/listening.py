@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from heapq import merge
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidDocument, NotFound, Refused
-from capsule.messaging.mail.cursors import Part
+from capsule.messaging.mail.cursors import Part, cursor_at, marks_of
 from capsule.messaging.mail.unread import mail_at
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Changes
+    from capsule.engines.index.participation import Mark, Mine
     from capsule.messaging.mail.mail import Mail
     from capsule.messaging.mail.unread import Seat, Unread
     from capsule.store.store import Store
-
-#: By conversation, the place of the first message that was not given.
-Places = dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,60 +48,61 @@ class Listener:
         since: A place in the journal up to which the index has everything.
         asked: Who listens to what.
         limit: The largest number of messages that a look gives.
-        stood: Where the last wait of this listener ended; None: it begins.
+        before: The last wait of this listener, which this one continues; None: it begins.
 
     Attributes:
         since: The place in the journal from which to wait.
-        places: Where it stands.
+        stands: By conversation, messages up to which it was given everything, as a cursor names them.
+        done: The conversations of which it has given all there was.
     """
 
     def __init__(
-        self,
-        store: Store,
-        unread: Unread,
-        since: str,
-        asked: Asked,
-        limit: int,
-        stood: Places | None,
+        self, store: Store, unread: Unread, since: str, asked: Asked, limit: int, before: Listener | None
     ) -> None:
         self._store = store
         self._unread = unread
         self._asked = asked
         self._limit = limit
-        self._stood = stood
+        self._before = None if before is None else (before.stands, before.done)
         self._seats: dict[str, Seat] = {}
         self._wishes: Any = None
         #: Conversations that the agent does not take part in.
         self._others: set[str] = set()
         self.since = since
-        self.places: Places = {}
+        self.stands: dict[str, tuple[Mark, ...]] = {}
+        self.done: dict[str, Mine] = {}
 
     def look(self) -> list[Mail]:
         """What is unread now."""
         self._sit()
-        for id, seat in self._seats.items():
-            place = seat.behind.place
-            self.places[id] = place if self._stood is None else min(place, self._stood.get(id, 0))
-        return self._given({id: seat.mine.entries for id, seat in self._seats.items()})
+        wanted = {id for id, seat in self._seats.items() if seat.item is not None}
+        if self._before is None:
+            self.stands = {id: seat.behind.read for id, seat in self._seats.items()}
+        else:  # Others may have read meanwhile what was not given to this one.
+            stands, done = self._before
+            self.stands = {id: stands.get(id, ()) for id in self._seats}
+            wanted |= {id for id, seat in self._seats.items() if done.get(id) is not seat.mine}
+        mail = self._given(wanted)
+        if len(mail) < self._limit:
+            self.done = {id: seat.mine for id, seat in self._seats.items()}
+        return mail
 
     def look_at(self, changes: Changes) -> list[Mail]:
         """What is new in the conversations that changed."""
         self.since = changes.cursor
-        counts = {change.id: change.count for change in changes.changes}
-        others = {change.id for change in changes.changes if change.kind != "appended"}
+        changed = {change.id for change in changes.changes}
         if self._unread.wishes(self._asked.agent) != self._wishes:
             self._sit()
-            self.places = {id: seat.behind.place for id, seat in self._seats.items()} | self.places
-        if others or not counts.keys() <= self._seats.keys() | self._others:
+            self.stands = {id: seat.behind.read for id, seat in self._seats.items()} | self.stands
+        is_more = any(change.kind != "appended" for change in changes.changes)
+        if is_more or not changed <= self._seats.keys() | self._others:
             self._sit()
-            self._others |= counts.keys() - self._seats.keys()
+            self._others |= changed - self._seats.keys()
         back = {change.id for change in changes.changes if change.kind in ("restored", "repaired")}
-        for id in counts.keys() & self._seats.keys():
-            unread = self._seats[id].behind.place
-            place = self.places.get(id, unread if id in back else 0)
-            # Another version may have moved the messages that were given.
-            self.places[id] = min(place, unread) if id in others else place
-        return self._given({id: count for id, count in counts.items() if id in self._seats})
+        changed &= self._seats.keys()
+        for id in changed:
+            self.stands.setdefault(id, self._seats[id].behind.read if id in back else ())
+        return self._given(changed)
 
     def _sit(self) -> None:
         self._wishes = self._unread.wishes(self._asked.agent)
@@ -109,22 +110,19 @@ class Listener:
         self._seats = {id: seat for id, seat in seats.items() if self._asked.conversation in (None, id)}
         self._others -= self._seats.keys()
 
-    def _given(self, counts: dict[str, int]) -> list[Mail]:
-        """The messages behind the places, `counts` being how many messages these conversations have."""
+    def _given(self, ids: Iterable[str]) -> list[Mail]:
+        """The messages of these conversations behind where it stands."""
         # By time; the messages of one conversation stay in its order.
-        mail = list(merge(*self._read(counts), key=lambda each: each.timestamp))
-        for each in reversed(mail[self._limit :]):
-            self.places[each.conversation] = each.at
-        return mail[: self._limit]
+        mail = list(islice(merge(*map(self._read, ids), key=lambda each: each.timestamp), self._limit))
+        for id, each in {each.conversation: each for each in mail}.items():
+            cursor = cursor_at(each.at, each.id, partial(self._store.index.message_ids, id, refresh=False))
+            self.stands[id] = marks_of(cursor) or self.stands[id]
+        return mail
 
-    def _read(self, counts: dict[str, int]) -> Iterable[list[Mail]]:
-        for id, count in counts.items():
-            seat, place = self._seats[id], self.places[id]
-            if count > place:
-                unread = self._store.index.behind(replace(seat.behind, place=place), id, refresh=False)
-                try:
-                    mail = mail_at(self._store, seat, {each.place: each.message for each in unread}, count)
-                except (NotFound, InvalidDocument, Refused):
-                    continue  # It went, was damaged, or is not for the agent any more.
-                self.places[id] = count
-                yield mail
+    def _read(self, id: str) -> list[Mail]:
+        seat = self._seats[id]
+        unread = self._store.index.behind(replace(seat.behind, read=self.stands[id]), id, refresh=False)
+        try:
+            return mail_at(self._store, seat, {each.place: each.message for each in unread})
+        except (NotFound, InvalidDocument, Refused):
+            return []  # It went, was damaged, or is not for the agent any more.

@@ -18,17 +18,18 @@ from capsule.engines.index.participation import Behind
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.messaging import notices
 from capsule.messaging.doorbells import registry as doorbells
-from capsule.messaging.mail.cursors import cursor_at, first_unread, key_of, named_by, parts_in
+from capsule.messaging.mail.cursors import cursor_at, key_of, marks_of, named_by, parts_in
 
 if TYPE_CHECKING:
+    from capsule.engines.index.participation import Mark
     from capsule.messaging.mail.cursors import Part
     from capsule.messaging.mail.mail import Mail
     from capsule.messaging.people.documents import Document
     from capsule.store.store import Store
 
 _log = logging.getLogger("capsule")
-#: By the key of a cursor, the place and the id of a message.
-Marks = Mapping[str, tuple[int, str]]
+#: By the key of a cursor, how far an agent has read there.
+Marks = Mapping[str, "Mark"]
 
 
 class Receipts:
@@ -41,13 +42,15 @@ class Receipts:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._guard = threading.Lock()
-        self._pending: dict[str, Marks] = {}
+        self._pending: dict[str, dict[str, Mark]] = {}
 
     def given(self, agent: str, mail: Iterable[Mail], part: Part | None = None) -> str:
         """Note what an agent was given of the part that it reads; the cursor that names it."""
         marks = {key_of(each.conversation, part): (each.at, each.id) for each in mail}
         with self._guard:
-            self._pending[agent] = {**self._pending.get(agent, {}), **marks}
+            pending = self._pending.setdefault(agent, {})
+            for key, mark in marks.items():  # Of two threads that listen, one may have been given more.
+                pending[key] = max(mark, pending.get(key, mark))
         return ",".join(
             f"{quote(key, safe='/')}:{place}:{quote(message, safe='')}" for key, (place, message) in marks.items()
         )
@@ -55,14 +58,8 @@ class Receipts:
     def acknowledge_given(self, agent: str, *, refresh: bool = True) -> None:
         """Acknowledge all that an agent was given on this store."""
         with self._guard:
-            marks = self._pending.pop(agent, {})
+            marks: Marks = self._pending.pop(agent, {})
         self.acknowledge(agent, marks, refresh=refresh)
-
-    def acknowledge_place(self, agent: str, conversation: str, place: int, part: Part | None = None) -> None:
-        """Acknowledge everything up to a place in a conversation, or in a part of it."""
-        ids = self._store.index.message_ids(conversation, [place])
-        if place in ids:
-            self.acknowledge(agent, {key_of(conversation, part): (place, ids[place])}, refresh=False)
 
     def acknowledge(self, agent: str, marks: Marks, *, refresh: bool = True) -> None:
         """Acknowledge everything up to these messages.
@@ -79,22 +76,27 @@ class Receipts:
         if refresh:
             self._store.index.refresh({named_by(key)[0] for key in marks})
 
+        index = self._store.index
+
         def change(document: Document) -> None:
             cursors, concerns = document.setdefault("cursors", {}), document.get("concerns") or {}
             parts = parts_in(cursors)
             read: Document = {}
             for key, (place, message) in marks.items():
                 id, part = named_by(key)
-                ids = partial(self._store.index.message_ids, id, refresh=False)
-                # A message that was moved or removed is no mark: what stands behind the cursor comes again.
-                if ids([place]).get(place) != message or (unread := first_unread(cursors.get(key), ids)) > place:
+                was = marks_of(cursors.get(key))
+                if index.first_behind(id, was, refresh=False) > place:
                     continue
-                cursors[key] = cursor_at(place, ids)
-                for other, cursor in parts.get(id, {}).items() if part is None else ():
-                    if first_unread(cursor, ids) <= place + 1:
+                found = index.behind(Behind(was, (agent,), mentioning=agent, part=part), id, refresh=False)
+                # A message that was moved or removed is no mark: what stands behind the cursor comes again. Asked last,
+                # as others bring the index up to date meanwhile: what was found before is of the same state then.
+                cursor = cursor_at(place, message, partial(index.message_ids, id, refresh=False))
+                if cursor is None:
+                    continue
+                cursors[key] = cursor
+                for other, its in parts.get(id, {}).items() if part is None else ():
+                    if index.first_behind(id, marks_of(its), refresh=False) <= place + 1:
                         del cursors[key_of(id, other)]  # The cursor of the conversation says as much.
-                mentions = Behind(unread, (agent,), mentioning=agent, part=part)
-                found = self._store.index.behind(mentions, id, refresh=False)
                 read |= {each.message: {"conversation": id} for each in found if each.place <= place}
             if read := {id: about for id, about in read.items() if id not in concerns}:
                 now = timestamps.now()

@@ -18,7 +18,7 @@ from capsule.format.message import check_message
 from capsule.messaging import notices, policy
 from capsule.messaging.conversations import direct_id, ensure_direct
 from capsule.messaging.doorbells import registry as doorbells
-from capsule.messaging.mail.cursors import first_unread, key_of, parts_of
+from capsule.messaging.mail.cursors import key_of, marks_of, parts_of
 from capsule.messaging.mail.mail import Sent
 from capsule.messaging.mail.mentions import EVERYBODY, KINDS, Interest, mentioned
 from capsule.messaging.mail.unread import TYPES
@@ -249,8 +249,7 @@ class Sending:
             was_in = member.joined_at <= time and (not member.left_at or member.left_at > time or member.is_in)
             if was_in and member.id != sent.get("from"):
                 cursors = self._owner.agents.documents.part(member.id, "cursors")
-                ids = partial(self._owner.index.message_ids, id)
-                is_read = any(first_unread(cursors.get(key), ids) > at for key in keys)
+                is_read = any(self._owner.index.first_behind(id, marks_of(cursors.get(key))) > at for key in keys)
                 rung = not is_read and doorbells.was_rung(self._owner, member.id, time)
                 states[member.id] = "read" if is_read else "rung" if rung else "stored"
         return Sent(id, message, states, sent.get("mentions") or {})

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from capsule.engines.index.participation import Behind
 from capsule.errors import InvalidDocument, NotFound, Refused
 from capsule.format import codec
 from capsule.messaging import policy
-from capsule.messaging.mail.cursors import Part, first_unread, parts_in
+from capsule.messaging.mail.cursors import Part, marks_of, parts_in
 from capsule.messaging.mail.mail import Inbox, InboxItem, Mail, Mention
 from capsule.messaging.mail.mentions import Interest
 from capsule.store.reading import KIND
@@ -38,7 +38,7 @@ class Seat:
     Attributes:
         agent: The agent.
         mine: The conversation, as the index has it.
-        behind: What is unread: from the time on when the agent joined, and behind its cursor.
+        behind: What is unread: from the time on when the agent joined, and behind its cursors.
         interest: What the agent wants to hear of there.
         item: What is unread; None: nothing.
     """
@@ -101,35 +101,30 @@ class Unread:
         is_mail = mine.type in TYPES and not (mine.channel and mine.channel.owner)  # Notes are none.
         if not is_mail or not policy.may(agent, "read", object, state).allowed:
             return None
-        place, interest = self._place(mine, cursor), Interest.of(reading, state.profiles[agent])
-        covered = {part: at for part, cursor in (parts or {}).items() if (at := self._place(mine, cursor)) > place}
+        interest = Interest.of(reading, state.profiles[agent])
         since = object.by_id[agent].joined_at if agent in object.by_id else ""
         behind = Behind(
-            place,
+            marks_of(cursor),
             (agent, *interest.blocked) if interest.only_mentions else (agent,),
             ms_of(since),
             agent if interest.only_mentions else "",
-            covered=tuple(covered.items()),
+            covered=tuple((part, marks_of(its)) for part, its in (parts or {}).items()),
         )
         return self._with_item(Seat(agent, mine, behind, interest))
 
     def _at(self, seat: Seat, part: Part) -> Seat:
         """A seat, as far as a part is concerned."""
-        place = max(seat.behind.place, dict(seat.behind.covered).get(part, 0))
-        there = replace(seat, behind=replace(seat.behind, place=place, part=part))
+        read = (*seat.behind.read, *dict(seat.behind.covered).get(part, ()))
+        there = replace(seat, behind=replace(seat.behind, read=read, part=part))
         return there if seat.item is None else self._with_item(there)
-
-    def _place(self, mine: Mine, cursor: Any) -> int:
-        """The place of the first message behind a cursor."""
-        if isinstance(cursor, dict) and (cursor.get("at"), cursor.get("message")) == (mine.entries - 1, mine.last):
-            return mine.entries  # It has read everything, as in most conversations.
-        return first_unread(cursor, partial(self._store.index.message_ids, mine.id, refresh=False))
 
     def _with_item(self, seat: Seat) -> Seat:
         """A seat with what is unread."""
-        mine, place = seat.mine, seat.behind.place
-        said = self._store.index.said_after(mine.id, seat.behind, refresh=False) if place < mine.entries else None
-        if said is None or said.last is None:
+        mine = seat.mine
+        if (mine.entries - 1, mine.last) in seat.behind.read:  # As in most conversations.
+            return replace(seat, item=None)
+        said = self._store.index.said_after(mine.id, seat.behind, refresh=False)
+        if said.last is None:
             return replace(seat, item=None)
         name = mine.title
         if mine.type == "direct":
@@ -154,33 +149,37 @@ class Unread:
         """See `Messages.mentions`."""
         concerns, wanted = self._store.agents.documents.part(agent, "concerns"), dict[str, dict[int, Any]]()
         places, seats = self.mentioned(agent), self.seats(agent, refresh=False)
+
+        @cache
+        def unread(id: str) -> int:
+            return self._store.index.first_behind(id, seats[id].behind.read, refresh=False)
+
         for conversation, at, id in places:
             if kind is None and sum(map(len, wanted.values())) == limit:
                 break
             about = concerns.get(id) or {}
             read_at, done_at = about.get("readAt") or "", about.get("doneAt") or ""
-            now = "done" if done_at else "read" if read_at or at < seats[conversation].behind.place else "unread"
+            now = "done" if done_at else "read" if read_at or at < unread(conversation) else "unread"
             if now in in_states:
                 wanted.setdefault(conversation, {})[at] = id, now, read_at, done_at
         found = []
         for conversation, states in wanted.items():
             ids, seat = {at: id for at, (id, *_) in states.items()}, seats[conversation]
             with suppress(NotFound, InvalidDocument, Refused):  # As for a listener.
-                mail = reversed(mail_at(self._store, seat, ids, seat.mine.entries))
+                mail = reversed(mail_at(self._store, seat, ids))
                 since = (each for each in mail if ms_of(each.timestamp) >= seat.behind.since_ms)
                 found += [Mention(each, *states[each.at][1:]) for each in since]
         found = [each for each in found if kind in (None, each.mail.mention)]
         return sorted(found, key=lambda each: each.mail.timestamp, reverse=True)[:limit]
 
 
-def mail_at(store: Store, seat: Seat, places: Mapping[int, str], count: int) -> list[Mail]:
+def mail_at(store: Store, seat: Seat, places: Mapping[int, str]) -> list[Mail]:
     """The messages at these places, if they are still there and the agent may still read them.
 
     Args:
         store: The store.
         seat: The agent's seat in the conversation.
         places: The places, and the ids of the messages there.
-        count: The number of messages in the conversation, as far as it is known.
 
     Raises NotFound, InvalidDocument, and Refused when the agent may not read there any more.
     Cost: reading the messages from the first place on.
@@ -188,7 +187,7 @@ def mail_at(store: Store, seat: Seat, places: Mapping[int, str], count: int) -> 
     if not places:
         return []
     id, place, acting = seat.mine.id, min(places), store._acting(seat.agent)
-    wanted = max(count - place, 0)
+    wanted = max(seat.mine.entries, *(at + 1 for at in places)) - place
     data, count = acting.engine.tail(id, wanted)
     while count - place > wanted:  # More were written meanwhile.
         wanted = count - place

@@ -89,7 +89,7 @@ class Conversations(Adapter):
             try:
                 unread = self._store.index.behind(seat.behind, id, refresh=False)
                 places = dict(sorted((each.place, each.message) for each in unread)[:_MOST])
-                mail = mail_at(self._store, seat, places, seat.mine.entries)
+                mail = mail_at(self._store, seat, places)
             except (NotFound, InvalidDocument, Refused):
                 continue  # It went, was damaged, or is not for the agent any more.
             try:
