@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +43,9 @@ def test_the_scripts_of_a_channel(team: Any) -> None:
     team("invite", "bob", "--to", "releases", "--as", "anna", expect=6)
     team("join", "releases", "--as", "bob")
     assert [each["id"] for each in team.json("members", "releases")] == ["anna", "bob"]
+    for rights, code in (("--read-only", 6), ("--can-send", 0)):
+        team("invite", "bob", "--to", "releases", rights, "--as", "anna")
+        team("append", id, "hello", "--as", "bob", expect=code)
 
 
 def test_a_list_has_what_the_agent_finds_and_the_owner_sees_all(team: Any) -> None:
@@ -90,70 +92,6 @@ def test_a_conversation_is_muted_and_topics_are_listed(team: Any) -> None:
         agent = json.loads((team.root / "agents" / "bob.json").read_bytes())
         assert agent["reading"][id] == {name: told[name] for name in ("muted", "notify")}
         assert (told["muted"], told["notify"]) == (muted, notify)
-
-
-#: What the agents do one after the other, and the exit codes. ID is the channel of anna, which is open.
-SCRIPTS = {
-    "a membership by oneself ends with the link": """
-        carl: join ID > 3
-        : projects link web api --direction out > 0
-        carl: join news > 0
-        carl: append ID hello > 0
-        : projects unlink web api > 0
-        carl: append ID hello > 3
-        carl: members ID > 3
-        carl: show ID > 3
-        : projects link web api > 0
-        carl: append ID hello > 0
-    """,
-    "one by invitation stays": """
-        anna: invite carl --to news > 0
-        carl: append ID hello > 0
-        anna: channels update news --access members > 0
-        carl: invite bob --to news > 6
-        carl: members news > 0
-    """,
-    "who left stays out until it joins itself": """
-        bob: join news > 0
-        bob: leave news > 0
-        anna: invite bob --to news > 6
-        : invite bob --to news > 6
-        bob: append ID hello > 6
-        bob: join news > 0
-        bob: append ID hello > 0
-    """,
-    "who was taken out of a channel by invitation is invited again": """
-        anna: channels update news --access members > 0
-        anna: invite bob --to news --read-only > 0
-        bob: append ID hello > 6
-        anna: channels remove-member news bob > 0
-        bob: join news > 6
-        anna: invite bob --to news > 0
-        bob: append ID hello > 6
-        anna: invite bob --to news --can-send > 0
-        bob: append ID hello > 0
-        bob: leave news > 0
-        bob: join news > 0
-    """,
-    "what is private stays so": """
-        anna: channels new plan --access private --with bob > 0
-        dora: join plan > 3
-        anna: invite dora --to plan > 6
-        bob: leave plan > 6
-        bob: members plan > 0
-        dora: members channel_API_plan > 3
-    """,
-}
-
-
-@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
-def test_who_comes_in_and_who_stays_out(team: Any, script: str) -> None:
-    team("agents", "register", "--as", "dora")
-    id = team("channels", "new", "news", "--as", "anna").line
-    for line in script.strip().splitlines():
-        agent, command, code = re.fullmatch(r" *(\w*): (.*) > (\d)", line.rstrip()).groups()  # type: ignore[union-attr]
-        words = command.replace("channel_API_plan", id.replace("news", "plan")).replace("ID", id).split()
-        team(*words, *(("--as", agent) if agent else ()), expect=int(code))
 
 
 def test_an_agent_stays_out_of_the_default_channels_that_it_excludes(team: Any) -> None:

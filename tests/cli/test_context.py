@@ -156,21 +156,6 @@ def test_options_of_a_capture_reach_it_and_the_store_is_never_in_it(
         capsule("context", "capture", id, *words, expect=code)
 
 
-def test_the_users_own_ignore_file_holds_outside_git(
-    capsule: Any, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    id = capsule.new("Plan")
-    home = Path(os.environ["HOME"])
-    (home / ".config" / "git").mkdir(parents=True)
-    (home / ".config" / "git" / "ignore").write_text("src/\n")
-    assert [file["path"] for file in capsule.json("context", "capture", id, str(project))["files"]] == ["README.md"]
-    (home / ".gitconfig").write_text("[core]\n\texcludesFile = ~/mine\n")
-    (home / "mine").write_text("*.md\n")
-    assert [file["path"] for file in capsule.json("context", "capture", id, str(project))["files"]] == ["src/app.py"]
-    monkeypatch.setenv("GIT_DIR", str(home / "elsewhere"))
-    assert [file["path"] for file in capsule.json("context", "capture", id, str(project))["files"]] == ["src/app.py"]
-
-
 @pytest.mark.slow
 def test_a_capture_shows_a_bar_in_a_terminal(capsule: Any, project: Path) -> None:
     id = capsule.new("Plan")

@@ -23,35 +23,34 @@ def objects(lines: str) -> list[Any]:
     return [json.loads(line) for line in lines.splitlines()]
 
 
-# -- the scripts, each command a process of its own -------------------------------------------------------------------
+# -- the scripts ------------------------------------------------------------------------------------------------------
 
 
 def test_registering_prints_the_id_and_does_the_same_when_repeated(capsule: Any, tmp_path: Path) -> None:
     words = ("agents", "register", "--as", "anna", "--project", str(tmp_path))
-    assert [capsule.process(*words).stdout for _ in range(2)] == ["anna\n", "anna\n"]
+    assert [capsule(*words).stdout for _ in range(2)] == ["anna\n", "anna\n"]
     (anna,) = capsule.json("agents", "list")
     assert (anna["id"], anna["projectPath"]) == ("anna", str(tmp_path))
 
 
-@pytest.mark.slow
 def test_a_message_is_sent_listed_heard_and_acknowledged(team: Any) -> None:
-    sent = json.loads(team.process("send", "--as", "anna", "--to", "bob", "The build is red", "--json").stdout)
+    sent = team.json("send", "--as", "anna", "--to", "bob", "The build is red")
     assert sent.keys() == {"conversation", "message", "recipients"} and sent["recipients"] == {"bob": "stored"}
     assert sent["conversation"] == "direct_anna_bob"
 
-    inbox = json.loads(team.process("inbox", "--as", "bob", "--json").stdout)
+    inbox = team.json("inbox", "--as", "bob")
     (item,) = inbox["conversations"]
     assert (inbox["unread"], item["id"], item["type"], item["unread"]) == (1, "direct_anna_bob", "direct", 1)
     assert (item["last"]["from"], item["last"]["content"]) == ("anna", "The build is red") and item["last"]["timestamp"]
 
     for words in ((), ("--ack",)):
-        (mail,) = objects(team.process("listen", "--as", "bob", "--timeout", "0s", "--json", *words).stdout)
+        (mail,) = objects(team("listen", "--as", "bob", "--timeout", "0s", "--json", *words).stdout)
         assert (mail["conversation"], mail["type"], mail["id"]) == ("direct_anna_bob", "direct", sent["message"])
         assert (mail["from"], mail["content"]) == ("anna", "The build is red") and mail["timestamp"]
-    nothing = team.process("listen", "--as", "bob", "--timeout", "1s", "--json")
+    nothing = team("listen", "--as", "bob", "--timeout", "1s", "--json")
     assert (nothing.stdout, nothing.stderr) == ("", "")
-    assert json.loads(team.process("inbox", "--as", "bob", "--json").stdout)["unread"] == 0
-    status = json.loads(team.process("message", "status", sent["message"], "--json").stdout)
+    assert team.json("inbox", "--as", "bob")["unread"] == 0
+    status = team.json("message", "status", sent["message"])
     assert status == sent | {"recipients": {"bob": "read"}}
 
 
@@ -62,15 +61,14 @@ def test_who_listens_hears_what_another_process_sends_meanwhile(team: Any) -> No
     assert [mail["content"] for mail in objects(stdout.decode())] == ["now"] and listening.returncode == 0
 
 
-@pytest.mark.slow
 def test_only_participants_write_to_a_group_and_who_left_does_not(team: Any) -> None:
-    id = team.process("group", "new", "Release", "--as", "anna", "--with", "bob,carl").line
+    id = team("group", "new", "Release", "--as", "anna", "--with", "bob,carl").line
     sent = team.json("send", "--as", "anna", "--conversation", id, "to all of you")
     assert sent["recipients"] == {"bob": "stored", "carl": "stored"}
     team("agents", "register", "--as", "dora")
-    team.process("send", "--as", "dora", "--conversation", id, "me too", expect=6)
-    team.process("group", "leave", id, "--as", "carl")
-    refused = team.process("send", "--as", "carl", "--conversation", id, "one more thing", "--json", expect=6)
+    team("send", "--as", "dora", "--conversation", id, "me too", expect=6)
+    team("group", "leave", id, "--as", "carl")
+    refused = team("send", "--as", "carl", "--conversation", id, "one more thing", "--json", expect=6)
     assert json.loads(refused.stderr)["error"]["kind"] == "Refused"
     assert team.json("send", "--as", "anna", "--conversation", id, "on we go")["recipients"] == {"bob": "stored"}
 
@@ -80,7 +78,7 @@ def test_only_participants_write_to_a_group_and_who_left_does_not(team: Any) -> 
 
 def test_a_message_that_can_reach_nobody_is_an_error_that_says_who_there_is(capsule: Any) -> None:
     capsule("agents", "register", "--as", "anna")
-    assert capsule.process("send", "hello", "--as", "anna", expect=2).stdout == ""
+    assert capsule("send", "hello", "--as", "anna", expect=2).stdout == ""
     for name in ("bob", "carl"):
         capsule("agents", "register", "--as", name)
     for words in (("--to", "nobody"), ()):

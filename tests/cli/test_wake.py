@@ -27,18 +27,16 @@ def agents(capsule: Any, tmp_path: Path) -> Any:
     return capsule
 
 
-def hook(capsule: Any, client: str, event: str, *options: str, said: Any = SESSION, **variables: str) -> Any:
-    """Run a hook as a client does; its exit code, its standard output and error."""
-    words = [sys.executable, "-m", "capsule_cli", "agents", "wake", "hook", client, event, *options]
-    environment = {**capsule.environment(), "CAPSULE_STORE": str(capsule.root), **variables}
-    done = subprocess.run(words, input=json.dumps(said), capture_output=True, text=True, env=environment, timeout=60)
-    return done.returncode, done.stdout, done.stderr
+def hook(capsule: Any, client: str, event: str, *options: str, said: Any = SESSION, expect: int = 0) -> Any:
+    """Run a hook; its standard output and error."""
+    answer = capsule("agents", "wake", "hook", client, event, *options, input=json.dumps(said), expect=expect)
+    return answer.stdout, answer.stderr
 
 
 @pytest.mark.parametrize("client", ["claude-code", "codex", "gemini"])
 def test_a_hook_with_nothing_to_say_says_nothing(agents: Any, client: str) -> None:
-    assert hook(agents, client, "SessionStart", "--as", "bob") == (0, "", "")
-    assert hook(agents, client, "SessionStart") == (0, "", ""), "no agent works here"
+    assert hook(agents, client, "SessionStart", "--as", "bob") == ("", "")
+    assert hook(agents, client, "SessionStart") == ("", ""), "no agent works here"
 
 
 @pytest.mark.parametrize(
@@ -47,8 +45,8 @@ def test_a_hook_with_nothing_to_say_says_nothing(agents: Any, client: str) -> No
 )
 def test_a_hook_tells_what_is_unread_and_from_whom_and_no_text(agents: Any, client: str, event: str) -> None:
     agents("send", "--as", "anna", "--to", "bob", "the secret of the day")
-    code, out, err = hook(agents, client, event, "--as", "bob")
-    assert (code, err) == (0, "")
+    out, err = hook(agents, client, event, "--as", "bob")
+    assert err == ""
     told = json.loads(out)
     assert told.keys() == {"hookSpecificOutput"}
     assert told["hookSpecificOutput"]["hookEventName"] == event
@@ -60,24 +58,27 @@ def test_a_hook_tells_what_is_unread_and_from_whom_and_no_text(agents: Any, clie
 def test_the_agent_is_the_one_whose_project_the_session_is_in(agents: Any, tmp_path: Path) -> None:
     agents("send", "--as", "anna", "--to", "bob", "hello")
     inside = SESSION | {"cwd": str(tmp_path / "project" / "deep")}
-    assert "1 unread" in hook(agents, "claude-code", "SessionStart", said=inside)[1]
+    assert "1 unread" in hook(agents, "claude-code", "SessionStart", said=inside)[0]
     beside = SESSION | {"cwd": str(tmp_path)}
-    assert hook(agents, "claude-code", "SessionStart", said=beside) == (0, "", "")
+    assert hook(agents, "claude-code", "SessionStart", said=beside) == ("", "")
 
 
 def test_mail_that_is_there_wakes_claude_code_at_the_end_of_its_turn_once(agents: Any) -> None:
     agents("send", "--as", "anna", "--to", "bob", "the secret of the day")
-    code, out, err = hook(agents, "claude-code", "Stop", "--as", "bob")
-    assert (code, out) == (2, "")
+    out, err = hook(agents, "claude-code", "Stop", "--as", "bob", expect=2)
+    assert out == ""
     assert "1 unread from anna" in err and "secret" not in err
     waits = started(agents)
     assert waits.poll() is None, "a ring is outstanding"
     waits.kill()
 
 
-def test_a_run_of_claude_code_without_a_terminal_is_not_kept_waiting(agents: Any) -> None:
+def test_a_run_of_claude_code_without_a_terminal_is_not_kept_waiting(
+    agents: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLAUDE_CODE_ENTRYPOINT", "sdk-cli")
     agents("send", "--as", "anna", "--to", "bob", "hello")
-    assert hook(agents, "claude-code", "Stop", "--as", "bob", CLAUDE_CODE_ENTRYPOINT="sdk-cli") == (0, "", "")
+    assert hook(agents, "claude-code", "Stop", "--as", "bob") == ("", "")
 
 
 def started(capsule: Any, session: str = "one") -> subprocess.Popen[bytes]:
@@ -104,7 +105,7 @@ def test_a_message_wakes_the_session_that_waits(agents: Any) -> None:
 
 def test_one_process_waits_for_a_session_and_another_for_another_one(agents: Any) -> None:
     first, other = started(agents), started(agents, "two")
-    assert hook(agents, "claude-code", "Stop", "--as", "bob") == (0, "", "")
+    assert hook(agents, "claude-code", "Stop", "--as", "bob") == ("", "")
     assert first.poll() is None and other.poll() is None
     first.kill()
     other.kill()
@@ -120,7 +121,7 @@ def test_the_process_that_waits_ends_with_its_client(agents: Any) -> None:
 @pytest.mark.slow
 def test_the_process_that_waits_ends_with_its_session(agents: Any) -> None:
     waits = started(agents)
-    assert hook(agents, "claude-code", "SessionEnd", "--as", "bob") == (0, "", "")
+    assert hook(agents, "claude-code", "SessionEnd", "--as", "bob") == ("", "")
     assert waits.wait(60) == 0
 
 
@@ -135,10 +136,9 @@ def test_a_hook_of_codex_says_where_its_thread_can_be_rung(agents: Any) -> None:
 
 
 def test_what_a_hook_cannot_use_is_a_line_on_stderr_and_no_answer(agents: Any) -> None:
-    code, out, err = hook(agents, "claude-code", "SessionStart", "--as", "nobody")
-    assert (code, out) == (1, "")
-    assert err.count("\n") == 1
-    assert hook(agents, "claude-code", "SessionStart", "--as", "bob", said=[1]) == (0, "", "")
+    out, err = hook(agents, "claude-code", "SessionStart", "--as", "nobody", expect=1)
+    assert (out, err.count("\n")) == ("", 1)
+    assert hook(agents, "claude-code", "SessionStart", "--as", "bob", said=[1]) == ("", "")
 
 
 def test_a_hook_loads_nothing_heavy(agents: Any) -> None:
