@@ -10,18 +10,13 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from capsule.format.fields import names
+from capsule.format.fields import PARTS, names
 
-_CAPSULE = names("")[:-1]
-_METADATA = names("metadata")
-_LOCK = names("metadata.lock")
-_MEMBER = names("metadata.participants")
-_SUMMARY_OF = names("metadata.summaryOf")
-_CONTEXT = names("context")
-_CONTEXT_METADATA = names("context.metadata")
-_FILE = names("context.metadata.files")
-_MESSAGE = names("history")
-_CHANNEL = names("metadata.channel")
+#: The fields of each part whose objects, alone or in a list, are parts themselves, and which.
+_INSIDE = {
+    part: [(field.name, inside) for field in fields if (inside := f"{part}.{field.name}".lstrip(".")) in PARTS]
+    for part, fields in PARTS.items()
+}
 #: The objects of entries in documents without a history. Their order says nothing.
 _SORTED = ("dm", "requests", "reading", "concerns", "cursors", "links")
 
@@ -32,35 +27,26 @@ def in_order(document: Mapping[str, Any]) -> dict[str, Any]:
     Unknown keys follow the known ones, in their own order; at the top level `history` follows both.
     What is no object where the format wants one stays where it is.
     """
-    rest = dict(document)
-    history = rest.pop("history", None)
-    ordered = _ordered(rest, _CAPSULE)
-    if isinstance(metadata := ordered.get("metadata"), dict):
-        ordered["metadata"] = metadata = _ordered(metadata, _METADATA)
-        if isinstance(lock := metadata.get("lock"), dict):
-            metadata["lock"] = _ordered(lock, _LOCK)
-        if isinstance(channel := metadata.get("channel"), dict):
-            metadata["channel"] = _ordered(channel, _CHANNEL)
-        if isinstance(members := metadata.get("participants"), list):
-            metadata["participants"] = [_ordered(one, _MEMBER) if isinstance(one, dict) else one for one in members]
-        if isinstance(summed_up := metadata.get("summaryOf"), dict):
-            metadata["summaryOf"] = _ordered(summed_up, _SUMMARY_OF)
-    if isinstance(context := ordered.get("context"), dict):
-        ordered["context"] = context = _ordered(context, _CONTEXT)
-        if isinstance(about := context.get("metadata"), dict):
-            context["metadata"] = about = _ordered(about, _CONTEXT_METADATA)
-            if isinstance(files := about.get("files"), list):
-                about["files"] = [_ordered(file, _FILE) if isinstance(file, dict) else file for file in files]
-    if isinstance(history, list):
-        history = [order_message(entry) if isinstance(entry, dict) else entry for entry in history]
-    if "history" in document:
-        ordered["history"] = history
+    ordered = _in_order("", document)
+    if "history" in ordered:
+        ordered["history"] = ordered.pop("history")
+    return ordered
+
+
+def _in_order(part: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    ordered = _ordered(found, names(part))
+    for name, inside in _INSIDE[part]:
+        value = ordered.get(name)
+        if isinstance(value, dict):
+            ordered[name] = _in_order(inside, value)
+        elif isinstance(value, list):
+            ordered[name] = [_in_order(inside, one) if isinstance(one, dict) else one for one in value]
     return ordered
 
 
 def order_message(message: Mapping[str, Any]) -> dict[str, Any]:
     """The same message with its keys in canonical order, as a new dict."""
-    return _ordered(message, _MESSAGE)
+    return _ordered(message, names("history"))
 
 
 def order_record(record: Mapping[str, Any], part: str) -> dict[str, Any]:
@@ -75,7 +61,7 @@ def order_record(record: Mapping[str, Any], part: str) -> dict[str, Any]:
 @lru_cache(maxsize=1024)
 def is_in_order(keys: tuple[str, ...]) -> bool:
     """Whether the keys of a message stand in canonical order. A conversation has few sets of keys."""
-    return tuple(_ordered(dict.fromkeys(keys), _MESSAGE)) == keys
+    return tuple(_ordered(dict.fromkeys(keys), names("history"))) == keys
 
 
 def _ordered(found: Mapping[str, Any], order: tuple[str, ...]) -> dict[str, Any]:

@@ -285,6 +285,9 @@ PARTS: dict[str, tuple[Field, ...]] = {
 }
 
 
+_NAMES = {part: tuple(field.name for field in fields) for part, fields in PARTS.items()}
+
+
 def names(part: str) -> tuple[str, ...]:
     """The keys of `part` in canonical order."""
-    return tuple(field.name for field in PARTS[part])
+    return _NAMES[part]
