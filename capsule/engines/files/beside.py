@@ -80,11 +80,7 @@ class BesideDocuments:
     def _content(self, folder: str, path: str) -> bytes | None:
         self.storage.layout.check(self.storage.sys, folder)
         with suppress(FileNotFoundError):
-            fd, found = self.storage.open(path)
-            try:
-                return whole_files.pread_all(self.storage.sys, fd, found.st_size)
-            finally:
-                self.storage.sys.close(fd)
+            return self.storage.read_file(path)
         return None
 
     def files(self, kind: str, id: str) -> list[str]:
@@ -103,11 +99,8 @@ class BesideDocuments:
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with whole_files.naming(path, "write"):
             layout.ensure(sys, directory)
-            fd = sys.open(path, flags, layout.file_mode)
-            try:
+            with whole_files.opened(sys, path, flags, layout.file_mode) as fd:
                 sys.pwrite(fd, b"\n", 0)
-            finally:
-                sys.close(fd)
 
     def beaten(self, kind: str, id: str) -> str | None:
         """See `Engine.beaten`. Costs an lstat."""

@@ -113,18 +113,10 @@ class FileStorage:
 
     def noted(self, kind: str, id: str) -> Known | None:
         """See `Source.noted`."""
-        try:
-            path = self._mutex_files.file(f"{kind}-{id}")
-            fd = self.sys.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return None
-        try:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with suppress(OSError), whole_files.opened(self.sys, self._mutex_files.file(f"{kind}-{id}"), flags) as fd:
             return note.read_header(self.sys, fd)
-        except OSError:
-            return None
-        finally:
-            with suppress(OSError):
-                self.sys.close(fd)
+        return None
 
     def known(self, kind: str, id: str) -> Known | None:
         """As `HeldDocument.look`, without the mutex; None also when a writer is at work."""
@@ -141,6 +133,10 @@ class FileStorage:
     def open(self, path: str, flags: int = os.O_RDONLY) -> tuple[int, os.stat_result]:
         """Open a document. Raises as `files.open_document`."""
         return whole_files.open_document(self.sys, path, flags, self._document_bytes)
+
+    def read_file(self, path: str) -> bytes:
+        """The bytes of a document, or of a file as large at most. Raises as `open`."""
+        return whole_files.read_document(self.sys, path, self._document_bytes)
 
     @contextmanager
     def _opened(self, path: str) -> Iterator[tuple[int, os.stat_result]]:
@@ -291,8 +287,8 @@ class FileStorage:
         found = self.find(kind, name)
         if found is None or not found.regular:
             return None
-        with suppress(NotFound), self._opened(found.path) as (fd, status):
-            return whole_files.pread_all(self.sys, fd, status.st_size)
+        with whole_files.naming(found.path, "read"), suppress(FileNotFoundError):
+            return self.read_file(found.path)
         return None
 
     def set_aside(self, kind: str, name: str, id: str, reason: str) -> str:

@@ -58,11 +58,8 @@ class Derived:
         path = self.path(name)
         with whole_files.naming(path, "put into place"):
             self._directory.check()
-            fd = self._sys.open(self.path(new), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
+            with whole_files.opened(self._sys, self.path(new), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC) as fd:
                 self._sys.fdatasync(fd)
-            finally:
-                self._sys.close(fd)
             self._sys.rename(self.path(new), path)
 
     def drop(self, *names: str) -> None:

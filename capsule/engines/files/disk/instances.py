@@ -23,7 +23,7 @@ import orjson
 
 from capsule.engines.files.disk.layout import Directory
 from capsule.engines.files.disk.syscalls import Syscalls
-from capsule.engines.files.disk.whole_files import names_file, naming
+from capsule.engines.files.disk.whole_files import drop_name, names_file, naming, opened
 from capsule.errors import CapsuleError
 
 _INSTANCE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -101,12 +101,9 @@ class Instances:
 
     def _read(self, name: str) -> dict[str, Any]:
         for _ in range(_TRIES):  # A file system may show a read the halves of two writes.
-            with suppress(OSError, ValueError, LookupError, TypeError):
-                fd = self._sys.open(self._directory.file(name), _FLAGS)
-                try:
-                    return dict(orjson.loads(self._sys.pread(fd, _MOST_BYTES, 0))["about"])
-                finally:
-                    self._sys.close(fd)
+            fine = suppress(OSError, ValueError, LookupError, TypeError)
+            with fine, opened(self._sys, self._directory.file(name), _FLAGS) as fd:
+                return dict(orjson.loads(self._sys.pread(fd, _MOST_BYTES, 0))["about"])
         return {}
 
     def alive(self, instance: str) -> bool:
@@ -117,18 +114,10 @@ class Instances:
 
     def _is_held(self, name: str) -> bool:
         try:
-            fd = self._sys.open(self._directory.file(name), _FLAGS)
-        except FileNotFoundError:
-            return False
-        except OSError:
-            return True
-        try:
-            return not self._sys.try_lock(fd, True)
-        except OSError:
-            return True
-        finally:
-            with suppress(OSError):
-                self._sys.close(fd)
+            with opened(self._sys, self._directory.file(name), _FLAGS) as fd:
+                return not self._sys.try_lock(fd, True)
+        except OSError as error:
+            return not isinstance(error, FileNotFoundError)
 
     def dead(self) -> list[str]:
         """The names of the instance files that nobody holds; no other file in the directory counts as one."""
@@ -144,8 +133,7 @@ class Instances:
             return
         try:
             if self._sys.try_lock(fd, True):
-                with suppress(FileNotFoundError):
-                    self._sys.unlink(path)
+                drop_name(self._sys, path)
         finally:
             with suppress(OSError):
                 self._sys.close(fd)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from typing import NamedTuple
 
 from capsule.engines.files.disk.syscalls import Syscalls
-from capsule.engines.files.disk.whole_files import sync_directory
+from capsule.engines.files.disk.whole_files import opened, sync_directory
 from capsule.errors import Refused
 from capsule.ids import check_id
 
@@ -80,27 +81,25 @@ class Layout(NamedTuple):
 
     def check(self, sys: Syscalls, path: str) -> None:
         """Raise Refused when a directory of the store, or one around it, is a symlink. One that is missing will do."""
-        for above in self._down_to(path):
+        for above in self.down_to(path):
             refuse_symlink(sys, above)
 
     def ensure(self, sys: Syscalls, path: str) -> None:
         """Make a directory of the store, and those around it, durably. Raises as `check`."""
-        for above in self._down_to(path):
+        for above in self.down_to(path):
             refuse_symlink(sys, above)
             self.ensure_directory(sys, above)
 
-    def _down_to(self, path: str) -> list[str]:
+    def down_to(self, path: str) -> list[str]:
         """The directories from below the root to this one."""
         names = path[len(self.root) + 1 :].split("/")
         return ["/".join((self.root, *names[: n + 1])) for n in range(len(names))]
 
     def ensure_directory(self, sys: Syscalls, path: str) -> None:
         """Make a directory, if it is missing; durable on return, as is what it will hold when that is synced."""
-        try:
+        with suppress(FileExistsError):
             sys.mkdir(path, self.directory_mode)
-        except FileExistsError:
-            return
-        sync_directory(sys, os.path.dirname(path))
+            sync_directory(sys, os.path.dirname(path))
 
 
 class Directory:
@@ -120,16 +119,15 @@ class Directory:
     def __init__(self, layout: Layout, sys: Syscalls, name: str = "", *, around: str = DERIVED_NAME) -> None:
         self._layout = layout
         self._sys = sys
-        self._name = name
         self._around = f"{layout.root}/{around}"
         self.path = f"{self._around}/{name}" if name else self._around
+        self._way = layout.down_to(self.path)
         self.file_mode = layout.file_mode
 
     def check(self) -> None:
         """Raise Refused when it, or `.capsule/` around it, is a symlink. One that is missing will do."""
-        refuse_symlink(self._sys, self._around)
-        if self._name:
-            refuse_symlink(self._sys, self.path)
+        for above in self._way:
+            refuse_symlink(self._sys, above)
 
     def file(self, name: str) -> str:
         """The path of a file in it. Raises as `check`."""
@@ -146,23 +144,14 @@ class Directory:
 
     def ensure(self) -> None:
         """Make it, and `.capsule/` with its `.gitignore`, where they are missing. Raises as `check`."""
-        self.check()
-        self._layout.ensure_directory(self._sys, self._around)
+        self._layout.ensure(self._sys, self.path)
         if self._around == self._layout.derived():
             self._ensure_ignored()
-        if self._name:
-            self._layout.ensure_directory(self._sys, self.path)
 
     def _ensure_ignored(self) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        try:
-            fd = self._sys.open(f"{self._around}/.gitignore", flags, self.file_mode)
-        except FileExistsError:
-            return
-        try:
+        path, flags = f"{self._around}/.gitignore", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with suppress(FileExistsError), opened(self._sys, path, flags, self.file_mode) as fd:
             self._sys.pwrite(fd, _GITIGNORE, 0)
-        finally:
-            self._sys.close(fd)
 
 
 def refuse_symlink(sys: Syscalls, path: str) -> None:

@@ -19,9 +19,8 @@ from capsule.engines.files.disk.whole_files import (
     drop_name,
     name_also,
     naming,
-    open_document,
-    pread_all,
     pwrite_all,
+    read_document,
     sync_directory,
 )
 from capsule.engines.files.protocols import Trashed
@@ -113,17 +112,12 @@ class Keeping:
         path = self._in_trash(token)
         with naming(path, "read"):
             try:
-                fd, found = open_document(self._sys, path, os.O_RDONLY, self._most)
+                return read_document(self._sys, path, self._most)
             except FileNotFoundError:
                 raise NotFound(f"{token} is not in the trash any more", remedy=Remedy("trash"), id=token) from None
-            try:
-                return pread_all(self._sys, fd, found.st_size)
-            finally:
-                self._sys.close(fd)
 
     def drop(self, token: str) -> None:
-        with suppress(FileNotFoundError):
-            drop_name(self._sys, self._in_trash(token))
+        drop_name(self._sys, self._in_trash(token))
 
     def put_back(self, token: str, path: str) -> None:
         """Move a file out of the trash to `path`. Raises FileExistsError when that is taken."""

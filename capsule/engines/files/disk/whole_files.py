@@ -52,6 +52,16 @@ def not_a_file(path: str, what: str) -> InvalidDocument:
     )
 
 
+@contextmanager
+def opened(sys: Syscalls, path: str, flags: int, mode: int = 0o777) -> Iterator[int]:
+    """The descriptor of a file, open in a `with` block. Raises `OSError`."""
+    fd = sys.open(path, flags, mode)
+    try:
+        yield fd
+    finally:
+        sys.close(fd)
+
+
 _KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFLNK: "a symlink"}
 
 
@@ -85,6 +95,15 @@ def open_document(sys: Syscalls, path: str, flags: int, most: int) -> tuple[int,
     return fd, found
 
 
+def read_document(sys: Syscalls, path: str, most: int) -> bytes:
+    """The bytes of a regular file. Raises as `open_document`."""
+    fd, found = open_document(sys, path, os.O_RDONLY, most)
+    try:
+        return pread_all(sys, fd, found.st_size)
+    finally:
+        sys.close(fd)
+
+
 def content(path: str, most: int) -> bytes | None:
     """The bytes of a regular file of at most `most` bytes, which is no document; None: there is none.
 
@@ -92,16 +111,9 @@ def content(path: str, most: int) -> bytes | None:
         InvalidDocument: Something else is in its place, or it is larger.
         Refused, StorageFailed: The system did not permit it.
     """
-    sys = Syscalls()
-    with naming(path, "read"):
-        try:
-            fd, found = open_document(sys, path, os.O_RDONLY, most)
-        except FileNotFoundError:
-            return None
-        try:
-            return pread_all(sys, fd, found.st_size)
-        finally:
-            sys.close(fd)
+    with naming(path, "read"), suppress(FileNotFoundError):
+        return read_document(Syscalls(), path, most)
+    return None
 
 
 def ensure_regular(sys: Syscalls, path: str) -> None:
@@ -197,11 +209,8 @@ def copy_range(sys: Syscalls, source: int, target: int, start: int, end: int, to
 
 def sync_directory(sys: Syscalls, path: str) -> None:
     """Make the names in a directory durable."""
-    fd = sys.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with opened(sys, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as fd:
         sys.fsync(fd)
-    finally:
-        sys.close(fd)
 
 
 def write_new(sys: Syscalls, path: str, mode: int, write: Callable[[int], None], *, like: str | None = None) -> int:
