@@ -10,10 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from capsule.errors import InvalidInput
-
 if TYPE_CHECKING:
-    from mcp.server.mcpserver import Context
     from mcp_types import ToolAnnotations
 
 #: Which tools a server offers.
@@ -53,33 +50,3 @@ def needed_by(tool: str, hints: ToolAnnotations | None, arguments: Mapping[str, 
         return "read"
     forced = tool == "unlock_conversation" and bool((arguments or {}).get("force"))
     return "admin" if tool in _ADMIN or forced else "write"
-
-
-def access_of(ctx: Context) -> Access:
-    """What the client of a call may do, and as whom."""
-    server: Any = ctx.mcp_server
-    access: Access = server.stores.access(ctx.request_context)
-    return access
-
-
-def author(ctx: Context, sender: str = "") -> str | None:
-    """The agent that a message of this call is from.
-
-    Args:
-        sender: Whom the call names, when it does.
-
-    Raises:
-        InvalidInput: It names somebody else than the one it acts for.
-    """
-    name = access_of(ctx).name
-    if name is None:
-        return sender or None
-    if sender and sender != name:
-        raise InvalidInput(f"sender: you write as {name}, and as nobody else; leave sender out")
-    return name
-
-
-def written_by(ctx: Context, sender: str = "") -> dict[str, str]:
-    """The field that says whom a message of this call is from, when that is known. Raises as `author`."""
-    name = author(ctx, sender)
-    return {} if name is None else {"from": name}

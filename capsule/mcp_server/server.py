@@ -34,9 +34,9 @@ from mcp_types import (
 from capsule.errors import CapsuleError, InvalidInput, NotFound
 from capsule.fence import visible
 from capsule.mcp_server import sdk
-from capsule.mcp_server.access import Toolset, access_of, needed_by
+from capsule.mcp_server.access import Toolset, needed_by
 from capsule.mcp_server.logs import Logs
-from capsule.mcp_server.stores import store_of
+from capsule.mcp_server.stores import access_of, store_of
 from capsule.mcp_server.subscriptions import Bus, Subscriptions
 from capsule.mcp_server.tools.answers.forms import in_its_form
 from capsule.mcp_server.tools.threads import Turns

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from capsule.errors import InvalidInput
 from capsule.mcp_server.access import Access
 from capsule.mcp_server.unread import Reader
 
@@ -59,15 +60,47 @@ class Stores:
         return self._access
 
 
+def stores_of(ctx: Context) -> Stores:
+    """The stores of the server that a call is made to."""
+    server: Any = ctx.mcp_server
+    stores: Stores = server.stores
+    return stores
+
+
 def store_of(ctx: Context) -> Store:
     """The store that stands for the client of a call."""
-    server: Any = ctx.mcp_server
-    stores: Stores = server.stores
-    return stores.of(ctx.request_context)
+    return stores_of(ctx).of(ctx.request_context)
 
 
-def reader_of(ctx: Context) -> Reader:
-    """How far the client of a call was told of its messages."""
-    server: Any = ctx.mcp_server
-    stores: Stores = server.stores
-    return stores.reader(ctx.request_context)
+def conversation(ctx: Context, id: str) -> tuple[Store, str]:
+    """The store of a call, and the id of the conversation that is named by `id`."""
+    store = store_of(ctx)
+    return store, store.resolve(id)
+
+
+def access_of(ctx: Context) -> Access:
+    """What the client of a call may do, and as whom."""
+    return stores_of(ctx).access(ctx.request_context)
+
+
+def author(ctx: Context, sender: str = "") -> str | None:
+    """The agent that a message of this call is from.
+
+    Args:
+        sender: Whom the call names, when it does.
+
+    Raises:
+        InvalidInput: It names somebody else than the one it acts for.
+    """
+    name = access_of(ctx).name
+    if name is None:
+        return sender or None
+    if sender and sender != name:
+        raise InvalidInput(f"sender: you write as {name}, and as nobody else; leave sender out")
+    return name
+
+
+def written_by(ctx: Context, sender: str = "") -> dict[str, str]:
+    """The field that says whom a message of this call is from, when that is known. Raises as `author`."""
+    name = author(ctx, sender)
+    return {} if name is None else {"from": name}

@@ -15,8 +15,7 @@ from pydantic import Field
 
 from capsule.errors import InvalidInput
 from capsule.fence import visible, word
-from capsule.mcp_server.access import author, written_by
-from capsule.mcp_server.stores import store_of
+from capsule.mcp_server.stores import author, conversation, written_by
 from capsule.mcp_server.tools import questions
 from capsule.mcp_server.tools.answers.results import Branched, about, answer, conversation_of
 from capsule.mcp_server.tools.questions import Going, What, Yes, agreed
@@ -49,8 +48,7 @@ def branch(
         raise InvalidInput(f"action {action} {needs}")
     if idempotencyKey and action in _STEPS:
         raise InvalidInput(f"action {action} makes nothing, so it takes no idempotencyKey")
-    store, key = store_of(ctx), idempotencyKey or None
-    id = store.resolve(id)
+    (store, id), key = conversation(ctx, id), idempotencyKey or None
     match action:
         case "fork":
             forked = store.forks.create(id, at=message or None, created_by=author(ctx), key=key)
@@ -84,8 +82,7 @@ def delete_messages(
 ) -> Annotated[CallToolResult, Branched]:
     """Move a message and all its answers, or it alone, or the other branches to the trash, after asking the user."""
     agreed(asked)
-    store = store_of(ctx)
-    id = store.resolve(id)
+    store, id = conversation(ctx, id)
     if not leaving.ids:
         return answer(f"Nothing was done: conversation {id} has no other branch.", Branched(id=id))
     if leaving.message:

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from capsule.errors import InvalidInput
 from capsule.fence import Fence, many, quoted, visible, word
-from capsule.mcp_server.stores import reader_of, store_of
+from capsule.mcp_server.stores import store_of, stores_of
 from capsule.mcp_server.tools.answers.budget import within
 from capsule.mcp_server.tools.answers.forms import forms_of
 from capsule.mcp_server.tools.answers.results import MESSAGES as _BUDGET
@@ -162,7 +162,8 @@ async def listen(
 ) -> Annotated[CallToolResult, Heard]:
     """Wait for new messages to you: all of them, or only those of one channel, conversation, topic or thread. Unread
     ones come at once. The next listen, or ack, marks them as read."""
-    reader, forms, limit, is_lost = reader_of(ctx), forms_of(ctx.client_capabilities), 100, True
+    reader, forms = stores_of(ctx).reader(ctx.request_context), forms_of(ctx.client_capabilities)
+    limit, is_lost = 100, True
     if ack:
         reader.lost()  # What came after that, if anything.
         await anyio.to_thread.run_sync(partial(reader.messages.ack, cursor=ack))

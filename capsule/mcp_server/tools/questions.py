@@ -20,9 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from capsule.errors import InvalidDocument, InvalidInput
 from capsule.fence import many, quoted, word
 from capsule.format.references import find_message
-from capsule.mcp_server.access import access_of
 from capsule.mcp_server.errors import NOT_AGAIN, Told, holder
-from capsule.mcp_server.stores import store_of
+from capsule.mcp_server.stores import access_of, conversation, store_of
 from capsule.store.edits import whose
 
 if TYPE_CHECKING:
@@ -83,8 +82,7 @@ def _named(head: Head) -> str:
 
 def may_delete(ctx: Context, id: str, confirm: bool) -> Yes | Elicit[Yes]:
     """Delete this conversation?"""
-    store = store_of(ctx)
-    id = store.resolve(id)
+    store, id = conversation(ctx, id)
     try:
         named = _named(store.head(id))
         history: list[dict[str, Any]] = store.document(id)["history"]
@@ -133,11 +131,8 @@ class Going(BaseModel):
     @property
     def count(self) -> str:
         """How many of which role."""
-        return (
-            f"{many(len(self.ids), 'message')} ("
-            + ", ".join(f"{n} {word(role)}" for role, n in self.roles.items())
-            + ")"
-        )
+        roles = ", ".join(f"{n} {word(role)}" for role, n in self.roles.items())
+        return f"{many(len(self.ids), 'message')} ({roles})"
 
 
 def going(ctx: Context, id: str, message: str, what: What) -> Going:
@@ -145,8 +140,7 @@ def going(ctx: Context, id: str, message: str, what: What) -> Going:
     if bool(message) == (what == "other_branches"):
         needs = "takes no message" if message else "needs message: its id, @N or @last"
         raise InvalidInput(f"what {what} {needs}")
-    store = store_of(ctx)
-    id = store.resolve(id)
+    store, id = conversation(ctx, id)
     if not message:
         found = store.branches.trim(id, dry_run=True)
         are_own = _are_own(ctx, store.branches.tree(id)[0], found.ids)
@@ -170,8 +164,8 @@ def may_remove(ctx: Context, id: str, confirm: bool, leaving: Annotated[Going, R
     """Delete these messages?"""
     if not leaving.ids:
         return Yes()
-    store = store_of(ctx)
-    head = store.head(store.resolve(id))
+    store, id = conversation(ctx, id)
+    head = store.head(id)
     what = f"{leaving.what}, {leaving.count}? They go to the store's trash."
     question = f"Delete from the conversation {_named(head)}: {what}"
     which = f"The user can do it: capsule delete {head.id} --which {leaving.message}"
@@ -193,8 +187,7 @@ def edited(ctx: Context, id: str, message: str) -> Edited:
 
 def may_edit(ctx: Context, id: str, content: str, meant: Annotated[Edited, Resolve(edited)]) -> Yes | Elicit[Yes]:
     """Replace words that are not the caller's own?"""
-    store = store_of(ctx)
-    id = store.resolve(id)
+    store, id = conversation(ctx, id)
     message = store.find_message(id, meant.id)
     whose_words = whose({"role": message.role, "from": message.from_}, access_of(ctx).name)
     if whose_words == "own" or message.content == content:
@@ -215,8 +208,8 @@ def may_edit(ctx: Context, id: str, content: str, meant: Annotated[Edited, Resol
 
 def may_take_over(ctx: Context, id: str, confirm: bool) -> Yes | Elicit[Yes]:
     """Take over the lock of somebody who is gone?"""
-    store = store_of(ctx)
-    head = store.head(store.resolve(id))
+    store, id = conversation(ctx, id)
+    head = store.head(id)
     state = store.locks.state(head)
     if state is None or state.state != "orphaned":
         return Yes()
@@ -226,8 +219,8 @@ def may_take_over(ctx: Context, id: str, confirm: bool) -> Yes | Elicit[Yes]:
 
 def may_unlock(ctx: Context, id: str, force: bool, confirm: bool) -> Yes | Elicit[Yes]:
     """Take the lock from somebody else?"""
-    store = store_of(ctx)
-    head = store.head(store.resolve(id))
+    store, id = conversation(ctx, id)
+    head = store.head(id)
     state = store.locks.state(head)
     if not force or state is None or state.instance == store.instance_id:
         return Yes()

@@ -7,7 +7,7 @@ argument. The parameters have the names that clients see, hence their camelCase.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import anyio
 from mcp.server.mcpserver import Context
@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field
 
 from capsule.errors import InvalidInput
 from capsule.fence import quoted, word
+from capsule.mcp_server.stores import stores_of
 from capsule.mcp_server.tools.answers.results import Answer, Row, answer, rows
 from capsule.mcp_server.tools.waiting import waited
 
@@ -172,8 +173,7 @@ def keep(
 
 def toolkit_of(ctx: Context) -> Toolkit:
     """What the agent of a call can do in its session."""
-    server: Any = ctx.mcp_server
-    toolkit: Toolkit | None = server.stores.toolkit
+    toolkit = stores_of(ctx).toolkit
     if toolkit is None:
         raise InvalidInput("this server was started for no session")
     return toolkit

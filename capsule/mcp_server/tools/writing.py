@@ -15,8 +15,7 @@ from pydantic import Field
 
 from capsule.errors import InvalidInput
 from capsule.fence import visible, word
-from capsule.mcp_server.access import access_of, author, written_by
-from capsule.mcp_server.stores import store_of
+from capsule.mcp_server.stores import access_of, author, conversation, store_of, written_by
 from capsule.mcp_server.tools import questions
 from capsule.mcp_server.tools.answers.results import (
     Appended,
@@ -88,8 +87,7 @@ def append_message(
     idempotencyKey: Key = "",
 ) -> Annotated[CallToolResult, Appended]:
     """Append a message. It is on disk when this answers."""
-    store = store_of(ctx)
-    id = store.resolve(id)
+    store, id = conversation(ctx, id)
     more = written_by(ctx, sender)
     repeated = False
     if idempotencyKey:
@@ -117,8 +115,7 @@ def edit_message(
 ) -> Annotated[CallToolResult, Written]:
     """Replace a message's text: your own, or the user's after asking them. The old text stays in the trash."""
     agreed(asked)
-    store = store_of(ctx)
-    id = store.resolve(id)
+    store, id = conversation(ctx, id)
     written = _written(id, store.edits.message(id, meant.id, content))
     return answer(f"Edited: message {word(written.message)} (@{written.at}) of conversation {id}.", written)
 
@@ -139,9 +136,9 @@ def update_conversation(
 ) -> Annotated[CallToolResult, Conversation]:
     """Change what is given. Asks the user before it replaces a title they gave."""
     agreed(asked)
-    store = store_of(ctx)
+    store, id = conversation(ctx, id)
     head = store.update(
-        store.resolve(id),
+        id,
         title=title or None,
         instead_of=standing.title,
         tags=tags,
@@ -161,8 +158,8 @@ def delete_conversation(
 ) -> Annotated[CallToolResult, Deleted]:
     """Move a conversation to the trash, after asking the user."""
     agreed(asked)
-    store = store_of(ctx)
-    trashed = store.delete(store.resolve(id))
+    store, id = conversation(ctx, id)
+    trashed = store.delete(id)
     deleted = Deleted(id=trashed.id, deleted_at=trashed.deleted_at)
     return answer(f"Deleted: {trashed.id}. The user can bring it back: capsule restore {trashed.id}", deleted)
 
@@ -175,8 +172,7 @@ def lock_conversation(
 ) -> Annotated[CallToolResult, LockAnswer]:
     """Lock a conversation: only you can write to it until unlock_conversation, or until this server ends."""
     agreed(asked)
-    store = store_of(ctx)
-    id = store.resolve(id)
+    store, id = conversation(ctx, id)
     store.locks.take(id, client=_program(ctx), agent=access_of(ctx).name)
     return answer(f"Locked for you: {id}.", LockAnswer(id=id, locked=True))
 
@@ -196,7 +192,6 @@ def unlock_conversation(
 ) -> Annotated[CallToolResult, LockAnswer]:
     """Release the lock you hold."""
     agreed(asked)
-    store = store_of(ctx)
-    id = store.resolve(id)
+    store, id = conversation(ctx, id)
     had = store.locks.release(id, force=force)
     return answer(f"Unlocked: {id}." if had else f"{id} was not locked.", LockAnswer(id=id, locked=False))
