@@ -167,10 +167,6 @@ class State:
             parts[item.section] = change(parts[item.section], item)
         return replace(self, **parts)
 
-    def place(self, channel: str, place: str) -> MessagingGroup | None:
-        """A place; None: it is not known."""
-        return self.places.get(f"{channel}/{place}")
-
     @cached_property
     def wired(self) -> Mapping[tuple[str, str], Sequence[Wiring]]:
         """The wirings by channel and place, those with the highest priority first."""
@@ -237,9 +233,11 @@ class Registry:
             for section in (kind.section for kind in _KINDS):
                 old, new, raw = getattr(before, section), getattr(after, section), document.get(section) or {}
                 if new != old:
-                    kept = {key: raw[key] for key, item in new.items() if key in raw and old.get(key) == item}
                     document[section] = {
-                        key: kept.get(key) or _entry(_checked(item), raw.get(key, {})) for key, item in new.items()
+                        key: raw[key]
+                        if key in raw and old.get(key) == item
+                        else _entry(_checked(item), raw.get(key, {}))
+                        for key, item in new.items()
                     }
 
         def make(now: str) -> Document:
@@ -250,12 +248,13 @@ class Registry:
         self._documents.edit(_ID, apply, make)
         return after
 
-    def ensure_session(self, serves: Serves, now: str) -> SessionRow:
+    def ensure_session(self, serves: Serves, now: str, place: MessagingGroup | None = None) -> SessionRow:
         """The session that serves a place, made if there is none.
 
         Args:
             serves: Agent, channel, place and thread, as a decision of `rules.wirings` gives them.
             now: The time, as the format writes times.
+            place: What is known of the place, which is noted with the session unless it was before.
 
         Raises NotFound if there is no such agent, and as `edit`. Cost: as `read`; a new one, as `edit`.
         """
@@ -264,7 +263,12 @@ class Registry:
         def change(state: State) -> State:
             if serves in state.serving:
                 return state
-            return state.put(SessionRow(id, *serves, provider=_group(state, serves[0]).provider, last_active=now))
+            agent = serves[0]
+            if agent not in state.agents:
+                raise NotFound(f"no workers are set up for agent {agent[:80]!r}", id=agent)
+            new: list[Item] = [SessionRow(id, *serves, provider=state.agents[agent].provider, last_active=now)]
+            new += [place] if place is not None and key_of(place) not in state.places else []
+            return state.put(*new)
 
         row = self.read().serving.get(serves)
         return row or self.edit(change).serving[serves]
@@ -283,11 +287,6 @@ class Registry:
         data = codec.encode(_words(group))
         again(lambda: self._engine.edit(KIND_OF_COMMANDS, group.name, lambda _: data), path, group.name, _TRIES)
 
-    def command(self, agent: str) -> tuple[str, ...]:
-        """The words of an agent's command, if they may run on this machine; else none. Cost: reading a small file."""
-        group = self.read().agents.get(agent)
-        return group.command if group is not None and self.is_approved(group) else ()
-
     def is_approved(self, group: AgentGroup) -> bool:
         """Whether the command of an agent may run on this machine. Cost: reading a small file."""
         try:
@@ -299,12 +298,6 @@ class Registry:
 
 def _words(group: AgentGroup) -> Document:
     return {"command": list(group.command), "folder": group.folder}
-
-
-def _group(state: State, agent: str) -> AgentGroup:
-    if agent not in state.agents:
-        raise NotFound(f"no workers are set up for agent {agent[:80]!r}", id=agent)
-    return state.agents[agent]
 
 
 def _state(document: Mapping[str, Any]) -> State:

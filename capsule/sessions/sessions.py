@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from capsule import timestamps
@@ -19,7 +20,7 @@ from capsule.format.head import camel
 from capsule.sessions import events
 from capsule.sessions.folds import FINAL
 from capsule.sessions.registry import UNSERVED, AgentGroup, Registry, SessionRow, State, Wiring
-from capsule.sessions.rules import destinations, messages, schedules
+from capsule.sessions.rules import destinations, messages, questions, schedules
 from capsule.sessions.session import Edit, Session
 from capsule.sessions.why import Files, Step, way
 
@@ -187,10 +188,11 @@ class Sessions:
         return self._each(message, lambda folds: messages.retried(folds, [message], now))
 
     def cancel(self, id: str) -> Sequence[str]:
-        """Cancel a message that is not answered, or not delivered, or close a session, with all that waits in it.
+        """Cancel a message that is not answered, or not delivered, withdraw a question, or close a session, with all
+        that waits in it.
 
         Args:
-            id: The message, or the session.
+            id: The message, the question, or the session.
 
         Returns:
             The ids of the sessions.
@@ -211,7 +213,14 @@ class Sessions:
             waiting = [message.id for message in folds.unfinished()]
             return [events.cancelled(messages=waiting)] if waiting else []
 
-        if id not in self.registry.read().sessions:
+        state = self.registry.read()
+        if id in state.questions and state.questions[id].state == "open":
+            now = timestamps.now()
+            ((session, event),) = questions.cancelled(state, id, now)[1]
+            Session(self._engine, session).tell(partial(messages.receive, messages=[event]))
+            self.registry.edit(lambda state: questions.cancelled(state, id, now)[0])
+            return [session]
+        if id not in state.sessions:
             return self._each(id, one)
         self._set(self._row(id), "closed")
         Session(self._engine, id).tell(all_of_it)

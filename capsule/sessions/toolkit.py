@@ -123,17 +123,19 @@ class Toolkit:
     def answer(self, question: str) -> Event | None:
         """The answer to a question, with its `value` and whom it is `from`; None: there is none yet.
 
-        Raises NotFound; Refused: its time is over. Cost: a look at each message of the session.
+        Raises NotFound; Refused: its time is over, or it was withdrawn. Cost: a look at each message of the session.
         """
         session = self._session
         ends = _mine(session, question).get("expiresAt")
         if ends is None:
             raise NotFound(f"message {question} is no question", id=question)
-        for message in reversed(session.folds().inbound.messages.values()):
-            if message.event.get("question") == question and "value" in message.event:
+        found = session.folds().inbound.messages.values()
+        told = [message for message in found if message.event.get("question") == question]
+        for message in told:
+            if message.wakes:  # Others came too late, or after this one.
                 return message.event
-        if timestamps.now() > ends:
-            raise Refused(f"question {question}: nobody answered in time", path="")
+        if timestamps.now() > ends or any("value" not in message.event for message in told):
+            raise Refused(f"question {question}: nobody answered in time, or it was withdrawn", path="")
         return None
 
     def schedule(self, action: Action, series: str = "", **fields: str) -> Said:

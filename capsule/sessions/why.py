@@ -55,10 +55,6 @@ class Step:
     kind: str
     text: str
 
-    def as_json(self) -> dict[str, str]:
-        """The step as JSON."""
-        return {name: getattr(self, name) for name in ("at", "session", "agent", "kind", "text")}
-
 
 def way(message: str, files: Iterable[Files]) -> list[Step]:
     """The way of a message, in the order of time; empty: no file knows it. Cost: one pass over the events.

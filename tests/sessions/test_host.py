@@ -254,7 +254,9 @@ def test_a_task_of_a_worker_runs_when_it_is_due_and_its_question_is_answered_by_
         )
     assert asked["content"] == "Sure?\n- Yes\n- No"
     assert [(each.kind, each.event["value"], each.event["from"]) for each in answer] == [("system", "y", "anna")]
-    assert Registry(store.engine).read().questions["q"].state == "answered"
+    state = Registry(store.engine).read()
+    assert state.questions["q"].state == "answered"
+    assert [(place.place, place.is_group) for place in state.places.values()] == [(sent.conversation, False)]
 
 
 @pytest.mark.slow

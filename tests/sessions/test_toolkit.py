@@ -113,6 +113,15 @@ def test_a_question_is_answered_by_a_message_for_the_tools(store: Store, session
     answer = kit.answer(asked)
     assert answer is not None
     assert (answer["value"], answer["from"]) == ("a", "anna")
+    for late in ("b", None):
+        more = incoming(id=f"y{late}", content="", kind="system", trigger="accumulate", question=asked, value=late)
+        session.tell(lambda folds, more=more: receive(folds, [more]))  # type: ignore[misc]
+    assert kit.answer(asked) == answer, "later answers do not count"
+    withdrawn = kit.ask_question("Which?", [{"label": "A", "value": "a"}], limit_s=60).id
+    closed = incoming(id="z", content="", kind="system", trigger="accumulate", question=withdrawn)
+    session.tell(lambda folds: receive(folds, [closed]))
+    with pytest.raises(Refused):
+        kit.answer(withdrawn)
     over = kit.ask_question("Which?", [{"label": "A", "value": "a"}], limit_s=-1).id
     with pytest.raises(Refused):
         kit.answer(over)

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from capsule import Store
-from capsule.errors import InvalidInput, NotFound
+from capsule.errors import InvalidInput, NotFound, Refused
 from capsule.sessions.adapters.interface import Adapter, Arrived, Outgoing, Receiver
+from capsule.sessions.command import Ended
 from capsule.sessions.registry import Wiring
+from capsule.sessions.toolkit import Toolkit
+from capsule.sessions.worker import Prompt
 from tests.processes import until
 from tests.sessions.hosting import group, hosting, said
 
@@ -75,6 +78,24 @@ def test_an_answer_that_could_not_be_delivered_is_delivered_at_a_persons_word(st
     for refused in (lost["message"], "m1"):
         with pytest.raises(InvalidInput):
             store.sessions.cancel(refused)
+
+
+def test_a_person_withdraws_a_question(store: Store) -> None:
+    asked = dict[str, str]()
+
+    def ask(prompt: Prompt) -> Ended:
+        kit = Toolkit(store, prompt.session, prompt.batch)
+        asked[prompt.session] = kit.ask_question("Sure?", [{"label": "Yes", "value": "y"}], limit_s=3600).id
+        return Ended(0)
+
+    with hosting(store, ask):
+        store.messages.send("hello", agent="anna", to="bot")
+        until(lambda: store.sessions.registry.read().questions)
+        ((session, question),) = asked.items()
+        assert store.sessions.cancel(question) == [session]
+        with pytest.raises(Refused):
+            Toolkit(store, session).answer(question)
+    assert store.sessions.registry.read().questions[question].state == "cancelled"
 
 
 def test_a_purge_leaves_no_text_of_what_is_done_in_the_files_of_a_session(tmp_path: Path) -> None:

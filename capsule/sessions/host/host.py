@@ -309,14 +309,11 @@ class Host:
         def change(state: State) -> State:
             rows = [row for id in changed if (row := state.sessions.get(id)) is not None]
             state = state.put(*(replace(row, worker=self._at_work(row.id), last_active=now) for row in rows))
-            return questions.expired(state, now)[0]
+            return state
 
         try:
-            after, told = questions.expired(self._state, now)
-            for id, event in told:
-                self._opened.tell(id, partial(messages.receive, messages=[event]))
-            if changed or after is not self._state:
-                self._opened.registry.edit(change)
+            self._opened.settle(partial(questions.expired, now=now))
+            self._opened.registry.edit(change)
         except CapsuleError as error:
             self._log("registry", error=error.message)
         self._announce("running")

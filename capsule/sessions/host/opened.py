@@ -9,15 +9,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from capsule.engines.interface import INBOUND
 from capsule.errors import CapsuleError
 from capsule.sessions.registry import Registry, State
+from capsule.sessions.rules.messages import receive
 from capsule.sessions.session import Edit, Session
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
+    from capsule.sessions.rules.questions import Result
 
 #: Writes a line of the log: the name of the step, and what it was about.
 Log = Callable[..., None]
@@ -61,6 +64,12 @@ class Opened:
         except CapsuleError as error:
             self._log("registry", error=str(error))
         return self._state
+
+    def settle(self, change: Callable[[State], Result]) -> None:
+        """Tell sessions of their questions, and note it in the registry."""
+        for id, event in change(self.state())[1]:
+            self.tell(id, partial(receive, messages=[event]))
+        self.registry.edit(lambda state: change(state)[0])
 
     def tell(self, id: str, rule: Edit) -> None:
         """Write what a rule says into the inbound file of a session, durably, and into the log."""

@@ -18,7 +18,7 @@ from capsule.errors import CapsuleError, InvalidInput
 from capsule.sessions import events
 from capsule.sessions.events import Event, Route
 from capsule.sessions.host.opened import Log, Opened
-from capsule.sessions.registry import UNSERVED
+from capsule.sessions.registry import UNSERVED, MessagingGroup
 from capsule.sessions.rules import questions, wirings
 from capsule.sessions.rules.messages import is_bulky, receive
 
@@ -76,13 +76,12 @@ class Router:
         now = self._clock()
         if not arrived.reply_to or not state.questions:
             return ""
-        _, event, id = questions.answered(state, arrived, self._delivered, now)
-        if event is None or (arrived.to and state.sessions[id].agent not in arrived.to):
-            return ""
-        # First: the registry's word alone would be lost with this process.
-        self._opened.tell(id, partial(receive, messages=[event]))
-        self._opened.registry.edit(lambda state: questions.answered(state, arrived, self._delivered, now)[0])
-        return id
+        answer = partial(questions.answered, arrived=arrived, delivered=self._delivered, now=now)
+        for id, _ in answer(state)[1]:
+            if not arrived.to or state.sessions[id].agent in arrived.to:
+                self._opened.settle(answer)
+                return id
+        return ""
 
     def _delivered(self, id: str, message: str) -> str | None:
         """The id on its platform of a message that a session sent; None: it has none, or the session can't be read."""
@@ -95,7 +94,9 @@ class Router:
         now, row = self._clock(), self._opened.state().serving.get(serves)
         is_heard = any(decision.outcome != "ignored" for _, decision in items)
         if row is None and is_heard:
-            row = self._opened.registry.ensure_session(serves, now)
+            first, _ = items[0]
+            place = MessagingGroup(first.channel, first.place, first.title, first.is_group)
+            row = self._opened.registry.ensure_session(serves, now, place)
         with self._opened.session(row.id if row is not None else UNSERVED) as session:
             self._opened.tell(session.id, partial(self._told_by, items, errors))
             if row is None and is_bulky(session.folds()):

@@ -6,7 +6,6 @@ copy, which is renewed before anything is delivered. No file, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Container
 from dataclasses import replace
 from itertools import count
 
@@ -15,13 +14,6 @@ from capsule.ids import slug
 from capsule.sessions.events import Event, Route, destinations
 from capsule.sessions.folds import Folds
 from capsule.sessions.registry import AgentGroup, SessionRow, State
-
-
-def name_for(title: str, taken: Container[str]) -> str:
-    """A name made of a title; one that is taken gets `-2`, then `-3`."""
-    plain = slug(title) or "unnamed"
-    names = (plain if number == 1 else f"{plain}-{number}" for number in count(1))
-    return next(name for name in names if name not in taken)
 
 
 def allow(group: AgentGroup, route: Route, title: str = "") -> tuple[AgentGroup, str]:
@@ -33,12 +25,15 @@ def allow(group: AgentGroup, route: Route, title: str = "") -> tuple[AgentGroup,
         title: What people call it; empty: as the place.
 
     Returns:
-        The agent with the destination, and its name: that which it had, if it was allowed before.
+        The agent with the destination, and its name: that which it had, if it was allowed before, else one made of the
+        title; one that is taken gets `-2`, then `-3`.
     """
     for name, entry in group.destinations.items():
         if Route.of(entry) == route:
             return group, name
-    name = name_for(title or route.place, group.destinations)
+    plain = slug(title or route.place) or "unnamed"
+    names = (plain if number == 1 else f"{plain}-{number}" for number in count(1))
+    name = next(name for name in names if name not in group.destinations)
     entry = route.written() | {"title": title or route.place}
     return replace(group, destinations={**group.destinations, name: entry}), name
 

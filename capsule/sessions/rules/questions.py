@@ -17,6 +17,9 @@ from capsule.sessions.events import Event, Route, incoming, reply_id
 from capsule.sessions.outbound import OutMessage
 from capsule.sessions.registry import Question, SessionRow, State
 
+#: The new registry, and what the sessions are told. That comes first: the registry's word alone would be lost with the
+#: process that writes both.
+Result = tuple[State, list[tuple[str, Event]]]
 #: For how many seconds a question that is over is kept, so that a late answer is known as one.
 KEPT_S = 24 * 3600
 
@@ -38,30 +41,25 @@ def asked(state: State, row: SessionRow, message: OutMessage, route: Route) -> S
     return state.put(Question(id, row.id, message.id, route.written(), options, expires_at))
 
 
-def answered(
-    state: State, arrived: Arrived, delivered: Callable[[str, str], str | None], now: str
-) -> tuple[State, Event | None, str]:
-    """Take a message as the answer to a question.
+def answered(state: State, arrived: Arrived, delivered: Callable[[str, str], str | None], now: str) -> Result:
+    """Take a message as the answer to a question. Nobody is told if it is none: it replies to no question, or with
+    something that is none of the options.
 
     Args:
         state: The registry.
         arrived: The message. Only a reply to a question, in its place, is an answer.
         delivered: The id on its platform of a message out, by session and message; None: it is not delivered.
         now: The time.
-
-    Returns:
-        The new registry, the answer for `receive`, and the session that gets it. None and an empty session: it is no
-        answer: it replies to no question, or with something that is none of the options.
     """
     for question in state.questions.values():
         is_there = (arrived.channel, arrived.place) == (question.route.get("channel"), question.route.get("place"))
         if is_there and arrived.reply_to and arrived.reply_to == delivered(question.session, question.message):
             value = _value(question, arrived.text)
-            return (state, None, "") if value is None else answer(state, question.id, value, arrived.sender, now)
-    return state, None, ""
+            return (state, []) if value is None else answer(state, question.id, value, arrived.sender, now)
+    return state, []
 
 
-def answer(state: State, id: str, value: str, sender: str, now: str) -> tuple[State, Event, str]:
+def answer(state: State, id: str, value: str, sender: str, now: str) -> Result:
     """Answer a question.
 
     Args:
@@ -71,8 +69,7 @@ def answer(state: State, id: str, value: str, sender: str, now: str) -> tuple[St
         sender: Who answers.
         now: The time.
 
-    Returns:
-        As `answered`. Raises NotFound: there is no such question any more.
+    Raises NotFound: there is no such question any more.
     """
     question = _question(state, id)
     is_again = any((said["value"], said["from"]) == (value, sender) for said in question.answers)
@@ -82,35 +79,25 @@ def answer(state: State, id: str, value: str, sender: str, now: str) -> tuple[St
     if counts:
         question = replace(question, state="answered", closed_at=now)
     is_first = question.state == "answered" and question.answers[0]["value"] == value
-    return state.put(question), _told(question, value, sender, wakes=is_first), question.session
+    return state.put(question), [_told(question, value, sender, wakes=is_first)]
 
 
-def cancelled(state: State, id: str, now: str) -> tuple[State, Event, str]:
-    """Withdraw a question. The result is as that of `answer`: who waits learns that there is no answer."""
+def cancelled(state: State, id: str, now: str) -> Result:
+    """Withdraw a question: who waits learns that there is no answer. Raises as `answer`."""
     question = _question(state, id)
     if question.state == "open":
         question = replace(question, state="cancelled", closed_at=now)
-    return state.put(question), _told(question, None, "", wakes=False), question.session
+    return state.put(question), [_told(question, None, "", wakes=False)]
 
 
-def expired(state: State, now: str) -> tuple[State, list[tuple[str, Event]]]:
-    """Close the questions whose time is over, and forget those that have long been closed.
-
-    Returns:
-        The new registry, and for each question that expired now the session and what it is told.
-    """
+def expired(state: State, now: str) -> Result:
+    """Close the questions whose time is over, and forget those that have long been closed."""
     over = [question for question in state.questions.values() if question.state == "open" and _is_over(question, now)]
     closed = [replace(question, state="expired", closed_at=now) for question in over]
     long_ago = timestamps.from_ms(timestamps.ms_of(now) - KEPT_S * 1000)
     gone = [each for each in state.questions.values() if each.state != "open" and each.closed_at < long_ago]
-    told = [(question.session, _told(question, None, "", wakes=False)) for question in closed]
+    told = [_told(question, None, "", wakes=False) for question in closed]
     return state.put(*closed).without(*gone) if closed or gone else state, told
-
-
-def next_limit(state: State) -> str | None:
-    """When the next question expires; None: none does."""
-    limits = (question.expires_at for question in state.questions.values() if question.state == "open")
-    return min((timestamps.sortable(limit) for limit in limits if limit), default=None)
 
 
 def _question(state: State, id: str) -> Question:
@@ -134,10 +121,10 @@ def _words(option: Mapping[str, str]) -> tuple[str, str]:
     return option.get("label") or option["value"], option["value"]
 
 
-def _told(question: Question, value: str | None, sender: str, *, wakes: bool) -> Event:
-    """What the session is told: an answer, or (None) that there will be none."""
+def _told(question: Question, value: str | None, sender: str, *, wakes: bool) -> tuple[str, Event]:
+    """The session, and what it is told: an answer, or (None) that there will be none."""
     said = "closed" if value is None else f"answer {value}"
-    return incoming(
+    return question.session, incoming(
         id=reply_id(question.session, question.id, said),
         content=value or "",
         kind="system",

@@ -68,7 +68,7 @@ def why(message: Message) -> None:
             out(one_line(f"{short_time(step.at, 'seconds')}  {step.agent}  {step.kind:<9}  {step.text}"))
     else:
         rows = [(step.at, step.agent, step.kind, step.text) for step in found]
-        listing([step.as_json() for step in found], ("time", "agent", "step", "details"), rows, "")
+        listing([asdict(step) for step in found], ("time", "agent", "step", "details"), rows, "")
 
 
 @commands.command("pause")
@@ -97,9 +97,9 @@ def retry(message: Message) -> None:
 
 @commands.command("cancel")
 def cancel(
-    id: str = argument("ID", "A message, or a session: then nothing more is answered there.", ...),
+    id: str = argument("ID", "A message, a question of an agent, or a session: then nothing more is answered there.", ...),
 ) -> None:
-    """Cancel a message that is not answered yet, or close a session with all that waits in it."""
+    """Cancel a message that is not answered yet, or a question, or close a session with all that waits in it."""
     with store_of() as store:
         found = store.sessions.cancel(id)
     answer({"id": id, "cancelled": found}, f"{one_line(id)}: cancelled")
