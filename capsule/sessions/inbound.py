@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from capsule import timestamps
 from capsule.errors import InvalidInput
-from capsule.sessions.events import Event, Route, reply_id
+from capsule.sessions.events import OF_TIME, Event, Route, reply_id
 
 
 @dataclass
@@ -192,13 +192,11 @@ class Inbound(Fold):
 
     def _take_changed(self, event: Event) -> None:
         id = self.series[event["series"]]
-        merged = {new: event[name] for name, new in _OF_A_SERIES.items() if name in event}
-        if "processAfter" in event:
-            merged["waits"] = False
-        of_time = {name: event[name] for name in ("cron", "timeZone", "catchUp") if name in event}
+        live, of_time = self.messages[id].event, {name: event[name] for name in OF_TIME if name in event}
+        if "prompt" in event:
+            self._change(id, content=event["prompt"])
         if of_time:
-            merged["recurrence"] = (self.messages[id].event.get("recurrence") or {}) | of_time
-        self._change(id, **merged)
+            self._change(id, recurrence=(live.get("recurrence") or {}) | of_time)
 
     def _take_attempt(self, event: Event) -> None:
         id = event["message"]
@@ -236,6 +234,3 @@ class Inbound(Fold):
         self.again.update(dict.fromkeys(event.get("again", ())))
         self.route = Route.of(event.get("route"))
         self.paused.update(event["paused"])
-
-
-_OF_A_SERIES = {"prompt": "content", "processAfter": "processAfter"}

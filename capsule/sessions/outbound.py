@@ -78,29 +78,20 @@ class Outbound(Fold):
     """What the events of an outbound file say.
 
     Attributes:
-        session: The session's id.
         messages: The messages of the file, by id, oldest first.
         said: Of each of the last messages that a compaction took out, the message that it answered.
-        open: The ids of messages that may not be delivered.
         acks: The last one for each message that the worker got.
         claims: Those of them that are not `completed`.
         tool: The tool that the agent uses now.
         state: What the worker keeps, by provider and key.
-        highest: The highest number of a message.
-        others: Events without a meaning for the fold.
     """
 
-    session: str = ""
     messages: dict[str, OutMessage] = field(default_factory=dict)
     said: dict[str, str] = field(default_factory=dict)
-    open: dict[str, None] = field(default_factory=dict)
     acks: dict[str, Ack] = field(default_factory=dict)
     claims: dict[str, Ack] = field(default_factory=dict)
     tool: Tool | None = None
     state: dict[str, dict[str, Any]] = field(default_factory=dict)
-    highest: int = 0
-    others: list[Event] = field(default_factory=list)
-    seen: set[str] = field(default_factory=set, repr=False)
 
     def _take_message(self, event: Event) -> None:
         message = OutMessage.of(event)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from capsule import timestamps
 from capsule.errors import InvalidInput, NotFound, Refused
 from capsule.ids import check_id, new_message_id
-from capsule.sessions.events import cleared, outgoing, reply_id, state
+from capsule.sessions.events import OF_TIME, cleared, outgoing, reply_id, state
 from capsule.sessions.registry import Registry
 from capsule.sessions.rules import schedules
 from capsule.sessions.rules.deliveries import send
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from capsule.sessions.folds import Folds
     from capsule.store.store import Store
 
-_OFTEN = ("cron", "timeZone", "catchUp")
 #: Bytes of the keys and texts that a session keeps for its later runs.
 MOST = 64 * 1024
 
@@ -158,7 +157,7 @@ class Toolkit:
         folds = session.folds()
         return [
             {"series": id, "prompt": row.event["content"], "next": row.due, "paused": id in folds.inbound.paused}
-            | {name: value for name, value in (row.event.get("recurrence") or {}).items() if name in _OFTEN}
+            | {name: value for name, value in (row.event.get("recurrence") or {}).items() if name in OF_TIME}
             for id, row in schedules.live(folds).items()
         ]
 

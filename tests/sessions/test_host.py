@@ -61,7 +61,7 @@ def test_other_content_under_the_id_of_a_message_is_an_error_unless_its_channel_
     def log(step: str, **about: object) -> None:
         lines.append(step)
 
-    router = Router(Opened(store.engine, registry, log), timestamps.now, log, lambda session: None)
+    router = Router(Opened(store.engine, registry, log), lambda session: None)
     first, other, next_one = (
         Arrived(id, "radio", "r", "eve", text, editable=editable) for id, text in (("1", "a"), ("1", "b"), ("2", "c"))
     )

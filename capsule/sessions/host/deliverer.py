@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from capsule import timestamps
 from capsule.errors import InvalidInput, NotFound, Refused
 from capsule.sessions.adapters.interface import Adapter, File, Outgoing
 from capsule.sessions.events import Route
@@ -39,7 +40,6 @@ class Deliverer:
     Args:
         opened: The sessions.
         adapters: The adapters by their names.
-        clock: Gives the time, as the format writes it.
         trying: Calls a function for a session, and says what it raises.
     """
 
@@ -47,12 +47,10 @@ class Deliverer:
         self,
         opened: Opened,
         adapters: Mapping[str, Adapter],
-        clock: Callable[[], str],
         trying: Callable[[str, Callable[[], None]], None],
     ) -> None:
         self._opened = opened
         self._adapters = adapters
-        self._clock = clock
         self._trying = trying
         self._pool = ThreadPoolExecutor(_THREADS, "capsule-deliver")
         self._guard = threading.Lock()
@@ -81,7 +79,7 @@ class Deliverer:
     def _deliver(self, id: str) -> None:
         row, results = self._opened.state().sessions[id], list[tuple[OutMessage, str | Exception]]()
         with self._opened.session(id) as session:
-            due = deliveries.due_out(session.folds(), self._clock())
+            due = deliveries.due_out(session.folds(), timestamps.now())
         for message in due:
             if message.kind != "task":  # Those are for the host itself.
                 try:
@@ -104,7 +102,7 @@ class Deliverer:
 
     def _noted(self, results: Sequence[tuple[OutMessage, str | Exception]], folds: Folds) -> list[Event]:
         """What the host notes of deliveries, given the ids that messages got, or the errors."""
-        now, found = self._clock(), list["Event"]()
+        now, found = timestamps.now(), list["Event"]()
         for message, result in results:
             how: dict[str, Any] = {"platform_id": result}
             if isinstance(result, Exception):

@@ -60,7 +60,6 @@ class Host:
         adapters: The adapters besides the one for conversations.
         log: Takes a line of the log: an object for JSON.
         max_workers: How many workers run at once, at most.
-        clock: Gives the time, as the format writes it.
 
     Attributes:
         broken: By session and what can't be done for it, why.
@@ -74,17 +73,15 @@ class Host:
         adapters: Iterable[Adapter] = (),
         log: Callable[[dict[str, Any]], None] = lambda line: None,
         max_workers: int = 8,
-        clock: Callable[[], str] = timestamps.now,
     ) -> None:
         self._store = store._acting(None)
         self._engine = self._store.engine
         self._write_log = log
-        self._clock = clock
-        self._since = clock()
+        self._since = timestamps.now()
         self._adapters = {adapter.name: adapter for adapter in (Conversations(self._store), *adapters)}
         self._opened = Opened(self._engine, self._store.sessions.registry, self._log)
-        self._router = Router(self._opened, clock, self._log, self._step)
-        self._deliverer = Deliverer(self._opened, self._adapters, clock, partial(self._trying, "deliver"))
+        self._router = Router(self._opened, self._step)
+        self._deliverer = Deliverer(self._opened, self._adapters, partial(self._trying, "deliver"))
         self._workers = Supervisor(spawn, max_workers, self._log, self._ring)
         self._state = self._opened.state()
         #: When to look at sessions again: by the time on the wall, and by that of this process.
@@ -102,7 +99,7 @@ class Host:
         self.broken: dict[tuple[str, str], str] = {}
 
     def _log(self, step: str, **about: Any) -> None:
-        self._write_log({"time": self._clock(), "step": step, **about})
+        self._write_log({"time": timestamps.now(), "step": step, **about})
 
     # -- The loop --------------------------------------------------------------------------------------------------
 
@@ -159,7 +156,7 @@ class Host:
 
     def _wait(self, notices: Notices | None) -> None:
         """Wait until something is written, a worker ends, or something is due."""
-        now, at = self._clock(), time.monotonic()
+        now, at = timestamps.now(), time.monotonic()
         soonest = min([self._next_sweep, *self._again.copy().values()]) - at
         waits = [LOOK_S if notices else _UNTOLD_S, soonest]
         waits += [timestamps.seconds_between(now, due) for due in sorted(self._due.copy().values())[:1]]
@@ -175,7 +172,7 @@ class Host:
     def _turn(self, touched: Collection[tuple[str, str]] | None) -> None:
         """Look at the sessions to which something happened. `touched` was written; None: anything may be."""
         before, self._state = self._state, self._opened.state()
-        rows, now, at = self._state.sessions, self._clock(), time.monotonic()
+        rows, now, at = self._state.sessions, timestamps.now(), time.monotonic()
         first = self._workers.ended()
         ids = {*first, *(id for kind, id in touched or () if kind in (INBOUND, OUTBOUND))}
         self._changed |= ids
@@ -225,7 +222,7 @@ class Host:
                 self._log("mended", session=id, what=what)
 
     def _look_at(self, id: str) -> None:
-        state, now = self._opened.state(), self._clock()
+        state, now = self._opened.state(), timestamps.now()
         row = state.sessions.get(id)
         self._due.pop(id, None)
         if row is None:
@@ -297,13 +294,13 @@ class Host:
                 return
             with suppress(CapsuleError), self._opened.session(id) as session:
                 folds = session.folds()
-                is_busy = messages.holders(folds) or messages.pick(folds, self._clock(), first=True)
+                is_busy = messages.holders(folds) or messages.pick(folds, timestamps.now(), first=True)
                 if not is_busy:
                     self._workers.end(id)
 
     def _sweep(self) -> None:
         """Close questions whose time is over, and note what people read of the sessions."""
-        self._next_sweep, now = time.monotonic() + LOOK_S, self._clock()
+        self._next_sweep, now = time.monotonic() + LOOK_S, timestamps.now()
         changed, self._changed = self._changed, set()
 
         def change(state: State) -> State:

@@ -40,7 +40,7 @@ class Opened:
     def __init__(self, engine: Engine, registry: Registry, log: Log) -> None:
         self.registry = registry
         self._engine = engine
-        self._log = log
+        self.log = log
         self._guard = threading.Lock()
         self._sessions: dict[str, tuple[Session, threading.RLock]] = {}
         self._state = State()
@@ -62,7 +62,7 @@ class Opened:
         try:
             self._state = self.registry.read()
         except CapsuleError as error:
-            self._log("registry", error=str(error))
+            self.log("registry", error=str(error))
         return self._state
 
     def settle(self, change: Callable[[State], Result]) -> None:
@@ -76,7 +76,7 @@ class Opened:
         with self.session(id) as session:
             for event in session.tell(rule):
                 about = {name: value for name, value in event.items() if name not in _NOT_LOGGED}
-                self._log(event["event"], session=id, **about)
+                self.log(event["event"], session=id, **about)
 
 
 def said_by(error: Exception) -> str:

@@ -14,10 +14,11 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from capsule import timestamps
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.sessions import events
 from capsule.sessions.events import Event, Route
-from capsule.sessions.host.opened import Log, Opened
+from capsule.sessions.host.opened import Opened
 from capsule.sessions.registry import UNSERVED, MessagingGroup
 from capsule.sessions.rules import questions, wirings
 from capsule.sessions.rules.messages import is_bulky, receive
@@ -36,15 +37,11 @@ class Router:
 
     Args:
         opened: The sessions.
-        clock: Gives the time, as the format writes it.
-        log: Writes a line of the log.
         told: Called for each session that got messages, with its id.
     """
 
-    def __init__(self, opened: Opened, clock: Callable[[], str], log: Log, told: Callable[[str], None]) -> None:
+    def __init__(self, opened: Opened, told: Callable[[str], None]) -> None:
         self._opened = opened
-        self._clock = clock
-        self._log = log
         self._told = told
         self._alone = threading.Lock()
 
@@ -73,7 +70,7 @@ class Router:
 
     def _answers(self, arrived: Arrived, state: State) -> str:
         """The session that a message answers a question of, and which has the answer now; empty: it is for none."""
-        now = self._clock()
+        now = timestamps.now()
         if not arrived.reply_to or not state.questions:
             return ""
         answer = partial(questions.answered, arrived=arrived, delivered=self._delivered, now=now)
@@ -91,7 +88,7 @@ class Router:
 
     def _take(self, serves: Serves, items: _Items, errors: list[Exception]) -> list[str]:
         """Put messages into the session that serves a place; its id, if it has to do with them."""
-        now, row = self._clock(), self._opened.state().serving.get(serves)
+        now, row = timestamps.now(), self._opened.state().serving.get(serves)
         is_heard = any(decision.outcome != "ignored" for _, decision in items)
         if row is None and is_heard:
             first, _ = items[0]
@@ -124,7 +121,7 @@ class Router:
                 try:
                     new = receive(folds, [message])
                 except InvalidInput as error:  # The session has it with other content, which stays.
-                    self._log("refused", message=arrived.id, session=folds.session, error=str(error))
+                    self._opened.log("refused", message=arrived.id, session=folds.session, error=str(error))
                     errors += [] if arrived.editable else [error]
                     continue
                 if not new:

@@ -120,8 +120,6 @@ def after_attempt(
     """What the host notes after it tried to deliver a message, for `messages.numbered`.
 
     Args:
-        message: The message.
-        now: The time.
         platform_id: The id that it got.
         error: Why it did not arrive; empty: it did.
         is_final: Whether it can't ever arrive, however often it is tried.

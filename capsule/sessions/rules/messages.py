@@ -68,11 +68,7 @@ def pick(folds: Folds, now: str, *, first: bool, limit: int = 10) -> list[InMess
 
     They are of one route, that of the oldest message that wakes, with those that accumulated before it. What was
     claimed together before comes together again, and alone, so that a second try gives its replies the same ids.
-
-    Args:
-        now: The time.
-        first: Whether the worker has just started: it gets what is for the start only.
-        limit: The most messages.
+    A worker that has just started (`first`) gets also what is for the start only.
     """
     groups, chosen, oldest = defaultdict[Hashable, list[InMessage]](list), None, 0
     waking = {claim.batch for id, claim in folds.outbound.claims.items() if _wakes(folds, id)}
@@ -172,11 +168,7 @@ def is_bulky(folds: Folds) -> bool:
 def release(folds: Folds, now: str, *, is_alive: Callable[[str], bool]) -> list[Event]:
     """Try again, or give up, what workers gave back or died over; note what they failed.
 
-    The `failed` events are also the notices to the senders: `due_out` gives them.
-
-    Args:
-        now: The time.
-        is_alive: Whether a worker is alive, by its instance.
+    The `failed` events are also the notices to the senders: `due_out` gives them. Workers are known by their instances.
     """
     due = defaultdict[str, dict[str, tuple[int, str]]](dict)
     given_up = defaultdict[str, list[str]](list)

@@ -25,14 +25,7 @@ KEPT_S = 24 * 3600
 
 
 def asked(state: State, row: SessionRow, message: OutMessage, route: Route) -> State:
-    """The registry with the question that a message asks; as it is, if it was asked before.
-
-    Args:
-        state: The registry.
-        row: The session.
-        message: The message, of kind `question`.
-        route: Where it goes.
-    """
+    """The registry with the question that a message of kind `question` asks; as it is, if it was asked before."""
     get = message.event.get
     id = str(get("question") or message.id)
     if id in state.questions:
@@ -45,11 +38,8 @@ def answered(state: State, arrived: Arrived, delivered: Callable[[str, str], str
     """Take a message as the answer to a question. Nobody is told if it is none: it replies to no question, or with
     something that is none of the options.
 
-    Args:
-        state: The registry.
-        arrived: The message. Only a reply to a question, in its place, is an answer.
-        delivered: The id on its platform of a message out, by session and message; None: it is not delivered.
-        now: The time.
+    Only a reply to a question, in its place, is an answer. `delivered` gives the id on its platform of a message out,
+    by session and message; None: it is not delivered.
     """
     for question in state.questions.values():
         is_there = (arrived.channel, arrived.place) == (question.route.get("channel"), question.route.get("place"))
@@ -60,14 +50,7 @@ def answered(state: State, arrived: Arrived, delivered: Callable[[str, str], str
 
 
 def answer(state: State, id: str, value: str, sender: str, now: str) -> Result:
-    """Answer a question.
-
-    Args:
-        state: The registry.
-        id: The question.
-        value: The value of one of its options, or any text if it has none.
-        sender: Who answers.
-        now: The time.
+    """Answer a question by the value of one of its options, or any text if it has none.
 
     Raises NotFound: there is no such question any more.
     """

@@ -15,6 +15,7 @@ from capsule.errors import InvalidInput, NotFound, Refused
 from capsule.format.values import canonical_time
 from capsule.sessions.cron import last_at, next_at
 from capsule.sessions.events import (
+    OF_TIME,
     CatchUp,
     Event,
     Route,
@@ -130,11 +131,7 @@ def live(folds: Folds) -> dict[str, InMessage]:
 def tasks(folds: Folds, now: str, time_zone: str = "") -> list[Event]:
     """Do what the worker's oldest message of kind `task` asks for, and note that it is done, or why not.
 
-    Nothing is left to do when it gives nothing.
-
-    Args:
-        now: The time.
-        time_zone: Where cron is read if a task does not say.
+    Nothing is left to do when it gives nothing. Where a task does not say, cron is read in `time_zone`.
     """
     message = next((each for each in folds.undelivered() if each.kind == "task"), None)
     if message is None:
@@ -161,7 +158,6 @@ def act(
     Args:
         task: As in `events.outgoing`. An `update` merges what it names; with `processAfter` now, the task runs now.
         id: A new id, for a new series that has none.
-        now: The time.
         route: Where the answers of a new series go; None: where the session's go.
         time_zone: Where cron is read if the task does not say.
 
@@ -206,9 +202,7 @@ def _updated(folds: Folds, head: InMessage, task: Mapping[str, Any], now: str) -
     """A task's fields merged into a series: into its live row, or, if that runs or is over, for the next one."""
     recurrence, prompt = _merged(_recurrence(head), task), task.get("prompt")
     if folds.status(head.id) != "pending":
-        told = recurrence or {}
-        words = {"cron": told.get("cron"), "time_zone": told.get("timeZone"), "catch_up": told.get("catchUp")}
-        return [changed(series=head.series, prompt=prompt, **words)]
+        return [changed(series=head.series, prompt=prompt, **{name: (recurrence or {}).get(name) for name in OF_TIME})]
     at, due = _time_of(head), head.due
     if recurrence and (task.get("cron") or task.get("timeZone")):
         at = due = next_at(recurrence, now)
@@ -224,7 +218,7 @@ def _updated(folds: Folds, head: InMessage, task: Mapping[str, Any], now: str) -
 
 def _merged(recurrence: Mapping[str, Any], task: Mapping[str, Any]) -> dict[str, Any] | None:
     """When a series recurs after a change; None: it does not. Raises InvalidInput."""
-    merged = {**recurrence, **{name: task[name] for name in ("cron", "timeZone", "catchUp") if task.get(name)}}
+    merged = {**recurrence, **{name: task[name] for name in OF_TIME if task.get(name)}}
     if not merged.get("cron"):
         return None
     if merged.get("catchUp", "latest") not in get_args(CatchUp):

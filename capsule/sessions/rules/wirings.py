@@ -44,10 +44,7 @@ def route(arrived: Arrived, state: State, engaged: Callable[[Serves], bool]) -> 
 
     An agent without a wiring in the place is woken by everything if it is alone there, else by mentions.
 
-    Args:
-        arrived: The message.
-        state: The registry.
-        engaged: Whether the session that serves this was woken before; for `mention-sticky`.
+    For `mention-sticky`, `engaged` says whether the session that serves this was woken before.
     """
     wired = {wiring.agent: wiring for wiring in state.wired.get((arrived.channel, arrived.place), ())}
     agents = [agent for agent in wired if agent in (arrived.to or wired)]

@@ -97,7 +97,7 @@ def retry(message: Message) -> None:
 
 @commands.command("cancel")
 def cancel(
-    id: str = argument("ID", "A message, a question of an agent, or a session: then nothing more is answered there.", ...),
+    id: str = argument("ID", "A message, a question, or a session: then nothing more is answered there.", ...),
 ) -> None:
     """Cancel a message that is not answered yet, or a question, or close a session with all that waits in it."""
     with store_of() as store:
