@@ -136,7 +136,7 @@ class Import:
                 takes what the source has (the former text goes to the trash), and `copy` makes a second conversation.
             is_dry_run: Whether only the report is made.
             stream: A file that is read once, besides `paths`.
-            progress: Called with the bytes that were read, all bytes, and the report so far.
+            progress: Called with the bytes that were read, all bytes, and the report so far: what it has is durable.
 
         Raises:
             NotFound: There is nothing at a path.
@@ -164,13 +164,41 @@ class Import:
 
 
 @dataclass(slots=True)
-class _Pending:
-    """What a draft became, and the write that is under way."""
+class _Read:
+    """A file that was read.
 
-    document: Document
+    Attributes:
+        name: Its path.
+        digest: The digest of its content.
+        is_whole: Whether all of it was taken, so that the next import need not read it.
+        taken: The conversations in it.
+        near: The patterns and the digest of the files that it was read with; None: there are none.
+    """
+
+    name: str
     digest: str
+    is_whole: bool = True
+    taken: list[Taken] = field(default_factory=list)
+    near: dict[str, Any] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """What is remembered of it."""
+        rows = [
+            (one.id, one.title, one.messages, one.format, one.source, one.path.removeprefix(self.name))
+            for one in self.taken
+        ]
+        return {"rows": rows, "near": self.near}
+
+
+@dataclass(slots=True)
+class _Made:
+    """What a draft became, and the write that is under way; None: there is none."""
+
     taken: Taken
+    read: _Read
     tell: Callable[[str], None]
+    document: Document = field(default_factory=dict)
+    digest: str = ""
     write: Future[Any] | None = None
 
 
@@ -187,15 +215,11 @@ class _Run:
         self._stamp = timestamps.now()
         #: New conversations are written while the next ones are read: most of a write is waiting for the disk.
         self._pool = ThreadPoolExecutor(_AT_ONCE)
-        self._pending: deque[_Pending] = deque()
-        #: The files to remember when all of their conversations are written: the digest, what was made, from what.
-        self._files: list[tuple[str, list[Taken], dict[str, Any]]] = []
-        #: The conversations whose write failed.
-        self._failed: set[str] = set()
+        #: What is not in the report yet: behind a write that is under way, in the order of the source.
+        self._pending: deque[_Made] = deque()
+        self._read: list[_Read] = []
         self._trashed: set[str] | None = None
         self._removed: dict[str, list[Any]] | None = None
-        #: The conversations of which both sides changed the same, and the source's version was not taken.
-        self._conflicts = 0
 
     def finish(self) -> None:
         try:
@@ -203,9 +227,9 @@ class _Run:
         finally:
             self._pool.shutdown()
             if not self._is_dry_run:
-                for digest, taken, made in self._files:
-                    if self._failed.isdisjoint(one.id for one in taken):
-                        self._memory.keep_file(digest, made)
+                for read in self._read:
+                    if read.is_whole:
+                        self._memory.keep_file(read.digest, read.as_json())
                 self._memory.save()
 
     def take(self, files: deque[File], progress: Progress) -> None:
@@ -216,38 +240,35 @@ class _Run:
                 progress(done + min(part.at, file.size), total, self.report)
             done += file.size
             progress(done, total, self.report)
+        self._settle(0)
+        progress(done, total, self.report)
 
     def _taken(self, file: File) -> Iterator[File]:
         """Import a file; the parts of it, as they are read."""
         report, only = self.report, self._only.name if self._only else ""
-        digest = f"{only}:{_digest(file)}"
-        before = self._memory.file(digest)
+        read, problems = _Read(file.name, f"{only}:{_digest(file)}"), report.problems.count
+        before = self._memory.file(read.digest)
         if before is not None and self._is_as(file, before):
             for id, title, count, name, source, inside in before["rows"]:
                 state = "unchanged" if id else "skipped"
-                report.conversations.append(Taken(id, title, count, name, source, file.name + inside, state))
+                self._note(_Made(Taken(id, title, count, name, source, file.name + inside, state), read, file.tell))
             return
-        problems, conflicts, first = report.problems.count, self._conflicts, len(report.conversations)
-        is_known, asked = False, set[str]()
+        asked = set[str]()
+        is_known = False
         for part in opened(file):
             format = format_of(part, self._only)
             if format is None:
                 report.unknown.append(part.name)
             else:
                 is_known = True
-                for _ in self._drafts(part, format):
+                for _ in self._drafts(part, format, read):
                     yield part
             is_known = is_known and part.asked is not None
             asked |= part.asked or set()
-        taken = report.conversations[first:]
-        is_whole = (report.problems.count, self._conflicts) == (problems, conflicts)
-        if is_known and is_whole and all(one.state != "skipped" or not one.id for one in taken):
-            rows = [
-                (one.id, one.title, one.messages, one.format, one.source, one.path.removeprefix(file.name))
-                for one in taken
-            ]
-            near = {"patterns": sorted(asked), "digest": file.digest_of_near(asked)} if asked else None
-            self._files.append((digest, taken, {"rows": rows, "near": near}))
+        if asked:
+            read.near = {"patterns": sorted(asked), "digest": file.digest_of_near(asked)}
+        read.is_whole = read.is_whole and is_known and report.problems.count == problems
+        self._read.append(read)
 
     def _is_as(self, file: File, before: dict[str, Any]) -> bool:
         """Whether a file, those it was read with, and what was made of it are as they were."""
@@ -256,7 +277,7 @@ class _Run:
             return False
         return all(self._store.engine.exists(KIND, row[0]) for row in before["rows"] if row[0])
 
-    def _drafts(self, file: File, format: Format) -> Iterator[None]:
+    def _drafts(self, file: File, format: Format, read: _Read) -> Iterator[None]:
         nameless: Counter[str] = Counter()
         for draft in drafts_of(file, format):
             suffix = ""
@@ -264,10 +285,10 @@ class _Run:
                 said = source_id(draft)
                 suffix = f"#{nameless[said]}" if nameless[said] else ""
                 nameless[said] += 1
-            self._take(file, format, draft, suffix)
+            self._take(file, format, draft, suffix, read)
             yield
 
-    def _take(self, file: File, format: Format, draft: Draft, suffix: str) -> None:
+    def _take(self, file: File, format: Format, draft: Draft, suffix: str, read: _Read) -> None:
         def tell(what: str, id: str = "") -> None:
             file.tell(what, draft.lines.get(id, draft.line))
 
@@ -275,8 +296,8 @@ class _Run:
             limit = self._store.settings.message_bytes
             document = document_of(draft, format.name, self._stamp, tell, self._keep, suffix, limit)
             digest, count = digest_of_document(document), len(document["history"])
-            new = Taken(document["id"], document["title"], count, format.name, source_id(draft), file.name, "imported")
-            return digest, self._put(_Pending(document, digest, new, tell))
+            taken = Taken(document["id"], document["title"], count, format.name, source_id(draft), file.name, "")
+            return digest, self._put(_Made(taken, read, tell, document, digest))
 
         try:
             digest, is_conflict = put(suffix)
@@ -284,24 +305,24 @@ class _Run:
                 put(f"{suffix}#copy-{digest}")
         except Empty:  # As an empty chat is: no damage, and nothing to keep.
             if draft.id:
-                self.report.conversations.append(Taken("", "", 0, format.name, draft.id, file.name, "skipped"))
+                self._note(_Made(Taken("", "", 0, format.name, draft.id, file.name, "skipped"), read, tell))
         except _TOLD as error:
             tell(error.message)
 
-    def _put(self, new: _Pending) -> bool:
+    def _put(self, new: _Made) -> bool:
         """Write what a draft became, and note its state; whether both sides changed the same."""
         id, engine = new.taken.id, self._store.engine
         if any(pending.taken.id == id for pending in self._pending):
             self._settle(0)
         if not engine.exists(KIND, id):
             if id in self._in_trash():
+                new.read.is_whole = False
                 self._note(new, "skipped")
                 return False
-            self._note(new, "imported")
             if not self._is_dry_run:
                 self._settle(_AT_ONCE - 1)
                 new.write = self._pool.submit(write_new, self._store, new.document, has_checked_messages=True)
-                self._pending.append(new)
+            self._note(new, "imported")
             return False
         if self._memory.conversation(id) == new.digest:
             self._note(new, "unchanged")
@@ -313,7 +334,8 @@ class _Run:
 
         found = revised(present, new.document, removed, theirs=theirs)
         is_changed, is_open = found.document is not present, bool(found.conflicts) and not theirs
-        self._conflicts += is_open
+        if is_open:
+            new.read.is_whole = False
         if not self._is_dry_run:
             if is_changed:
                 self._store._change(id, lambda conversation: conversation.rewrite(change, reason="edited"))
@@ -322,24 +344,27 @@ class _Run:
         self._note(new, "updated" if is_changed else "skipped" if is_open else "unchanged")
         return is_open
 
-    def _note(self, new: _Pending, state: str) -> None:
-        self.report.conversations.append(replace(new.taken, state=state))
+    def _note(self, new: _Made, state: str = "") -> None:
+        new.taken = replace(new.taken, state=state or new.taken.state)
+        self._pending.append(new)
+        self._settle(_AT_ONCE)
 
     def _settle(self, most: int) -> None:
-        """Wait until at most so many writes are under way."""
-        while len(self._pending) > most:
+        """Report what became of drafts, until at most so many are behind a write that is under way."""
+        while self._pending and (len(self._pending) > most or self._pending[0].write is None):
             new = self._pending.popleft()
-            assert new.write is not None
             try:
-                new.write.result()
-                self._memory.keep_conversation(new.taken.id, new.digest)
+                if new.write is not None:
+                    new.write.result()
+                    self._memory.keep_conversation(new.taken.id, new.digest)
+                self.report.conversations.append(new.taken)
+                new.read.taken.append(new.taken)
+            except TakenId:  # Another process was quicker.
+                new.write = None
+                self._put(new)
             except _TOLD as error:
-                self.report.conversations.remove(new.taken)
-                self._failed.add(new.taken.id)
-                if isinstance(error, TakenId):  # Another process was quicker.
-                    self._put(new)
-                else:
-                    new.tell(error.message)
+                new.read.is_whole = False
+                new.tell(error.message)
 
     def _in_trash(self) -> set[str]:
         if self._trashed is None:
