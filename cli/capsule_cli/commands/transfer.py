@@ -21,12 +21,12 @@ from capsule_cli.completion import complete_format, complete_id
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import DryRun, Tags, Yes, argument, flag, option, refuse, usage
-from capsule_cli.shared.output import answer, counted, in_terminal, listing, out_bytes, out_json, progress, say, shown
+from capsule_cli.shared.output import answer, counted, in_terminal, listing, out_bytes, progress, say, shown
 from capsule_cli.signals import end_at_once
 
 if TYPE_CHECKING:
     from capsule import Store
-    from capsule.transfer.importing import Report
+    from capsule.transfer.importing import Report, Taken
 
 commands = typer.Typer()
 _MOST_SHOWN = 20
@@ -78,16 +78,15 @@ def import_(
 
 def _follow(store: Store, paths: list[str], options: dict[str, Any]) -> None:
     from capsule.transfer.following import follow
+    from capsule.transfer.sources import Damage
 
-    for report in follow(store, paths, stop=lambda: False, **options):
-        changed = [taken for taken in report.conversations if taken.state != "unchanged"]
-        for taken in changed:
-            if asked.json:
-                out_json(taken.as_json(), line=True)
-            else:
-                answer(None, f"{taken.state:<9}  {taken.id}  {shown(taken.title)}")
-        for problem in report.problems.found:
-            say(_place(problem.path, problem.line, problem.what))
+    def tell(found: Taken | Damage) -> None:
+        if isinstance(found, Damage):
+            say(_place(found.path, found.line, found.what))
+        elif found.id and found.state != "unchanged":
+            answer(found.as_json(), f"{found.state:<9}  {found.id}  {shown(found.title)}", line=True)
+
+    follow(store, paths, tell, **options)
 
 
 def _answer(report: Report, *, dry_run: bool) -> None:

@@ -1,0 +1,91 @@
+"""An import that goes on while another program writes."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from capsule import Store
+from capsule.engines.files.disk import inotify
+from capsule.transfer.following import follow
+from capsule.transfer.importing import Taken
+from capsule.transfer.sources import Damage
+from tests.transfer.exchange import DATA, said
+
+
+class Enough(Exception):
+    """Ends an import that would go on."""
+
+
+def no_inotify() -> inotify.Inotify:
+    raise OSError(errno.EMFILE, "no instance left")
+
+
+@pytest.fixture(params=["told by the kernel", "looked at"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "looked at":
+        monkeypatch.setattr(inotify, "Inotify", no_inotify)
+    elif not sys.platform.startswith("linux"):
+        pytest.skip("inotify is Linux's")
+
+
+def test_what_is_written_is_imported_and_half_a_line_is_no_damage(store: Store, tmp_path: Path, way: None) -> None:
+    told: list[Taken] = []
+    chat, folder = tmp_path / "a.jsonl", tmp_path / "new"
+    chat.write_bytes(said("a", id="c1"))
+
+    def tell(found: Taken | Damage) -> None:
+        assert isinstance(found, Taken)
+        if found.state == "unchanged":
+            return
+        told.append(found)
+        if len(told) == 1:
+            with chat.open("ab") as file:
+                file.write(said("b", id="c2")[:20])
+            folder.mkdir()
+            (folder / "b.jsonl").write_bytes(said("c", id="c3"))
+        elif len(told) == 2:  # Files of one round are taken in the order of their names.
+            with chat.open("ab") as file:
+                file.write(said("b", id="c2")[20:])
+        else:
+            raise Enough
+
+    with pytest.raises(Enough):
+        follow(store, [str(tmp_path)], tell)
+
+    assert [taken.source for taken in told] == ["c1", "c3", "c2"]
+
+
+def test_a_part_of_a_conversation_in_a_folder_that_is_named_from_here_is_followed(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: None
+) -> None:
+    shutil.copytree(DATA / "opencode" / "files" / "storage", tmp_path / "storage")
+    monkeypatch.chdir(tmp_path)
+    part = next(path for path in sorted(Path("storage/part").rglob("*.json")) if '"text"' in path.read_text())
+
+    def tell(found: Taken | Damage) -> None:
+        assert isinstance(found, Taken)
+        if found.state == "imported":
+            part.write_text(part.read_text().replace('"text":', '"text": "changed", "was":'))
+        elif found.state == "updated":
+            raise Enough
+
+    with pytest.raises(Enough):
+        follow(store, ["storage"], tell)
+
+
+def test_each_conversation_is_told_when_it_is_imported(store: Store, tmp_path: Path) -> None:
+    for number in range(60):
+        (tmp_path / f"{number}.jsonl").write_bytes(said("a", id=str(number)))
+
+    def tell(found: Taken | Damage) -> None:
+        assert isinstance(found, Taken)
+        assert len(store.ids()) < 30
+        raise Enough
+
+    with pytest.raises(Enough):
+        follow(store, [str(tmp_path)], tell)
