@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -124,15 +123,6 @@ def test_a_stream_whose_lock_is_taken_finds_out_at_its_next_message(capsule: Any
     assert (process.returncode, stdout) == (7, b"")
     assert json.loads(stderr)["error"]["kind"] == "LockLost"
     assert [message["content"] for message in capsule.history(id)] == ["mine", "theirs"]
-
-
-def test_a_conversation_that_stays_busy_is_given_up_in_time(capsule: Any) -> None:
-    id = capsule.new("A")
-    (capsule.root / "capsule.toml").write_text('[storage]\nmutex_timeout = "1s"\n', encoding="utf-8")
-    with open(capsule.root / ".capsule" / "mutex" / f"conversations-{id}", "rb+") as mutex:
-        fcntl.flock(mutex, fcntl.LOCK_EX)
-        capsule("append", id, "x", expect=8)
-    capsule("append", id, "x")
 
 
 def test_a_stream_that_is_killed_is_in_nobodys_way(capsule: Any) -> None:

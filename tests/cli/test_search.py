@@ -1,4 +1,4 @@
-"""`search`, `stats`, `reindex`, and `show --around`."""
+"""`search`, `stats`, `reindex`."""
 
 from __future__ import annotations
 
@@ -138,56 +138,6 @@ def test_reindex_builds_the_index_anew(capsule: Any) -> None:
     index.write_bytes(b"rubbish" * 1000)
     assert capsule.json("reindex") == {"conversations": 2, "damaged": 0, "messages": 4, "words": 21}
     assert len(capsule.json("search", "plan")["hits"]) == 2
-
-
-def conversation(capsule: Any, count: int) -> tuple[str, list[str]]:
-    id = capsule.new("Long")
-    capsule("append", id, "--jsonl", input="".join(f'{{"content": "message {n}"}}\n' for n in range(count)))
-    return id, [message["id"] for message in capsule.history(id)]
-
-
-def test_show_around_shows_a_message_and_those_about_it(capsule: Any) -> None:
-    id, messages = conversation(capsule, 600)
-    for wanted, context, shown in (
-        ("@5", (), range(2, 9)),
-        ("@5", ("-C", "1"), range(4, 7)),
-        ("@0", ("-C", "2"), range(3)),
-        ("@last", ("-C", "2"), range(597, 600)),
-        ("@345", ("-C", "2"), range(343, 348)),
-    ):
-        at = 599 if wanted == "@last" else int(wanted[1:])
-        for name in (wanted, messages[at]):
-            found = capsule.json("show", id, "--around", name, *context)
-            assert [message["content"] for message in found] == [f"message {n}" for n in shown]
-    text = capsule("show", id, "--around", wanted, *context).stdout
-    assert re.findall(r"  @(\d+)$", text, re.MULTILINE) == [str(n) for n in shown]
-
-
-def test_show_around_takes_the_beginning_of_a_messages_id(capsule: Any) -> None:
-    id = capsule.new("A")
-    lines = "".join(f'{{"id": "{letter * 8}-1", "content": "message {letter}"}}\n' for letter in "abc")
-    capsule("append", id, "--jsonl", input=lines)
-    assert [m["content"] for m in capsule.json("show", id, "--around", "bbbb", "-C", "0")] == ["message b"]
-    capsule("show", id, "--around", "dddd", expect=3)
-    capsule("show", id, "--around", "bb", expect=2)
-    capsule("show", id, "--around", "@3", expect=3)
-    capsule("show", id, "--around", "@x", expect=3)
-    capsule("show", id, "--around", "@1", "--last", "1", expect=2)
-    capsule("show", id, "--around", "@1", "--raw", expect=2)
-
-
-def test_show_around_one_of_the_last_messages_reads_the_end_alone(capsule: Any, monkeypatch: Any) -> None:
-    from capsule.engines.files.engine import FilesEngine
-
-    id, messages = conversation(capsule, 600)
-    capsule.file(id).touch()
-    asked: list[str] = []
-    document = FilesEngine.document
-    monkeypatch.setattr(FilesEngine, "document", lambda self, kind, id: asked.append(id) or document(self, kind, id))
-    capsule("show", id, "--around", messages[500])
-    assert asked == []
-    capsule("show", id, "--around", messages[5])
-    assert asked == [id]
 
 
 def test_filters_topics_and_threads_narrow_together(capsule: Any) -> None:

@@ -51,6 +51,18 @@ def test_show_last_prints_the_end_alone(capsule: Any) -> None:
     assert len(capsule.json("show", id, "--last", "99")) == 10
 
 
+def test_show_around_prints_a_message_and_those_on_either_side(capsule: Any) -> None:
+    id = capsule.new("A")
+    capsule("append", id, "--jsonl", input="".join(f'{{"content": "message {n}"}}\n' for n in range(20)))
+    for wanted, span, shown in (("@5", (), range(2, 9)), ("@0", ("-C", "2"), range(3)), ("@last", ("-C", "0"), [19])):
+        found = capsule.json("show", id, "--around", wanted, *span)
+        assert [message["content"] for message in found] == [f"message {n}" for n in shown]
+        text = capsule("show", id, "--around", wanted, *span).stdout
+        assert re.findall(r"  @(\d+)$", text, re.MULTILINE) == [str(n) for n in shown]
+    for words, code in ((("@20",), 3), (("@1", "--last", "1"), 2), (("@1", "--raw"), 2)):
+        capsule("show", id, "--around", *words, expect=code)
+
+
 def test_show_markdown_is_a_document(capsule: Any) -> None:
     id = capsule.new("A plan", "--message", "**What** now?")
     text = capsule("show", id, "--markdown").stdout

@@ -93,24 +93,6 @@ async def test_reading_around_a_message_of_another_branch_says_so(store: Store, 
     ]
 
 
-@pytest.mark.parametrize(("begin", "way", "active"), [({}, "older", 3), ({"message": "@0"}, "newer", 4)])
-async def test_the_cursors_lead_along_the_branch(
-    store: Store, tree: list[str], begin: dict[str, Any], way: str, active: int
-) -> None:
-    store.branches.switch("plan-1", tree[active])
-    for n in range(90):
-        store.append("plan-1", content=f"text {n}")
-    expected = [message.content for message in store.branches.path("plan-1")]
-    async with talking(store, "legacy") as client:
-        found = data(await client.call_tool("read_conversation", {"id": "plan-1", "last": 7, **begin}))
-        seen = [message["text"] for message in found["messages"]]
-        while way in found:
-            found = data(await client.call_tool("read_conversation", {"id": "plan-1", "last": 7, "cursor": found[way]}))
-            page = [message["text"] for message in found["messages"]]
-            seen = page + seen if way == "older" else seen + page
-    assert seen == expected
-
-
 async def test_a_branch_far_up_costs_nothing_until_reading_reaches_it(
     store: Store, ids: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

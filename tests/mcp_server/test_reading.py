@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,30 +47,6 @@ async def test_the_newest_are_read_and_older_ones_by_cursor(store: Store, era: s
         assert "older" not in older
         newer = data(await client.call_tool("read_conversation", {"id": id, "cursor": older["newer"], "last": 3}))
         assert places(newer) == [5, 6, 7]
-
-
-async def test_a_cursor_holds_while_others_append_and_delete(store: Store, root: Path) -> None:
-    id = filled(store, [f"text {n}" for n in range(30)])
-    async with talking(store, "legacy") as client:
-        found = data(await client.call_tool("read_conversation", {"id": id, "last": 5}))
-        store.append_many(id, [{"role": "user", "content": "more"}] * 200)
-        path = root / "conversations" / f"{id}.json"
-        document = json.loads(path.read_text())
-        del document["history"][3]
-        path.write_text(json.dumps(document))
-        older = data(await client.call_tool("read_conversation", {"id": id, "last": 5, "cursor": found["older"]}))
-        assert [message["text"] for message in older["messages"]] == [f"text {n}" for n in range(20, 25)]
-
-
-async def test_around_a_message_there_are_those_before_and_after(store: Store) -> None:
-    id = filled(store, [f"text {n}" for n in range(60)])
-    messages = store.tail(id, 60)
-    async with talking(store, "legacy") as client:
-        for at, first in ((0, 0), (3, 0), (30, 27), (59, 53)):
-            message = messages[at]
-            for wanted in (str(message.id), str(message.id)[:30], f"@{at}"):
-                found = data(await client.call_tool("read_conversation", {"id": id, "message": wanted, "last": 7}))
-                assert places(found) == list(range(first, first + 7))
 
 
 async def test_reading_the_newest_reads_no_more_than_the_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,14 +115,6 @@ async def test_a_huge_message_is_cut_and_its_rest_can_be_read(store: Store, era:
             (message,) = data(answer)["messages"]
             parts.append(message["text"])
     assert "".join(parts) == whole.replace("\r\n", "\n")
-
-
-async def test_a_message_larger_than_a_page_is_cut(store: Store) -> None:
-    id = filled(store, ["small", "word " * 40_000])
-    async with talking(store, "legacy") as client:
-        found = data(await client.call_tool("read_conversation", {"id": id}))
-    assert places(found) == [0, 1]
-    assert found["messages"][1]["restFrom"] > 10_000
 
 
 async def test_a_list_of_long_titles_and_many_tags_stays_within_its_budget(store: Store) -> None:
