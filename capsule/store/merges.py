@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule.engines.files.engine import again, files_of
@@ -30,7 +31,7 @@ from capsule.store.reading import KIND
 if TYPE_CHECKING:
     from capsule.engines.files.document import HeldDocument
     from capsule.format.head import Head
-    from capsule.format.merge.conflicts import Conflict
+    from capsule.format.merge.conflicts import Conflict, Merged
     from capsule.store.change import Conversation
     from capsule.store.store import Store
 
@@ -137,24 +138,15 @@ class Incoming:
             return self._under_mutex(KIND, id, lambda held: _newer(held, base, theirs))
 
         def act(conversation: Conversation) -> Brought:
-            here = conversation.document()
-            mine = cleaned(here, conversation.name)
-            written = codec.encode(mine)
-            if written == theirs:
-                return Brought("same")
-            if written == base:
-                after, brought = codec.decode(theirs, conversation.name), Brought("updated")
-            else:
-                from capsule.format.merge.merge import merge
+            from capsule.format.merge.merge import merge
 
-                before = None if base is None else codec.decode(base, conversation.name)
-                merged = merge(before, mine, codec.decode(theirs, conversation.name), conversation.name)
-                after, brought = merged.document, Brought("merged", "", merged.conflicts, merged.notes)
-                if codec.encode(after) == written:
-                    return Brought("same", "", merged.conflicts, merged.notes)
-            # A lock in their version does not apply here. The local lock stays with its holder.
-            after = {**after, "metadata": {**after["metadata"], "lock": here["metadata"]["lock"]}}
-            conversation.rewrite(lambda _: after, keeps_time=True)
+            here, name = conversation.document(), conversation.name
+            mine = codec.encode(cleaned(here, name))
+            after, brought = _merged(mine, base, theirs, name, partial(merge, path=name))
+            if brought.what != "same":
+                # A lock in their version does not apply here. The local lock stays with its holder.
+                after = {**after, "metadata": {**after["metadata"], "lock": here["metadata"]["lock"]}}
+                conversation.rewrite(lambda _: after, keeps_time=True)
             return brought
 
         return self._store._change(id, act, unasked)
@@ -232,20 +224,27 @@ def _record(held: HeldDocument, kind: Kind, base: bytes | None, theirs: bytes | 
             return Brought("kept", "it was written to here")
         held.delete()
         return Brought("deleted")
-    if mine == theirs:
-        return Brought("same")
-    after, brought = codec.decode(theirs, held.path), Brought("updated")
-    if mine != base:
-        from capsule.format.merge.fields import merge_fields
+    from capsule.format.merge.fields import merge_fields
 
-        before = None if base is None else codec.decode(base, held.path)
-        merged = merge_fields(kind, before, codec.decode(mine, held.path), after)
-        after, brought = merged.document, Brought("merged", "", merged.conflicts, merged.notes)
-    written = codec.encode(after)
-    if written == got[0]:
-        return Brought("same", "", brought.conflicts, brought.notes)
-    held.replace(got[1], written, None, [])
+    after, brought = _merged(mine, base, theirs, held.path, partial(merge_fields, kind))
+    if brought.what != "same":
+        held.replace(got[1], codec.encode(after), None, [])
     return brought
+
+
+def _merged(
+    mine: bytes, base: bytes | None, theirs: bytes, name: str, merge: Callable[[Any, Document, Document], Merged]
+) -> tuple[Document, Brought]:
+    """What becomes of two versions, mine the one that is here, and of base, all in the clean form."""
+    here = codec.decode(mine, name)
+    if mine == theirs:
+        return here, Brought("same")
+    there = codec.decode(theirs, name)
+    if mine == base:
+        return there, Brought("updated")
+    merged = merge(None if base is None else codec.decode(base, name), here, there)
+    what = "same" if codec.encode(merged.document) == mine else "merged"
+    return merged.document, Brought(what, "", merged.conflicts, merged.notes)
 
 
 @dataclass(frozen=True, slots=True)
