@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from capsule import ids, timestamps
 from capsule.engines.files.protocols import Trashed
-from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Locked, NotFound, Remedy
+from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound
 from capsule.format import new
 from capsule.format.channels import channel_in
 from capsule.format.head import Head
 from capsule.format.references import find_message
 from capsule.format.text.titles import check_title, title_after
 from capsule.ids import check_id
-from capsule.locks.policy import describe
+from capsule.locks import policy
 from capsule.store.creation import made_once, write_new
 from capsule.store.reading import KIND
 from capsule.store.trash import discard
@@ -148,9 +148,10 @@ class Forks:
         `store.delete` for each.
         """
         family = [id, *self.list(check_id(id), deep=True)]
+        holder, deleted = self._store._holder, []
         for each in family:
-            self._ensure_free(each)
-        deleted = []
+            with suppress(InvalidDocument, NotFound):
+                policy.admit(each, self._store.head(each).lock, holder.me(), held=False, state=holder.state_of)
         for each in reversed(family):
             try:
                 deleted.append(discard(self._store, each))
@@ -158,22 +159,6 @@ class Forks:
                 if each == id:
                     raise
         return deleted
-
-    def _ensure_free(self, id: str) -> None:
-        try:
-            head = self._store.head(id)
-        except (InvalidDocument, NotFound):
-            return
-        lock = head.lock
-        if lock is None or lock.get("instanceId") == self._store._holder.me().instance:
-            return
-        if self._store._holder.state_of(lock) != "orphaned":
-            raise Locked(
-                f"conversation {id} is locked by {describe(lock)}; nothing was deleted",
-                remedy=Remedy("unlock", id),
-                id=id,
-                holder=lock,
-            )
 
     def list(self, id: str, *, deep: bool = False) -> list[str]:
         """List the ids of the forks of a conversation, sorted. The conversation may have been deleted.

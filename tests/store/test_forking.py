@@ -108,7 +108,7 @@ def test_forks_are_deleted_on_request_unless_one_is_locked(store: Store) -> None
     other_one = store.create(title="O").id
     with store.beside() as other:
         other.locks.take(forks[1])
-        with pytest.raises(Locked, match="nothing was deleted"):
+        with pytest.raises(Locked):
             store.forks.delete(id)
         assert store.ids() == sorted([id, *forks, other_one])
     assert [gone.id for gone in store.forks.delete(id)] == [forks[1], forks[0], id]
