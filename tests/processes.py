@@ -42,20 +42,25 @@ def until(is_so: Callable[[], T]) -> T:
 
 
 class Child:
-    """A Python program in a separate process; it has `Store`, `say`, `hear` and its arguments in `sys.argv`."""
+    """A Python program in a separate process; it has `Store`, `say`, `hear` and its arguments in `sys.argv`.
 
-    def __init__(self, body: str, *args: str) -> None:
+    What else it needs of a module, it imports: `Child("from tests.torture.writers import main; main(say, hear)", ...)`.
+    """
+
+    def __init__(self, body: str, *args: str, **settings: Any) -> None:
+        pipe = subprocess.PIPE
         self._process = subprocess.Popen(
             [sys.executable, "-c", _PRELUDE + dedent(body), *args],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            **{"stdin": pipe, "stdout": pipe, "stderr": pipe, "text": True} | settings,
         )
 
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
 
     def hear(self) -> Any:
         """The next value from the child."""
@@ -81,6 +86,11 @@ class Child:
     def end(self) -> int:
         """Wait until the process ends by itself. Returns: its exit code."""
         return self._process.wait()
+
+    def ended(self) -> tuple[int, str]:
+        """Close its standard input, and wait until it ends. Returns: its exit code, and what it said on stderr."""
+        _, words = self._process.communicate(timeout=2 * PATIENCE_S)
+        return self._process.returncode, words
 
     def close(self) -> None:
         if self._process.poll() is None:

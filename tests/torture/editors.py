@@ -20,8 +20,8 @@ from typing import Any
 
 import orjson
 
-from tests.processes import PATIENCE_S
-from tests.torture.writers import PRELUDE, noted
+from tests.processes import PATIENCE_S, Child
+from tests.torture.writers import noted
 
 #: A command reports a file that is not whole for longer than this, in seconds.
 _REPORTED_S = 0.5
@@ -189,11 +189,10 @@ def edit(person: Person, stopped: Callable[[], bool]) -> None:
         _read(person.path, save_again)
 
 
-def _main() -> None:
+def main() -> None:
     person = Person(**json.loads(sys.argv[1]))
-    stop = Path(person.journal + ".stop")
-    print("ready", flush=True)
-    edit(person, stop.exists)
+    print("true", flush=True)
+    edit(person, Path(person.journal + ".stop").exists)
 
 
 class Editing:
@@ -201,31 +200,22 @@ class Editing:
 
     def __init__(self, person: Person) -> None:
         self._person = person
-        program = PRELUDE + "from tests.torture.editors import _main; _main()"
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", program, json.dumps(asdict(person))],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "ready\n"
+        self._editor = Child("from tests.torture.editors import main; main()", json.dumps(asdict(person)))
+        self._editor.hear()
 
     def __enter__(self) -> Editing:
         return self
 
     def running(self) -> bool:
-        return self._process.poll() is None
+        return self._editor.is_running
 
     def finish(self) -> list[dict[str, Any]]:
         """Let the person finish. Returns: the changes of each save."""
         Path(self._person.journal + ".stop").touch()
-        _, output = self._process.communicate(timeout=PATIENCE_S)
-        assert self._process.returncode == 0, output
+        code, words = self._editor.ended()
+        assert code == 0, words
         journal = Path(self._person.journal)
         return [json.loads(line) for line in journal.read_bytes().splitlines()] if journal.exists() else []
 
     def __exit__(self, *_: object) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.communicate()
+        self._editor.close()

@@ -13,17 +13,17 @@ import logging
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 import traceback
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from capsule import Store
-from tests.processes import PATIENCE_S, until
-from tests.torture.writers import PRELUDE, Plan, noted, work
+from tests.processes import Child, until
+from tests.torture.writers import Plan, noted, work
 
 
 @dataclass
@@ -97,10 +97,9 @@ def _supervise(orders: Orders) -> dict[str, float]:
     return {"kills": orders.kills, "seconds": time.monotonic() - began}
 
 
-def _main() -> None:
+def main() -> dict[str, float]:
     given = json.loads(sys.argv[1])
-    orders = Orders(Plan(**given.pop("plan")), **given)
-    print(json.dumps(_supervise(orders)))
+    return _supervise(Orders(Plan(**given.pop("plan")), **given))
 
 
 def supervise(root: Path, acks: Path, ids: list[str], seed: int, **how: object) -> dict[str, float]:
@@ -115,12 +114,5 @@ def supervise(root: Path, acks: Path, ids: list[str], seed: int, **how: object) 
     """
     orders = {name: how.pop(name) for name in ("kills", "writers", "longest_life_s")}
     given = json.dumps({"plan": asdict(Plan(str(root), str(acks), "", seed, ids, **how)), **orders})
-    program = PRELUDE + "from tests.torture.supervisor import _main; _main()"
-    done = subprocess.run(
-        [sys.executable, "-c", program, given],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S * 4,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    with closing(Child("from tests.torture.supervisor import main; say(main())", given)) as child:
+        return child.hear()

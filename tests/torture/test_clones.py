@@ -11,7 +11,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -28,8 +27,8 @@ from capsule.git.commits.sync import Synced
 from tests.conftest import SEED
 from tests.git.repositories import Clone, bare, cloned, environment, new
 from tests.git.talking import committed, status, sync_of, synced
-from tests.processes import PATIENCE_S, until
-from tests.torture.writers import LONG, PRELUDE, Acks, acknowledged, assert_only_leftovers
+from tests.processes import Child, until
+from tests.torture.writers import LONG, Acks, acknowledged, assert_only_leftovers, outlived
 
 pytestmark = pytest.mark.slow
 
@@ -112,51 +111,30 @@ def sync_repeatedly(work: Work) -> None:
             os.write(done, b".")
 
 
-def _main() -> None:
-    what, work = sys.argv[1], Work(**json.loads(sys.argv[2]))
+def main(what: str, work: str) -> None:
     if what == "sync":
-        sync_repeatedly(work)
+        sync_repeatedly(Work(**json.loads(work)))
         return
     ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
-    write(work, ended)
+    write(Work(**json.loads(work)), ended)
 
 
-def started(what: str, work: Work) -> subprocess.Popen[str]:
-    program = PRELUDE + "from tests.torture.test_clones import _main; _main()"
-    return subprocess.Popen(
-        [sys.executable, "-c", program, what, json.dumps(asdict(work))],
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    )
+def started(what: str, work: Work) -> Child:
+    body = "from tests.torture.test_clones import main; main(*sys.argv[1:])"
+    return Child(body, what, json.dumps(asdict(work)), env=environment())
 
 
 def run_syncs(work: Work, rng: random.Random, deaths: Counter[str], failures: list[str]) -> None:
     """Run syncing processes, one after another when they are killed, until all syncs are done."""
-    while True:
+
+    def start() -> tuple[Child, float | None]:
         work.seed = rng.getrandbits(32)
-        process = started("sync", work)
-        if rng.random() < 0.3 and work.deaths:
-            # At any moment, also while it runs git, which then continues alone for a while.
-            timer = threading.Timer(rng.uniform(0.3, 2.0), process.kill)
-            timer.start()
-        else:
-            timer = None
-        try:
-            _, output = process.communicate(timeout=PATIENCE_S * 4)
-        finally:
-            process.kill()
-            if timer is not None:
-                timer.cancel()
-                timer.join()
-        if process.returncode == -signal.SIGKILL:
-            deaths[work.name] += 1
-            continue
-        if process.returncode:
-            failures.append(output)
-        return
+        # At any moment, also while it runs git, which then continues alone for a while.
+        is_killed = work.deaths and rng.random() < 0.3
+        return started("sync", work), rng.uniform(0.3, 2.0) if is_killed else None
+
+    outlived(work.name, start, deaths, failures)
 
 
 def sync_until_stable(clones: list[Clone]) -> int:
@@ -242,15 +220,12 @@ def test_clones_written_to_and_synced_at_random_end_equal(tmp_path: Path, many: 
         before = written(acks)
         until(
             lambda: (
-                any(process.poll() for process in writing)
+                not all(writer.is_running for writer in writing)
                 or ((now := written(acks)).total() > 50 and all(now[name] > before[name] for name in names))
             )
         )
     finally:
-        for process in writing:
-            _, output = process.communicate(input="", timeout=PATIENCE_S)
-            if process.returncode:
-                failures.append(output)
+        failures += [words for writer in writing for code, words in [writer.ended()] if code]
     assert failures == []
     came_to_rest = sync_until_stable(clones)
     count = check(clones, acks)

@@ -12,8 +12,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -29,9 +27,9 @@ from capsule.format import codec
 from capsule.format.members import members_in
 from tests.conftest import SEED
 from tests.git.repositories import bare, cloned, environment, new
-from tests.processes import PATIENCE_S
+from tests.processes import Child
 from tests.torture.test_clones import FOLDER, Work, run_syncs, sync_until_stable
-from tests.torture.writers import LONG, PRELUDE, assert_only_leftovers
+from tests.torture.writers import LONG, assert_only_leftovers, outlived
 
 pytestmark = pytest.mark.slow
 
@@ -111,38 +109,23 @@ def hear(store: Store, work: Talk, acknowledges: bool, maybe_die: object = lambd
     return len(heard.messages)
 
 
-def _main() -> None:
-    talk(Talk(**json.loads(sys.argv[1])))
+def main(work: str) -> None:
+    talk(Talk(**json.loads(work)))
 
 
 def run_talk(work: Talk, rng: random.Random, deaths: Counter[str], failures: list[str]) -> None:
     """Run the processes of an agent, one after another when they are killed, until it has sent everything."""
-    program = PRELUDE + "from tests.torture.test_messaging import _main; _main()"
-    while True:
+
+    def start() -> tuple[Child, float | None]:
         work.seed = rng.getrandbits(32)
-        # A message takes a step at least, so that each agent dies once at least.
-        work.dies_at = rng.randint(1, work.messages) if deaths[work.agent] <= work.messages // 200 else 0
-        process = subprocess.Popen(
-            [sys.executable, "-c", program, json.dumps(asdict(work))],
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment(),
-        )
-        # Also at any moment, in the middle of a write.
-        timer = threading.Timer(rng.uniform(0.4, 3.0), process.kill)
-        if work.dies_at:
-            timer.start()
-        try:
-            _, output = process.communicate(timeout=PATIENCE_S * 2)
-        finally:
-            process.kill()
-            timer.cancel()
-        if process.returncode == -signal.SIGKILL:
-            deaths[work.agent] += 1
-            continue
-        if process.returncode:
-            failures.append(output)
-        return
+        is_killed = deaths[work.agent] <= work.messages // 200
+        # A message takes a step at least, so that each agent dies once at least; or before, in the middle of a write.
+        work.dies_at = rng.randint(1, work.messages) if is_killed else 0
+        body = "from tests.torture.test_messaging import main; main(*sys.argv[1:])"
+        process = Child(body, json.dumps(asdict(work)), env=environment())
+        return process, rng.uniform(0.4, 3.0) if is_killed else None
+
+    outlived(work.agent, start, deaths, failures)
 
 
 def in_threads(target: object, arguments: Sequence[tuple[object, ...]]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
+import signal
 import sys
 import threading
 import time
@@ -24,9 +24,8 @@ from capsule import Store
 from capsule.errors import InvalidDocument, Locked
 from capsule.format import codec
 from capsule.maintenance import doctor
-from tests.processes import PATIENCE_S
+from tests.processes import PATIENCE_S, Child
 
-ROOT = Path(__file__).resolve().parents[2]
 LONG = os.environ.get("CAPSULE_TORTURE") == "1"
 T = TypeVar("T")
 _ROLES = ("user", "assistant", "system", "tool")
@@ -145,60 +144,70 @@ def _append(plan: Plan, store: Store, acks: Acks, name: str, id: str, n: int, rn
     return n + 1
 
 
-def _main() -> None:
-    """A writer as a process: prints "ready", waits for a line, works, and ends."""
+def main() -> None:
+    """A writer as a process: says that it is ready, waits for a word, works, and ends."""
     plan = Plan(**json.loads(sys.argv[1]))
     with Store.open(plan.root) as store:
-        print("ready", flush=True)
+        print("true", flush=True)
         sys.stdin.readline()
         work(plan, store)
-
-
-PRELUDE = f"import sys; sys.path[:0] = [{str(ROOT)!r}]; "
 
 
 class Writers:
     """Writers that begin at the same time."""
 
     def __init__(self, plans: Iterable[Plan]) -> None:
-        program = PRELUDE + "from tests.torture.writers import _main; _main()"
-        self._processes = [
-            subprocess.Popen(
-                [sys.executable, "-c", program, json.dumps(asdict(plan))],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for plan in plans
-        ]
+        body = "from tests.torture.writers import main; main()"
+        self._writers = [Child(body, json.dumps(asdict(plan))) for plan in plans]
 
     def __enter__(self) -> Writers:
         return self
 
     def begin(self) -> None:
         """Wait until all are ready, and start them."""
-        for process in self._processes:
-            assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-            assert process.stdout.readline() == "ready\n", process.stderr.read()
-        for process in self._processes:
-            process.stdin.write("go\n")
-            process.stdin.flush()
+        for writer in self._writers:
+            writer.hear()
+        for writer in self._writers:
+            writer.say()
 
     def running(self) -> bool:
-        return any(process.poll() is None for process in self._processes)
+        return any(writer.is_running for writer in self._writers)
 
     def finish(self) -> None:
         """Wait for all of them, and assert that each exited with 0."""
-        for process in self._processes:
-            _, output = process.communicate(timeout=PATIENCE_S)
-            assert process.returncode == 0, output
+        assert [ended for writer in self._writers if (ended := writer.ended())[0]] == []
 
     def __exit__(self, *_: object) -> None:
-        for process in self._processes:
-            if process.poll() is None:
-                process.kill()
-            process.communicate()
+        for writer in self._writers:
+            writer.close()
+
+
+def outlived(
+    name: str, start: Callable[[], tuple[Child, float | None]], deaths: Counter[str], failures: list[str]
+) -> None:
+    """Start a process again and again, until it was not killed.
+
+    Args:
+        name: Under which it counts in `deaths`.
+        start: Starts it; and gives the seconds after which it is to be killed from outside, None: not at all.
+        deaths: The number of killed processes, by their names.
+        failures: Gets what a process said that ended otherwise than with 0.
+    """
+    while True:
+        process, life_s = start()
+        timer = threading.Timer(life_s or 0, process.signal, (signal.SIGKILL,))
+        if life_s is not None:
+            timer.start()
+        try:
+            code, words = process.ended()
+        finally:
+            timer.cancel()
+            process.close()
+        if code == -signal.SIGKILL:
+            deaths[name] += 1
+            continue
+        failures += [words] if code else []
+        return
 
 
 def noted(acks: str | Path) -> int:
