@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from threading import Event
 from typing import Any
 
@@ -13,20 +13,23 @@ from capsule.errors import CapsuleError, NotFound, Refused, StorageFailed
 from capsule.sessions.adapters.conversations import Conversations
 from capsule.sessions.adapters.interface import Arrived, File, Outgoing
 from tests.processes import until
-from tests.sessions.hosting import group
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with Store.in_memory() as store:
-        store.agents.register("anna")
-        store.agents.register("bot")
-        yield store
 
 
 def history(store: Store) -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = store.engine.document("conversations", "direct_anna_bot")["history"]
     return entries
+
+
+def brought(store: Store) -> list[Arrived]:
+    """What the agent has not read."""
+    took: list[Arrived] = []
+
+    class Receiver:
+        def receive(self, arrived: Sequence[Arrived]) -> None:
+            took.extend(arrived)
+
+    Conversations(store)._bring("bot", Receiver())
+    return took
 
 
 def out(**more: Any) -> Outgoing:
@@ -78,7 +81,6 @@ def test_what_can_t_be_said_is_refused_for_good(store: Store, more: Any, error: 
 
 
 def test_what_was_not_taken_is_brought_again_and_what_was_taken_is_not(store: Store) -> None:
-    group(store, "bot")
     named = {"name": "plan.txt", "path": "attachments/0"}
     direct = store.messages.send("one", agent="anna", to="bot").conversation
     store._acting("anna").append(direct, content="two", attachments=[named])
@@ -111,28 +113,14 @@ def test_what_was_not_taken_is_brought_again_and_what_was_taken_is_not(store: St
 
 
 def test_a_sender_that_is_no_agent_of_the_store_is_a_stranger(store: Store) -> None:
-    group(store, "bot")
     sent = store.messages.send("hello", agent="anna", to="bot")
     store.append(sent.conversation, role="user", content="let me in", **{"from": "eve"})
-    took: list[Arrived] = []
-
-    class Receiver:
-        def receive(self, arrived: Sequence[Arrived]) -> None:
-            took.extend(arrived)
-
-    Conversations(store)._bring("bot", Receiver())
+    took = brought(store)
     assert [(each.sender, each.known) for each in took] == [("anna", True), ("eve", False)]
 
 
 @pytest.mark.parametrize(("hops", "counted"), [(3, 3), (-5, 0), (2.5, 0), ("3", 0), (True, 0), (None, 0)])
 def test_hops_that_no_host_wrote_count_as_none(store: Store, hops: Any, counted: int) -> None:
-    group(store, "bot")
     store.messages.send("hello", agent="anna", to="bot", metadata={"session": {"hops": hops}})
-    took: list[Arrived] = []
-
-    class Receiver:
-        def receive(self, arrived: Sequence[Arrived]) -> None:
-            took.extend(arrived)
-
-    Conversations(store)._bring("bot", Receiver())
+    took = brought(store)
     assert [each.hops for each in took] == [counted]

@@ -62,16 +62,6 @@ def test_a_message_goes_to_its_destination_else_back_else_by_default(
             route_of(files.folds, message)
 
 
-def test_the_map_counts_when_something_is_said_and_when_it_is_delivered() -> None:
-    files = files_with(outgoing(id="o1", to="ops"))
-    with pytest.raises(Refused):
-        send(files.folds, [outgoing(id="o2", to="press")])
-    files.tell(destinations(destinations={"press": OPS.written()}))
-    with pytest.raises(Refused):
-        route_of(files.folds, files.outbound.messages["o1"])
-    assert send(files.folds, [outgoing(id="o2", to="press")])
-
-
 def test_an_answer_still_goes_back_after_its_message_is_done_and_the_file_was_compacted() -> None:
     files = files_with()
     files.finish(files.claim())

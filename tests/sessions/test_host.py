@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from threading import Event
@@ -31,15 +30,7 @@ from tests.processes import until
 from tests.sessions.hosting import Thread, echo, group, hosting, said
 
 
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with Store.in_memory() as store:
-        store.agents.register("anna")
-        yield store
-
-
 def test_a_message_wakes_a_worker_and_its_answer_comes_back(store: Store) -> None:
-    group(store, "bot")
     with hosting(store) as (_, lines):
         sent = store.messages.send("hello", agent="anna", to="bot")
         until(lambda: said(store, sent.conversation, "bot"))
@@ -54,7 +45,6 @@ def test_a_message_wakes_a_worker_and_its_answer_comes_back(store: Store) -> Non
 def test_other_content_under_the_id_of_a_message_is_an_error_unless_its_channel_edits(
     store: Store, editable: bool
 ) -> None:
-    group(store, "bot")
     registry, lines = Registry(store.engine), list[str]()
     registry.edit(lambda state: state.put(Wiring("radio", "r", "bot", "pattern", ".")))
 
@@ -87,7 +77,6 @@ def test_two_agents_that_answer_each_other_stop_after_the_limit_of_hops(store: S
 
 
 def test_an_answer_that_may_not_be_given_any_more_is_undeliverable_and_the_worker_is_told(store: Store) -> None:
-    group(store, "bot")
     made = store.groups.create("talk", with_=["bot"], agent="anna")
 
     def leave(prompt: Prompt) -> Ended:
@@ -105,7 +94,6 @@ def test_an_answer_that_may_not_be_given_any_more_is_undeliverable_and_the_worke
 
 
 def test_a_thread_that_mentioned_an_agent_goes_on_with_it_and_others_are_ignored(store: Store) -> None:
-    group(store, "bot")
     made = store.groups.create("talk", with_=["bot"], agent="anna")
     sticky = Wiring("conversations", made.id, "bot", "mention-sticky")
     Registry(store.engine).edit(lambda state: state.put(sticky))
@@ -124,7 +112,6 @@ def test_a_thread_that_mentioned_an_agent_goes_on_with_it_and_others_are_ignored
 
 
 def test_a_clock_that_goes_back_does_not_hold_up_a_retry(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    group(store, "bot")
     store.agents.register("ben")
     answers = [Ended(1, reason="not now"), Ended(0, "yes"), Ended(0, "yes")]
     real, jump_ns = time.time_ns, [0]
@@ -138,7 +125,6 @@ def test_a_clock_that_goes_back_does_not_hold_up_a_retry(store: Store, monkeypat
 
 
 def test_a_machine_that_slept_does_not_count_its_workers_as_dead(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    group(store, "bot")
     asked, wakes = Event(), Event()
 
     def answer(prompt: Prompt) -> Ended:
@@ -160,7 +146,6 @@ def test_a_machine_that_slept_does_not_count_its_workers_as_dead(store: Store, m
 
 
 def test_a_damaged_session_is_shown_and_stops_no_other(store: Store) -> None:
-    group(store, "bot")
     with hosting(store, lambda prompt: Ended(0, "yes")) as (host, _):
         first = store.messages.send("one", agent="anna", to="bot")
         until(lambda: said(store, first.conversation, "bot"))
@@ -176,7 +161,6 @@ def test_a_damaged_session_is_shown_and_stops_no_other(store: Store) -> None:
 
 
 def test_sessions_that_wait_for_a_place_get_those_of_idle_workers(store: Store) -> None:
-    group(store, "bot")
     others = [f"person{number}" for number in range(4)]
     for other in others:
         store.agents.register(other)
@@ -187,7 +171,6 @@ def test_sessions_that_wait_for_a_place_get_those_of_idle_workers(store: Store) 
 
 @pytest.mark.slow
 def test_a_worker_that_ends_without_its_work_is_started_again_later_and_later(store: Store) -> None:
-    group(store, "bot")
     starts: list[float] = []
 
     class Ends:
@@ -212,7 +195,6 @@ def test_a_worker_that_ends_without_its_work_is_started_again_later_and_later(st
 
 
 def test_a_second_host_waits_and_goes_on_where_the_first_one_ended(store: Store) -> None:
-    group(store, "bot")
     with ExitStack() as first_ends:
         _, first = first_ends.enter_context(hosting(store, max_workers=0))
         until(lambda: first)
@@ -227,7 +209,6 @@ def test_a_second_host_waits_and_goes_on_where_the_first_one_ended(store: Store)
 
 
 def test_a_task_of_a_worker_runs_when_it_is_due_and_its_question_is_answered_by_a_reply(store: Store) -> None:
-    group(store, "bot")
 
     def work(prompt: Prompt) -> Ended:
         if prompt.messages[0]["kind"] == "task":
@@ -263,7 +244,6 @@ def test_a_task_of_a_worker_runs_when_it_is_due_and_its_question_is_answered_by_
 def test_a_worker_that_shows_no_life_is_killed_and_its_message_goes_to_the_next_one(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group(store, "bot")
     started: list[Hanging | Thread] = []
 
     class Hanging:

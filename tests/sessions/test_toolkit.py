@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,14 +20,8 @@ HOME, TEAM = Route("conversations", "direct_anna_bot"), {"channel": "conversatio
 
 
 @pytest.fixture
-def store() -> Iterator[Store]:
-    with Store.in_memory() as store:
-        yield store
-
-
-@pytest.fixture
-def session(store: Store) -> Session:
-    session = Session.create(store.engine, "s1", "bot")
+def session(session: Session) -> Session:
+    """A session with a message from anna, and a destination."""
     asked = incoming(id="m1", content="Hello", sender="anna", route=HOME, hops=1)
     session.tell(lambda folds: receive(folds, [asked]))
     session.tell(lambda folds: [destinations(destinations={"team": TEAM})])

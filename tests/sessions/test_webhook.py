@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -81,12 +81,6 @@ class Host:
         if any(self.arrived.get(one.id, one).text != one.text for one in arrived):
             raise InvalidInput("other content", id=arrived[0].id)
         self.arrived |= {one.id: one for one in arrived}
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with Store.in_memory() as store:
-        yield store
 
 
 def request(url: str, secret: str, body: bytes, id: str = "msg_1", at: int | None = None) -> Any:

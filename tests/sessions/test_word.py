@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,14 +37,6 @@ class Radio(Adapter):
             raise InvalidInput("out of order")
         self.heard.append(out.text)
         return out.id
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with Store.in_memory() as store:
-        store.agents.register("anna")
-        group(store, "bot")
-        yield store
 
 
 def test_why_knows_a_message_that_woke_nobody_and_never_had_a_session(store: Store) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from threading import Event
 from typing import Any
 
@@ -20,17 +20,6 @@ from capsule.sessions.session import Session
 from capsule.sessions.worker import ANSWER, Prompt, Worker, by_command, worker_of
 
 HOME = Route("conversations", "direct_anna_bot", "t1")
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with Store.in_memory() as store:
-        yield store
-
-
-@pytest.fixture
-def session(store: Store) -> Session:
-    return Session.create(store.engine, "s1", "bot")
 
 
 def told(session: Session, *ids: str, **more: Any) -> None:
@@ -176,7 +165,7 @@ def test_what_others_write_stands_between_marks(store: Store, session: Session) 
 
 def test_a_worker_of_an_agent_serves_all_its_sessions_and_leaves_one_that_another_worker_has(store: Store) -> None:
     rows = [SessionRow(f"s{n}", "bot" if n < 4 else "other") for n in (1, 2, 3, 4)]
-    Registry(store.engine).edit(lambda state: state.put(AgentGroup("bot"), AgentGroup("other"), *rows))
+    Registry(store.engine).edit(lambda state: state.put(AgentGroup("other"), *rows))
     for row in rows:
         told(Session.create(store.engine, row.id, "bot"), "m1")
     with store.engine.hold("worker-s2", 0):
@@ -207,19 +196,17 @@ def test_a_worker_that_is_asked_to_stop_begins_no_other_batch(store: Store, sess
 
 def test_a_command_of_the_registry_runs_only_if_it_was_approved_here(store: Store) -> None:
     with pytest.raises(NotFound):
-        worker_of(store, "bot", (), {}, log=print)
-    registry = Registry(store.engine)
-    group = registry.edit(lambda state: state.put(AgentGroup("bot", command=("true",)))).agents["bot"]
+        worker_of(store, "nobody", (), {}, log=print)
+    worker_of(store, "bot", (), {}, log=print)
+    Registry(store.engine).edit(lambda state: state.put(AgentGroup("bot", command=("true",))))
     with pytest.raises(Refused, match="true"):
         worker_of(store, "bot", (), {}, log=print)
-    registry.approve(group)
-    worker_of(store, "bot", (), {}, log=print)
 
 
 def test_a_session_that_never_rests_leaves_the_others_their_turn(store: Store, session: Session) -> None:
     other = Session.create(store.engine, "s2", "bot")
     rows = (SessionRow(id, "bot", "conversations", id) for id in ("s1", "s2"))
-    Registry(store.engine).edit(lambda state: state.put(AgentGroup("bot"), *rows))
+    Registry(store.engine).edit(lambda state: state.put(*rows))
     told(session, *(f"m{number}" for number in range(30)))
     told(other, "late")
     prompts = worked(store, lambda prompt: "done", session=None)
