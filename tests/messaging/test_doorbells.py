@@ -231,11 +231,3 @@ def test_a_bell_says_who_wrote_and_no_sender_can_add_a_line() -> None:
     assert "\n" not in text
     assert "\x1b" not in text
     assert "1 unread from anna" in text
-
-
-def test_the_doorbells_of_the_table_ring_by_their_names() -> None:
-    for name in registry.BUILT_IN:
-        bell = registry.doorbell(name)
-        assert bell is not None
-        assert bell.name == name
-    assert registry.doorbell("unheard-of") is None

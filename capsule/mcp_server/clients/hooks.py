@@ -15,7 +15,7 @@ from typing import Any
 from capsule.errors import InvalidDocument, InvalidInput, Problem
 from capsule.mcp_server.clients.settings import REPLACED, Plan, SettingsFile, read_settings
 from capsule.mcp_server.clients.table import Client, Places, Scope
-from capsule.messaging.doorbells.hooks import EVENTS
+from capsule.messaging.doorbells.clients import EVENTS
 
 #: The words behind the program's own in the command of every hook of ours.
 WORDS = ("agents", "wake", "hook")

@@ -18,18 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from capsule.messaging.doorbells import claude, codex, gemini, registry
+from capsule.messaging.doorbells import registry
+from capsule.messaging.doorbells.clients import WAITS_S
 from capsule.messaging.doorbells.interface import Target, bell_text
 
 if TYPE_CHECKING:
     from capsule.store.store import Store
-
-#: The clients with hooks: their events, and what an entry in their settings says besides the command.
-EVENTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    "claude-code": claude.EVENTS,
-    "codex": codex.EVENTS,
-    "gemini": gemini.EVENTS,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +43,7 @@ def run(
     Args:
         store: The store, open for this alone.
         agent: The agent that the client's session acts for.
-        client: One of `EVENTS`.
+        client: One of `clients.EVENTS`.
         event: One of its events.
         said: What the client says on standard input; the caller may add `home` and `program` for Codex.
         has_ended: Whether the client is gone.
@@ -69,7 +63,7 @@ def run(
     if event == "Stop":
         from capsule.messaging.doorbells.waiting import wait
 
-        if pointer := wait(store, agent, target, has_ended, claude.WAITS_S - 60):
+        if pointer := wait(store, agent, target, has_ended, WAITS_S - 60):
             return Answer(err=bell_text(agent, pointer) + "\n", code=2)
     elif pointer := store.messages.pointer(agent):
         told = {"hookEventName": event, "additionalContext": bell_text(agent, pointer)}

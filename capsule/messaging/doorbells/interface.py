@@ -18,7 +18,7 @@ class Target:
     """A place where a bell can be rung for an agent.
 
     Attributes:
-        client: The name of the doorbell, of `registry.BUILT_IN` or of an entry point.
+        client: The name of the doorbell, of `clients.CLIENTS` or of an entry point.
         address: What the doorbell needs to reach it.
         instance: The instance that must be alive for the target to be there; empty: that can't be known.
     """

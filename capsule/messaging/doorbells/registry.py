@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -19,6 +18,7 @@ import orjson
 from capsule import timestamps
 from capsule.engines.files.engine import again
 from capsule.errors import CapsuleError, NotFound
+from capsule.messaging.doorbells.clients import CLIENTS
 from capsule.messaging.doorbells.interface import Doorbell, Target, bell_text
 from capsule.messaging.doorbells.rings import due, outstanding
 
@@ -27,14 +27,6 @@ if TYPE_CHECKING:
 
 #: The kind of document that holds an agent's targets.
 KIND = "doorbells"
-#: The modules of the doorbells that come with Capsule, by their clients' names.
-BUILT_IN = {
-    "claude-code": "capsule.messaging.doorbells.claude",
-    "codex": "capsule.messaging.doorbells.codex",
-    "opencode": "capsule.messaging.doorbells.opencode",
-    "command": "capsule.messaging.doorbells.command",
-    "webhook": "capsule.messaging.doorbells.webhook",
-}
 #: The group of the entry points of other packages.
 GROUP = "capsule.doorbells"
 #: As many targets of an agent are kept: the last ones.
@@ -100,9 +92,8 @@ class Bells:
 @cache
 def doorbell(client: str) -> Doorbell | None:
     """The doorbell of this name: Capsule's own, or one that an installed package offers; None: there is none."""
-    if module := BUILT_IN.get(client):
-        built_in: Doorbell = import_module(module).DOORBELL
-        return built_in
+    if client in CLIENTS:
+        return CLIENTS[client]
     from importlib.metadata import entry_points
 
     for entry in entry_points(group=GROUP, name=client):

@@ -12,7 +12,7 @@ from capsule.errors import InvalidDocument, InvalidInput
 from capsule.mcp_server.clients import hooks, settings
 from capsule.mcp_server.clients.hooks import HOOKED
 from capsule.mcp_server.clients.table import Places
-from capsule.messaging.doorbells.hooks import EVENTS
+from capsule.messaging.doorbells.clients import EVENTS
 
 CLAUDE, CODEX, GEMINI = HOOKED
 PROGRAM = ["/opt/my tools/capsule"]
