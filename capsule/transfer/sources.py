@@ -10,6 +10,7 @@ import os
 import re
 import sqlite3
 import stat
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,6 +38,8 @@ _MOST_MEMBERS = 200_000
 #: The largest database that is copied out of a zip, in bytes.
 _LARGEST_DATABASE = 1 << 31
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+#: Before each file in a zip: of it the flags, how it is packed, its size so, and the lengths of its name and of more.
+_HEADER = struct.Struct("<6x2H8xI4x2H")
 _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError, ValueError)
 
 
@@ -265,10 +268,57 @@ def opened(file: File, depth: int = 1) -> Iterator[File]:
         file.tell(f"refused: a zip inside {_DEEPEST} others")
     else:
         try:
-            with file.opened() as data, zipfile.ZipFile(data) as archive:
-                yield from _members(file, archive, depth)
+            with file.opened() as data:
+                try:
+                    archive = zipfile.ZipFile(data)
+                except zipfile.BadZipFile as error:
+                    file.tell(f"the end of the zip, with its directory, is missing: {error}")
+                    yield from _without_directory(file, data, depth)
+                else:
+                    yield from _members(file, archive, depth)
         except _DAMAGED as error:
             file.tell(f"the zip can't be read: {error}")
+
+
+def _without_directory(file: File, data: IO[bytes], depth: int) -> Iterator[File]:
+    """The files in a zip that was cut, as far as they go: each has a header before its content too."""
+    data.seek(0)
+    with NamedTemporaryFile(prefix="capsule-import-") as copy:
+        with suppress(zlib.error), zipfile.ZipFile(copy, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            size, names = 0, set[str]()
+            while (header := data.read(_HEADER.size)).startswith(_ZIP[0]) and len(header) == _HEADER.size:
+                flags, method, packed, length, extra = _HEADER.unpack(header)
+                name = data.read(length).decode("utf-8", "replace")
+                data.seek(extra, os.SEEK_CUR)
+                is_packed = method == zipfile.ZIP_DEFLATED
+                if name in names or flags & 1 or not (is_packed or (method == zipfile.ZIP_STORED and not flags & 8)):
+                    break  # Encrypted, packed in another way, or of unknown size.
+                names.add(name)
+                with archive.open(name, "w", force_zip64=True) as out:
+                    for piece in _unpacked(data) if is_packed else _pieces(data, packed):
+                        size += out.write(piece)
+                        if _is_bomb(size, file.size):
+                            raise zlib.error
+                if flags & 8:  # Sizes follow, in one of four lengths.
+                    after = data.read(24)
+                    data.seek(max(after.find(_ZIP[0]), 0) - len(after), os.SEEK_CUR)
+        copy.flush()
+        inner = on_disk(Path(copy.name), file.problems)
+        inner.name = file.name
+        yield from opened(inner, depth)
+
+
+def _unpacked(data: IO[bytes]) -> Iterator[bytes]:
+    inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+    while not inflate.eof and (chunk := inflate.unconsumed_tail or data.read(_CHUNK)):
+        yield inflate.decompress(chunk, _CHUNK)
+    data.seek(-len(inflate.unused_data), os.SEEK_CUR)
+
+
+def _pieces(data: IO[bytes], size: int) -> Iterator[bytes]:
+    while size and (piece := data.read(min(size, _CHUNK))):
+        size -= len(piece)
+        yield piece
 
 
 def _members(file: File, archive: zipfile.ZipFile, depth: int) -> Iterator[File]:

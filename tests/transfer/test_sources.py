@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import random
 import tracemalloc
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +34,38 @@ def zipped(files: dict[str, bytes]) -> bytes:
     return data.getvalue()
 
 
+class Pipe(io.RawIOBase):
+    """A file that can't go back, so that a zip has the sizes of files behind them."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.data += bytes(data)
+        return len(data)
+
+
+@pytest.mark.parametrize("packing", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize(("cut", "read", "damaged"), [(10, ["1", "2", "3"], 1), (20_000, ["1", "2"], 2)])
+def test_the_files_of_a_zip_that_was_cut_are_read_as_far_as_they_go(
+    store: Store, rng: random.Random, packing: int, cut: int, read: list[str], damaged: int
+) -> None:
+    text = rng.randbytes(50_000).hex()
+    pipe = Pipe() if packing == zipfile.ZIP_DEFLATED else io.BytesIO()
+    with zipfile.ZipFile(pipe, "w", packing) as archive:
+        archive.writestr("a.jsonl", said("a", id="1"))
+        archive.writestr("b.jsonl", said("b", id="2") + said(text, id="3"))
+    data = pipe.data if isinstance(pipe, Pipe) else pipe.getvalue()
+    report = take(store, data[:-cut])
+
+    assert [taken.source for taken in report.conversations] == read
+    assert "directory" in report.problems.found[0].what
+    assert report.problems.count == damaged
+
+
 def nested(depth: int) -> bytes:
     data = zipped({"chat.jsonl": said("a")})
     for _ in range(depth):
@@ -48,7 +82,8 @@ def nested(depth: int) -> bytes:
         ({"zeros.jsonl": b"\0" * (1 << 25), "ok.jsonl": said("b")}, 0, "far more than its size"),
         ({"inner.zip": nested(1)}, 1, ""),
         ({"inner.zip": nested(9)}, 0, "inside 3 others"),
-        ({"inner.zip": nested(1)[:-30]}, 0, "can't be read"),
+        ({"inner.zip": nested(1)[:-30]}, 1, "directory, is missing"),
+        ({"inner.zip": b"PK\x03\x04" + b"x" * 99}, 0, "directory, is missing"),
     ],
 )
 def test_a_zip_is_read_and_what_is_dangerous_in_it_is_refused(
