@@ -7,12 +7,12 @@ change of the head is one write, parses no message, and changes only the given f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from itertools import count
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule import timestamps
-from capsule.engines.files.engine import again
+from capsule.engines.files.engine import overtaken
+from capsule.engines.files.protocols import Interfered
 from capsule.errors import InvalidInput
 from capsule.format import new
 from capsule.format.message import check_message
@@ -62,15 +62,13 @@ class Writing(Reading):
                 agent may do.
             is_own: Whether this store's watchers see the change as its own.
         """
-        tries = count()
-
-        def once() -> T:
-            with self.engine.transaction(KIND, id) as transaction:
+        for tries in range(TRIES):  # Not by `again`: an append goes this way, through as few functions as can be.
+            with suppress(Interfered), self.engine.transaction(KIND, id) as transaction:
                 conversation = Conversation(
                     self,
                     transaction,
                     admit or self._holder.admit,
-                    next(tries),
+                    tries,
                     is_own=is_own,
                     is_ruled=admit is None,
                 )
@@ -80,8 +78,7 @@ class Writing(Reading):
                 if conversation.recorded is not None:
                     self._holder.now_held(id, conversation.recorded)
                 return result
-
-        return again(once, f"conversation {id}", id, TRIES)
+        raise overtaken(f"conversation {id}", id)
 
     def _wrote(self, id: str, *marks: str, entries: Iterable[Document] = ()) -> None:
         """Remember own writes for this store's watchers: messages, and marks as `Own.wrote` takes them."""

@@ -198,8 +198,7 @@ class HeldDocument:
         try:
             found, after = splice(self.sys, fd, self.path, known, anatomy, entries, stamp, note.land)
         except Overtaken:
-            note.count()
-            self._distrust(known.doubt)
+            self._distrust(known.doubt, is_done=True)
             raise
         except Interfered:
             self._distrust(known.doubt)
@@ -227,9 +226,15 @@ class HeldDocument:
             whole_files.sync_directory(self.sys, os.path.dirname(self.path))
         return self.note.write(known._replace(doubt=""))
 
-    def _distrust(self, doubt: str) -> None:
-        """Have the next one look at the whole file; after a flush that failed also have it written anew."""
-        self.note.doubt(Known(Signature(0, 0, 0, 0), None, new_tag(), "", self._storage.boot, doubt))
+    def _distrust(self, doubt: str, *, is_done: bool = False) -> None:
+        """Have the next one look at the whole file; after a flush that failed also have it written anew.
+
+        Args:
+            doubt: As `Known` has it.
+            is_done: Whether what was begun was written.
+        """
+        note = self.note.write if is_done else self.note.doubt
+        note(Known(Signature(0, 0, 0, 0), None, new_tag(), "", self._storage.boot, doubt))
         self.close()
 
     def _restamped(self, known: Known, at: int, stamp: str, entries: list[bytes], records: list[bytes]) -> Known:

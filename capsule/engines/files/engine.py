@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -326,13 +327,15 @@ class FilesEngine(BesideDocuments):
 def again(act: Callable[[], T], what: str = "the file", id: str = "", tries: int = _TRIES) -> T:
     """What `act` gives, which starts over when another program wrote `what` in between. Raises StoreBusy."""
     for _ in range(tries):
-        try:
+        with suppress(Interfered):
             return act()
-        except Interfered:
-            continue
-    raise StoreBusy(
-        f"{what} keeps being rewritten by another program; try again when it is done", id=id, holder="another program"
-    )
+    raise overtaken(what, id)
+
+
+def overtaken(what: str, id: str) -> StoreBusy:
+    """The error that another program wrote `what` again and again."""
+    why = f"{what} keeps being rewritten by another program; try again when it is done"
+    return StoreBusy(why, id=id, holder="another program")
 
 
 def _version(signature: Signature, now_ns: int) -> object:

@@ -204,15 +204,11 @@ class Note:
 
     def write(self, known: Known) -> Known:
         """Count what was begun for done, and note how the document is now. Fails silently: derived, see above."""
-        self.count()
-        self._write(known, self._position)
-        return known
-
-    def count(self) -> None:
-        """Count what was begun for done, from the next header on."""
         if self._mutex.log is not None and self._position is not None:
             self._mutex.log.take()
             self._position = self._mutex.log.position
+        self._write(known, self._position)
+        return known
 
     def doubt(self, known: Known) -> None:
         """Note that the document is to be looked at; what was begun stays in the log, and is not counted."""
