@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from capsule.errors import CapsuleError, NotFound
 from capsule_cli.boundary import BROKEN_PIPE, ensure_streams, is_nowhere, report, report_error
 from capsule_cli.framework import CapsuleGroup, Commands, program_of
-from capsule_cli.shared import options as options  # It gives every command the options that all have.
+from capsule_cli.shared import options  # It gives every command the options that all have, too.
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.output import Stopped, answer, quiet_stdout
 
@@ -189,9 +189,7 @@ def _version(ctx: typer.Context, value: bool) -> None:
 
 @app.callback()
 def _capsule(
-    version: Annotated[
-        bool, typer.Option("--version", "-V", callback=_version, expose_value=False, help="Print the version.")
-    ] = False,
+    version: bool = options.flag("--version -V", "Print the version.", callback=_version, expose_value=False),
 ) -> None:
     """Conversations as files: written by many, lost by none."""
 

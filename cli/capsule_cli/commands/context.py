@@ -43,10 +43,8 @@ commands = typer.Typer()
 #: How many findings and files left out are told of.
 _SHOWN = 20
 
-Project = Annotated[
-    str | None,
-    typer.Option("--project", metavar="DIR", help="Compare with this directory. Without it: with that of the capture."),
-]
+_PROJECT = "Compare with this directory. Without it: with that of the capture."
+Project = Annotated[str | None, option("--project DIR", _PROJECT, ...)]
 
 
 @group.callback()

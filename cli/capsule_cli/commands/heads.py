@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
-Tags = Annotated[list[str], typer.Argument(metavar="TAG", autocompletion=complete_tag, help="The tags to add.")]
+Tags = Annotated[list[str], argument("TAG", "The tags to add.", ..., autocompletion=complete_tag)]
 
 
 @commands.command("rename")

@@ -10,6 +10,7 @@ import typer
 
 from capsule_cli.completion import complete_id_or_next
 from capsule_cli.shared.opening import store_of
+from capsule_cli.shared.options import argument
 from capsule_cli.shared.output import answer, listing, one_line
 
 if TYPE_CHECKING:
@@ -22,10 +23,10 @@ commands = typer.Typer()
 NEXT = "@next"
 
 _WHICH = "The conversation: its id, a unique beginning of it, @last; or @next, the next one that is made."
-Which = Annotated[str, typer.Argument(metavar="ID", autocompletion=complete_id_or_next, help=_WHICH)]
-Server = Annotated[str, typer.Argument(metavar="SERVER", help="The MCP server, by its name.")]
-Names = Annotated[list[str], typer.Argument(metavar="SERVER", help="MCP servers, by their names.")]
-Switch = Annotated[Literal["on", "off"], typer.Argument(metavar="on|off", help="Whether the server is on there.")]
+Which = Annotated[str, argument("ID", _WHICH, ..., autocompletion=complete_id_or_next)]
+Server = Annotated[str, argument("SERVER", "The MCP server, by its name.", ...)]
+Names = Annotated[list[str], argument("SERVER", "MCP servers, by their names.", ...)]
+Switch = Annotated[Literal["on", "off"], argument("on|off", "Whether the server is on there.", ...)]
 
 
 @group.callback()

@@ -23,7 +23,7 @@ def option(spec: str, help: str, default: Any = None, **more: Any) -> Any:
     Args:
         spec: Its names, and behind them the name of its value: `--limit -n N`.
         help: What it does.
-        default: Its value where it isn't given; `...`: it must be.
+        default: Its value where it isn't given; `...`: it must be, or, in an `Annotated`, each command says it.
         more: As typer takes it.
     """
     words = spec.split()
@@ -37,7 +37,7 @@ def flag(spec: str, help: str, **more: Any) -> Any:
 
 
 def argument(name: str, help: str, default: Any = None, **more: Any) -> Any:
-    """An argument of a command; one whose default is `...` must be given."""
+    """An argument of a command; its default as of an option."""
     return typer.Argument(default, metavar=name, help=help, **more)
 
 
@@ -47,28 +47,19 @@ Mode = Literal["api", "toolbox"]
 Type = Literal["chat", "direct", "group", "channel"]
 
 _ID = "The conversation: its id, a unique beginning of it (4 characters or more), or @last."
-Id = Annotated[str, typer.Argument(metavar="ID", autocompletion=complete_id, help=_ID)]
+Id = Annotated[str, argument("ID", _ID, ..., autocompletion=complete_id)]
 _AGENT_NAME = "its id, its name, or NAME@PROJECT."
-Agent = Annotated[str, typer.Argument(metavar="AGENT", autocompletion=complete_agent, help=f"The agent: {_AGENT_NAME}")]
-Agents = Annotated[
-    list[str], typer.Argument(metavar="AGENT", autocompletion=complete_agent, help=f"The agents, each: {_AGENT_NAME}")
-]
-With = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--with",
-        metavar="AGENTS",
-        autocompletion=complete_agent,
-        help="Add these agents: names with commas between them. Repeatable.",
-    ),
-]
+Agent = Annotated[str, argument("AGENT", f"The agent: {_AGENT_NAME}", ..., autocompletion=complete_agent)]
+Agents = Annotated[list[str], argument("AGENT", f"The agents, each: {_AGENT_NAME}", ..., autocompletion=complete_agent)]
+_WITH = "Add these agents: names with commas between them. Repeatable."
+With = Annotated[list[str] | None, option("--with AGENTS", _WITH, ..., autocompletion=complete_agent)]
 _TAGS = "Take only conversations with this tag. Repeated: with all of these tags."
-Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", autocompletion=complete_tag, help=_TAGS)]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
-File = Annotated[str | None, typer.Option("--file", "-F", metavar="FILE", help="Read the text from a file.")]
-From = Annotated[str | None, typer.Option("--from", metavar="AGENT", help="Name the agent that wrote it, by its id.")]
-Limit = Annotated[int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="Show at most N.")]
+Tags = Annotated[list[str] | None, option("--tag TAG", _TAGS, ..., autocompletion=complete_tag)]
+Yes = Annotated[bool, option("--yes -y", "Don't ask.", ...)]
+DryRun = Annotated[bool, option("--dry-run", "Only say what would be done.", ...)]
+File = Annotated[str | None, option("--file -F FILE", "Read the text from a file.", ...)]
+From = Annotated[str | None, option("--from AGENT", "Name the agent that wrote it, by its id.", ...)]
+Limit = Annotated[int | None, option("--limit -n N", "Show at most N.", ..., min=1)]
 
 
 def _ask(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:

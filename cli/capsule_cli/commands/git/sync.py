@@ -35,15 +35,8 @@ _EVERY_S = 300.0
 #: How often it looks whether it was asked to end, while it waits.
 _LOOK_S = 0.25
 
-Message = Annotated[
-    str | None,
-    typer.Option(
-        "--message",
-        "-m",
-        metavar="TEXT",
-        help="Give the commit this subject. Without it, the subject says what changed.",
-    ),
-]
+_MESSAGE = "Give the commit this subject. Without it, the subject says what changed."
+Message = Annotated[str | None, option("--message -m TEXT", _MESSAGE, ...)]
 
 
 @commands.command("commit")

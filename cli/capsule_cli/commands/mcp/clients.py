@@ -22,7 +22,7 @@ from capsule.ids import check_id
 from capsule.mcp_server.access import Toolset
 from capsule_cli.commands.mcp.server import TOOLS
 from capsule_cli.shared.asked import asked
-from capsule_cli.shared.options import DryRun, refuse, usage
+from capsule_cli.shared.options import DryRun, argument, option, refuse, usage
 from capsule_cli.shared.output import Stopped, answer, out, out_json, shown
 
 if TYPE_CHECKING:
@@ -43,18 +43,12 @@ def _complete(incomplete: str) -> list[tuple[str, str]]:
     return [(client.name, client.title) for client in CLIENTS if client.name.startswith(incomplete)]
 
 
-Names = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="CLIENT",
-        autocompletion=_complete,
-        help="The programs: claude-code, claude-desktop, codex, gemini, cursor, vscode, windsurf, opencode, zed.",
-    ),
-]
-All = Annotated[bool, typer.Option("--all", help="Choose all programs that have settings on this machine.")]
-Project = Annotated[bool, typer.Option("--project", help="Change the settings of the surrounding project.")]
-User = Annotated[bool, typer.Option("--user", help="Change your own settings, for all projects (the default).")]
-Force = Annotated[bool, typer.Option("--force", help="Do it even if the entry of this name starts another program.")]
+_NAMES = "The programs: claude-code, claude-desktop, codex, gemini, cursor, vscode, windsurf, opencode, zed."
+Names = Annotated[list[str] | None, argument("CLIENT", _NAMES, ..., autocompletion=_complete)]
+All = Annotated[bool, option("--all", "Choose all programs that have settings on this machine.", ...)]
+Project = Annotated[bool, option("--project", "Change the settings of the surrounding project.", ...)]
+User = Annotated[bool, option("--user", "Change your own settings, for all projects (the default).", ...)]
+Force = Annotated[bool, option("--force", "Do it even if the entry of this name starts another program.", ...)]
 
 
 @commands.command("install")

@@ -11,7 +11,7 @@ import typer
 
 from capsule.mcp_server.access import Scope
 from capsule_cli.shared.asked import asked
-from capsule_cli.shared.options import option, seconds
+from capsule_cli.shared.options import argument, option, seconds
 from capsule_cli.shared.output import answer, listing, say
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 group = typer.Typer(no_args_is_help=True)
 commands = typer.Typer()
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The agent that the token is for.")]
+Name = Annotated[str, argument("NAME", "The agent that the token is for.", ...)]
 
 
 def tokens_of(root: str) -> Tokens:

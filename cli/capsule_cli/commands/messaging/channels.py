@@ -15,13 +15,11 @@ group = typer.Typer(no_args_is_help=True)
 commands = typer.Typer()
 
 _CHANNEL = "The channel: its name, NAME@PROJECT, or its id."
-Channel = Annotated[str, typer.Argument(metavar="CHANNEL", autocompletion=complete_channel, help=_CHANNEL)]
+Channel = Annotated[str, argument("CHANNEL", _CHANNEL, ..., autocompletion=complete_channel)]
 Access = Literal["open", "members", "private"]
 _ACCESS = "Let in who will (open), who is invited (members), or nobody later (private)."
-Description = Annotated[str | None, typer.Option("--description", metavar="TEXT", help="Say what it is for.")]
-Topic = Annotated[
-    str | None, typer.Option("--default-topic", metavar="TOPIC", help="Give messages without a topic this.")
-]
+Description = Annotated[str | None, option("--description TEXT", "Say what it is for.", ...)]
+Topic = Annotated[str | None, option("--default-topic TOPIC", "Give messages without a topic this.", ...)]
 
 
 @group.callback()
@@ -82,8 +80,8 @@ def update(
     channel: Channel,
     access: Access | None = option("--access", _ACCESS),
     description: Description = None,
-    default: bool | None = typer.Option(None, "--default/--no-default", help="Let the agents of its scope join it."),
-    topic_required: bool | None = typer.Option(None, "--topic-required/--no-topic-required", help="Require a topic."),
+    default: bool | None = option("--default/--no-default", "Let the agents of its scope join it."),
+    topic_required: bool | None = option("--topic-required/--no-topic-required", "Require a topic."),
     default_topic: Topic = None,
 ) -> None:
     """Change what a channel is. Its name and its scope stay for ever."""

@@ -9,6 +9,7 @@ import typer
 
 from capsule.errors import Refused
 from capsule_cli.shared.opening import store_of
+from capsule_cli.shared.options import argument, option
 from capsule_cli.shared.output import listing, one_line, say
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ group = typer.Typer(no_args_is_help=True)
 commands = typer.Typer()
 
 _PRUNE = "Take back what an earlier apply did, and no file declares any more."
-Prune = Annotated[bool, typer.Option("--prune", help=_PRUNE)]
+Prune = Annotated[bool, option("--prune", _PRUNE, ...)]
 
 
 @group.callback()
@@ -60,7 +61,7 @@ def history() -> None:
 
 
 @commands.command("rollback")
-def rollback(number: Annotated[int, typer.Argument(metavar="N", help="The number of the apply.")]) -> None:
+def rollback(number: Annotated[int, argument("N", "The number of the apply.", ...)]) -> None:
     """Take back an apply and those after it. What was changed since stays, and no agent is forgotten."""
     with store_of() as store:
         _tell(store.configuration.rollback(number), "there was nothing to take back")

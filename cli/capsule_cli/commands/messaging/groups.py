@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 import typer
 
 from capsule_cli.shared.opening import acting
-from capsule_cli.shared.options import Agents, Id, With, names_in, option
+from capsule_cli.shared.options import Agents, Id, With, argument, names_in, option
 from capsule_cli.shared.output import answer, listing, one_line
 
 group = typer.Typer(no_args_is_help=True)
 commands = typer.Typer()
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the group.")]
+Name = Annotated[str, argument("NAME", "The name of the group.", ...)]
 
 
 @group.callback()

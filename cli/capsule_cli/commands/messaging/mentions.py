@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from capsule_cli.shared.opening import acting
-from capsule_cli.shared.options import option
+from capsule_cli.shared.options import argument, option
 from capsule_cli.shared.output import answer, listing, one_line
 
 group = typer.Typer(no_args_is_help=True)
@@ -42,7 +42,7 @@ def list_(
 
 
 @commands.command("done")
-def done(id: Annotated[str, typer.Argument(metavar="ID", help="The message: its id.")]) -> None:
+def done(id: Annotated[str, argument("ID", "The message: its id.", ...)]) -> None:
     """Note that the agent is done with what a message asked of it."""
     with acting() as (store, agent):
         store.messages.done(id, agent=agent)

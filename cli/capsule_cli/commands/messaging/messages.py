@@ -26,13 +26,9 @@ commands = typer.Typer()
 group = typer.Typer(no_args_is_help=True)
 
 _CONVERSATION = "The conversation: its id, a unique beginning of it, or @last."
-Conversation = Annotated[
-    str | None, typer.Option("--conversation", metavar="ID", autocompletion=complete_id, help=_CONVERSATION)
-]
-Topic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only what is in this topic.")]
-Thread = Annotated[
-    str | None, typer.Option("--thread", metavar="MESSAGE", help="Only what is in the thread of this message.")
-]
+Conversation = Annotated[str | None, option("--conversation ID", _CONVERSATION, ..., autocompletion=complete_id)]
+Topic = Annotated[str | None, option("--topic TOPIC", "Only what is in this topic.", ...)]
+Thread = Annotated[str | None, option("--thread MESSAGE", "Only what is in the thread of this message.", ...)]
 #: Seconds of one wait of many.
 _WAIT_S = 3600
 
@@ -91,7 +87,7 @@ def send(
 
 
 @commands.command("status")
-def status(id: Annotated[str, typer.Argument(metavar="ID", help="The message: its id.")]) -> None:
+def status(id: Annotated[str, argument("ID", "The message: its id.", ...)]) -> None:
     """Say for each recipient of a message whether it was stored, rung (a wake was delivered), or read."""
     with store_as(agent_named()) as store:
         sent = store.messages.status(id)

@@ -9,19 +9,17 @@ import typer
 from capsule_cli.completion import complete_agent
 from capsule_cli.shared.inputs import message_text
 from capsule_cli.shared.opening import acting, agent_named, store_as
-from capsule_cli.shared.options import Agent, File, argument, flag
+from capsule_cli.shared.options import Agent, File, argument, flag, option
 from capsule_cli.shared.output import answer, listing
 
 group = typer.Typer(no_args_is_help=True)
 commands = typer.Typer()
 
-Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="Name a tag. Repeatable.")]
-Session = Annotated[str | None, typer.Option("--session", metavar="NAME", help="Name the session.")]
-Of = Annotated[
-    str | None,
-    typer.Option("--of", metavar="AGENT", autocompletion=complete_agent, help="Look at the notes of this agent."),
-]
-Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Print at most N notes.")]
+Tags = Annotated[list[str] | None, option("--tag TAG", "Name a tag. Repeatable.", ...)]
+Session = Annotated[str | None, option("--session NAME", "Name the session.", ...)]
+_OF = "Look at the notes of this agent."
+Of = Annotated[str | None, option("--of AGENT", _OF, ..., autocompletion=complete_agent)]
+Limit = Annotated[int, option("--limit -n N", "Print at most N notes.", ..., min=1)]
 
 
 @group.callback()

@@ -8,7 +8,7 @@ import typer
 
 from capsule_cli.completion import complete_project
 from capsule_cli.shared.opening import store_of
-from capsule_cli.shared.options import option
+from capsule_cli.shared.options import argument, option
 from capsule_cli.shared.output import answer, details, listing
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ group = typer.Typer(no_args_is_help=True)
 commands = typer.Typer()
 
 _PROJECT = "The project: its id or its name."
-Project = Annotated[str, typer.Argument(metavar="PROJECT", autocompletion=complete_project, help=_PROJECT)]
-Other = Annotated[str, typer.Argument(metavar="OTHER", autocompletion=complete_project, help="Another project.")]
+Project = Annotated[str, argument("PROJECT", _PROJECT, ..., autocompletion=complete_project)]
+Other = Annotated[str, argument("OTHER", "Another project.", ..., autocompletion=complete_project)]
 _ARROWS = {"out": "->", "in": "<-", "both": "<->"}
 
 

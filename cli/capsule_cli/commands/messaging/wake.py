@@ -16,7 +16,7 @@ from capsule_cli.commands.mcp import clients
 from capsule_cli.commands.mcp.clients import Project, User
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import acting
-from capsule_cli.shared.options import DryRun, refuse
+from capsule_cli.shared.options import DryRun, argument, option, refuse
 from capsule_cli.shared.output import Stopped, answer, out, out_json, shown
 
 if TYPE_CHECKING:
@@ -28,20 +28,10 @@ commands = typer.Typer()
 
 #: The programs that have an address in place of hooks, and what of it they take.
 ADDRESSED = {"opencode": "url", "webhook": "url", "command": "command"}
-Names = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="CLIENT", help="claude-code, codex, gemini; or, with --address, opencode, webhook or command."
-    ),
-]
-At = Annotated[
-    str | None,
-    typer.Option(
-        "--address",
-        metavar="ADDRESS",
-        help="Where to ring: a session of OpenCode (http://HOST:PORT/session/ID), a URL that takes JSON, or a command.",
-    ),
-]
+_NAMES = "claude-code, codex, gemini; or, with --address, opencode, webhook or command."
+Names = Annotated[list[str], argument("CLIENT", _NAMES, ...)]
+_AT = "Where to ring: a session of OpenCode (http://HOST:PORT/session/ID), a URL that takes JSON, or a command."
+At = Annotated[str | None, option("--address ADDRESS", _AT, ...)]
 
 
 @group.callback()
@@ -121,8 +111,8 @@ def test() -> None:
 
 @commands.command("hook")
 def hook(
-    client: str = typer.Argument(metavar="CLIENT", help="claude-code, codex or gemini."),
-    event: str = typer.Argument(metavar="EVENT", help="The client's name of the event."),
+    client: str = argument("CLIENT", "claude-code, codex or gemini.", ...),
+    event: str = argument("EVENT", "The client's name of the event.", ...),
 ) -> None:
     """Answer a hook of a client: what the client says is read from stdin. Clients run this, and people don't."""
     raise typer.Exit(hooks.run(client, event, asked.store, asked.as_))

@@ -42,15 +42,8 @@ commands = typer.Typer()
 
 _FROM_A_PROGRAM = "what --command wrote"
 
-Budget = Annotated[
-    int | None,
-    typer.Option(
-        "--budget",
-        min=1,
-        metavar="N",
-        help="Let the transcript have at most N tokens, by an estimate. Without it: all messages.",
-    ),
-]
+_BUDGET = "Let the transcript have at most N tokens, by an estimate. Without it: all messages."
+Budget = Annotated[int | None, option("--budget N", _BUDGET, ..., min=1)]
 
 
 @commands.command("summarize")
