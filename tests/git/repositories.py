@@ -44,6 +44,14 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": PATHS, **more}
 
 
+def script(path: Path, *lines: str) -> Path:
+    """A shell script that can be run, for example a hook."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]), encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
 def run(directory: Path | str, *command: str, expect: int | None = 0, input: str = "", **more: str) -> Ran:
     """Run a program in a directory.
 
@@ -95,6 +103,10 @@ class Clone:
         """The program `capsule` on this store, in a process of its own."""
         program = (sys.executable, "-m", "capsule_cli", "--store", str(self.root))
         return run(self.top, *program, *words, expect=expect, input=input, **more)
+
+    def hook(self, name: str, *lines: str) -> Path:
+        """A hook of the repository."""
+        return script(Path(self.repository.common) / "hooks" / name, *lines)
 
     def store(self) -> Store:
         return Store.open(self.root)

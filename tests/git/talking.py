@@ -73,8 +73,7 @@ def say(clone: Clone, id: str, *said: str) -> None:
 def shared(clones: Two, *said: str, type: str = "group") -> str:
     """A conversation that both clones have."""
     id = conversation(clones[0], *said, type=type)
-    for clone in clones:
-        sync_of(clone)
+    sync_all(*clones)
     return id
 
 
@@ -85,6 +84,12 @@ def diverged(clones: Two) -> tuple[Clone, Clone, str]:
         say(clone, id, text)
     sync_of(clones[0])
     return *clones, id
+
+
+def sync_all(*clones: Clone) -> None:
+    """Sync the clones in this order."""
+    for clone in clones:
+        sync_of(clone)
 
 
 def head(clone: Clone) -> str:
@@ -119,12 +124,3 @@ def code(clone: Clone, text: str, name: str = "README.md", *, commit: bool = Tru
     if commit:
         clone.run("add", name)
         clone.run("commit", "-qm", f"{name} changed")
-
-
-def program(clone: Clone, path: Path, *lines: str) -> Path:
-    """A shell script, for example a hook: its path begins in the repository's common directory of git."""
-    path = Path(clone.repository.common) / path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
-    path.chmod(0o755)
-    return path

@@ -16,7 +16,7 @@ from capsule.format.merge.clean_form import clean
 from capsule.git.commits import operation
 from capsule.git.commits.message import DocumentChange, commit_message
 from capsule.git.setup.attributes import driver_config
-from tests.git.repositories import PROGRAM, Clone, new, worktree
+from tests.git.repositories import PROGRAM, Clone, new
 from tests.git.talking import committed, conversation, staged, status
 from tests.processes import Child
 
@@ -180,19 +180,10 @@ def test_with_the_attributes_and_no_configuration_it_works(tmp_path: Path) -> No
         assert clone.at("HEAD", id) == clean(store.read(id), id, "conversations")
 
 
-def hook(clone: Clone, name: str, *lines: str) -> None:
-    path = Path(clone.repository.common) / "hooks" / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
-    path.chmod(0o755)
-
-
 def test_a_hook_sees_just_what_is_committed_and_may_refuse_it(monorepo: Clone, tmp_path: Path) -> None:
     (monorepo.top / "mine.py").write_text("x\n")
     monorepo.run("add", "mine.py")
-    hook(
-        monorepo, "pre-commit", f"git diff --cached --name-only -z > '{tmp_path}/seen'", "echo not today >&2", "exit 1"
-    )
+    monorepo.hook("pre-commit", f"git diff --cached --name-only -z > '{tmp_path}/seen'", "echo not today >&2", "exit 1")
     before = monorepo.git("rev-parse", "HEAD")
     with monorepo.store() as store:
         id = store.create(title="Plan", type="group").id
@@ -201,8 +192,8 @@ def test_a_hook_sees_just_what_is_committed_and_may_refuse_it(monorepo: Clone, t
         assert (tmp_path / "seen").read_text() == f"{monorepo.path(id)}\0"
         assert monorepo.git("rev-parse", "HEAD") == before
         assert sorted(staged(monorepo)) == sorted(["mine.py", monorepo.path(id)])
-        hook(monorepo, "pre-commit", "exit 0")
-        hook(monorepo, "commit-msg", 'echo "by a hook" >> "$1"')
+        monorepo.hook("pre-commit", "exit 0")
+        monorepo.hook("commit-msg", 'echo "by a hook" >> "$1"')
         committed(store)
     assert staged(monorepo) == ["mine.py"]
     assert monorepo.git("log", "-1", "--format=%B").endswith("by a hook")
@@ -267,16 +258,6 @@ def test_the_first_commit_of_a_repository_can_be_made_by_it(tmp_path: Path) -> N
         done = committed(store)
     assert sorted(done.files) == [".gitattributes", "capsule.toml"]
     assert clone.git("rev-list", "--count", "HEAD") == "1"
-
-
-def test_in_a_linked_worktree_it_commits_there(monorepo: Clone, tmp_path: Path) -> None:
-    linked = worktree(monorepo, tmp_path / "linked wörktree", "side")
-    with linked.store() as store:
-        id = store.create(title="Plan", type="group").id
-        committed(store)
-    assert linked.at("side", id)
-    assert monorepo.git("rev-list", "--count", "main..side") == "1"
-    assert status(linked) == [] == status(monorepo)
 
 
 def test_a_capsule_of_version_2_0_is_committed_in_the_clean_form_and_left_as_it_is(repo: Clone, samples: Path) -> None:

@@ -16,10 +16,7 @@ def hooked(clone: Clone) -> Clone:
     """The clone with the check as its hook, and without the filter."""
     for name in ("filter.capsule.process", "filter.capsule.required"):
         clone.run("config", "--unset", name)
-    hook = Path(clone.git("rev-parse", "--path-format=absolute", "--git-path", "hooks/pre-commit"))
-    hook.parent.mkdir(exist_ok=True)
-    hook.write_text(f"#!/bin/sh\nexec {shlex.join(PROGRAM)} pre-commit\n", encoding="utf-8")
-    hook.chmod(0o755)
+    clone.hook("pre-commit", f"exec {shlex.join(PROGRAM)} pre-commit")
     return clone
 
 

@@ -18,7 +18,7 @@ from capsule.errors import InvalidDocument, NotFound, Refused
 from capsule.format.kinds import KINDS
 from capsule.git.setup import blocks
 from capsule.git.setup.attributes import attribute_lines, driver_config
-from tests.git.repositories import PROGRAM, Clone, cloned, environment, new, published, worktree
+from tests.git.repositories import PROGRAM, Clone, cloned, environment, new, published, script, worktree
 from tests.git.talking import conversation, say
 
 DOCUMENT = "00000000-0000-4000-8000-000000000000"
@@ -161,9 +161,7 @@ def test_attributes_that_are_a_symlink_are_refused_as_git_reads_none(plain: Clon
 def test_the_drivers_work_from_a_path_with_any_letter(plain: Clone, tmp_path: Path) -> None:
     log = tmp_path / "log"
     python = tmp_path / 'it\'s "my" $HOME %O' / "py thon;x"
-    python.parent.mkdir()
-    python.write_text(f'#!/bin/sh\necho "$@" >>{shlex.quote(str(log))}\nexec {shlex.quote(sys.executable)} "$@"\n')
-    python.chmod(0o755)
+    script(python, f'echo "$@" >>{shlex.quote(str(log))}', f'exec {shlex.quote(sys.executable)} "$@"')
     assert plain.setup([str(python), *PROGRAM[1:]])[2].changed
     id = conversation(plain, title="one")
     plain.commit()

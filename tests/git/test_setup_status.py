@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from capsule import Store, git
 from capsule.git.setup.attributes import CHECK, CHECK_LINE
 from capsule.git.setup.status import State
-from tests.git.repositories import PROGRAM, Clone, cloned, new, published, worktree
+from tests.git.repositories import PROGRAM, Clone, cloned, new, published, script, worktree
 from tests.git.talking import conversation, rename, say
 
 pytestmark = pytest.mark.slow
@@ -124,11 +125,7 @@ def test_status_reports_a_missing_driver_beside_changed_conversations(fine: Clon
 
 
 def test_another_python_with_this_version_is_fine(fine: Clone, tmp_path: Path) -> None:
-    python = tmp_path / "my python"
-    python.symlink_to(PROGRAM[0])
-    launcher = tmp_path / "launcher %"
-    launcher.write_text(f'#!/bin/sh\nexec {shlex.quote(PROGRAM[0])} "$@"\n')
-    launcher.chmod(0o755)
+    launcher = script(tmp_path / "launcher %", f'exec {shlex.quote(PROGRAM[0])} "$@"')
     fine.setup([str(launcher), *PROGRAM[1:]])
     assert state_of(fine).is_fine
 
@@ -280,12 +277,8 @@ def test_a_repository_without_a_commit_or_a_branch_has_a_status(tmp_path: Path) 
 
 
 def test_status_says_what_an_older_git_lacks(fine: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = tmp_path / "bin" / "git"
-    old.parent.mkdir()
-    git = next(path for folder in os.environ["PATH"].split(":") if os.access(path := f"{folder}/git", os.X_OK))
     telling = 'for word; do [ "$word" != version ] || { echo git version 2.30.2; exit; }; done'
-    old.write_text(f'#!/bin/sh\n{telling}\nexec {shlex.quote(git)} "$@"\n')
-    old.chmod(0o755)
+    old = script(tmp_path / "bin" / "git", telling, f'exec {shutil.which("git")} "$@"')
     monkeypatch.setenv("PATH", f"{old.parent}:{os.environ['PATH']}")
     state = state_of(fine)
     assert state.git == "2.30.2" and state.is_fine

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.git.conftest import Start
-from tests.git.repositories import Clone
+from tests.git.repositories import Clone, script
 from tests.git.talking import conversation, status, sync_of
 
 
@@ -26,19 +26,13 @@ def waiting(pipes: tuple[Path, Path]) -> str:
     return f"echo there > '{pipes[0]}'\nread word < '{pipes[1]}'\n"
 
 
-def script(path: Path, *lines: str) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
-    path.chmod(0o755)
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_commit_that_is_under_way_is_made_first(
     clones: tuple[Clone, Clone], pipes: tuple[Path, Path], start: Start, number: int, code: int
 ) -> None:
     anna, _ = clones
     id = conversation(anna)
-    script(Path(anna.repository.common) / "hooks" / "pre-commit", waiting(pipes))
+    anna.hook("pre-commit", waiting(pipes))
     process = start(anna, "git", "sync")
     assert pipes[0].read_text() == "there\n"
     process.send_signal(number)

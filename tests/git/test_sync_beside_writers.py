@@ -21,6 +21,7 @@ from tests.git.talking import (
     say,
     shared,
     status,
+    sync_all,
     sync_of,
 )
 from tests.processes import Child
@@ -41,8 +42,7 @@ def test_a_message_written_at_any_moment_of_a_sync_is_kept(clones: Two, at: str)
     sync_of(ben, write)
     assert written
     assert sorted(contents(ben, id)) == ["from anna", "from ben", "meanwhile", "one"]
-    sync_of(ben)
-    sync_of(anna)
+    sync_all(ben, anna)
     assert_same(id, clones)
 
 
@@ -64,8 +64,7 @@ def test_a_sync_brings_messages_into_a_locked_chat_and_keeps_the_lock(clones: Tw
     holder = child(HOLDER, ben.root, id)
     instance = holder.hear()
     say(anna, id, "from anna")
-    sync_of(anna)
-    sync_of(ben)
+    sync_all(anna, ben)
     lock = codec.decode(ben.file(id).read_bytes(), "")["metadata"]["lock"]
     assert (lock["active"], lock["instanceId"]) == (True, instance)
     holder.say("after the sync")
@@ -74,8 +73,7 @@ def test_a_sync_brings_messages_into_a_locked_chat_and_keeps_the_lock(clones: Tw
     assert status(ben) == [f" M {ben.path(id)}"]
     holder.say(None)
     assert holder.hear() == "closed"
-    sync_of(ben)
-    sync_of(anna)
+    sync_all(ben, anna)
     assert anna.file(id).read_bytes() == ben.file(id).read_bytes()
 
 
@@ -86,8 +84,7 @@ def test_an_open_store_elsewhere_goes_on_after_a_sync(clones: Two, child: Callab
         assert len(open_before.tail(id, 5)) == 1
         open_before.append(id, content="before")
         say(anna, id, "from anna")
-        sync_of(anna)
-        sync_of(ben)
+        sync_all(anna, ben)
         assert sorted(message.content for message in open_before.tail(id, 5)) == ["before", "from anna", "one"]
         open_before.append(id, content="after")
         assert open_before.search("anna").hits
@@ -104,8 +101,7 @@ def test_watchers_hear_of_what_a_sync_brought(clones: Two) -> None:
         with anna.store() as store:
             store.rename(id, "Named")
             store.delete(gone)
-        sync_of(anna)
-        sync_of(ben)
+        sync_all(anna, ben)
         heard = watching.wait_for_changes(since, timeout_s=30).changes
         told = {(change.kind, change.id) for change in heard}
         assert {("appended", id), ("head", id), ("created", new_one), ("deleted", gone)} <= told
@@ -117,8 +113,7 @@ def test_a_stale_save_after_a_sync_keeps_the_fetched_messages(clones: Two) -> No
     id = shared(clones, "one")
     opened = codec.decode(ben.file(id).read_bytes(), "")
     say(anna, id, "from anna")
-    sync_of(anna)
-    sync_of(ben)
+    sync_all(anna, ben)
     opened["history"][0]["content"] = "one, edited in an editor that was open all the time"
     ben.file(id).write_bytes(codec.encode(opened))
     with ben.store() as store:
@@ -132,8 +127,7 @@ def test_a_conversation_deleted_there_goes_to_the_trash_here(clones: Two) -> Non
     anna, ben = clones
     id = shared(clones, "one")
     delete(anna, id)
-    sync_of(anna)
-    sync_of(ben)
+    sync_all(anna, ben)
     with ben.store() as store:
         assert not ben.file(id).exists()
         assert [trashed.id for trashed in store.trash.list()] == [id]
@@ -164,8 +158,7 @@ def test_a_conversation_deleted_there_and_written_to_during_the_sync_is_kept(clo
 
     done = sync_of(ben, write)
     assert done.applied[0].documents[ben.path(id)].what == "kept"
-    sync_of(ben)
-    sync_of(anna)
+    sync_all(ben, anna)
     assert contents(anna, id) == ["one", "still needed"]
 
 
@@ -178,8 +171,7 @@ def test_a_conversation_deleted_there_and_locked_here_is_kept(clones: Two) -> No
         ran = ben.capsule("git", "sync")
         assert "it is locked by tester" in ran.out
         holder.append(id, content="mine")
-    sync_of(ben)
-    sync_of(anna)
+    sync_all(ben, anna)
     assert contents(anna, id) == ["one", "mine"]
 
 

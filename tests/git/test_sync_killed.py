@@ -12,7 +12,7 @@ import pytest
 from capsule import Store
 from capsule.format import codec
 from tests.git.repositories import Clone, cloned, new, published
-from tests.git.talking import contents, status, sync_of
+from tests.git.talking import contents, status, sync_all, sync_of
 from tests.processes import Child
 
 pytestmark = pytest.mark.slow
@@ -124,8 +124,7 @@ def whole(clone: Clone, ids: dict[str, str]) -> None:
 
 
 def finished(anna: Clone, ben: Clone, ids: dict[str, str]) -> None:
-    for clone in (ben, anna, ben):
-        sync_of(clone)
+    sync_all(ben, anna, ben)
     for clone in (anna, ben):
         assert sorted(contents(clone, ids["both"])) == ["first", "from anna", "from ben"]
         assert contents(clone, ids["theirs"]) == ["first", "from anna"]
@@ -169,6 +168,5 @@ def test_a_message_written_after_a_killed_sync_is_kept(
     assert supervisor.hear() == 9
     with Store.open(ben.root, keep_locks=False) as store:
         store.append(ids["mine"], content="afterwards")
-    for clone in (ben, anna):
-        sync_of(clone)
+    sync_all(ben, anna)
     assert contents(anna, ids["mine"]) == ["first", "from ben", "afterwards"]

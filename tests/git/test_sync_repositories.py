@@ -13,7 +13,7 @@ from capsule.format import codec
 from capsule.git.commits.operation import operation
 from capsule.git.commits.sync import sync
 from capsule.git.setup.attributes import driver_config
-from tests.git.repositories import Clone, environment, run, worktree
+from tests.git.repositories import Clone, environment, run, script, worktree
 from tests.git.talking import (
     Two,
     assert_at_rest,
@@ -26,8 +26,8 @@ from tests.git.talking import (
     say,
     shared,
     status,
+    sync_all,
     sync_of,
-    synced,
 )
 
 pytestmark = pytest.mark.slow
@@ -43,8 +43,7 @@ def test_in_a_monorepo_code_is_merged_along_and_a_persons_own_changes_stay(monor
     code(ben, "not staged\n", commit=False)
     say(anna, id, "from anna")
     say(ben, id, "from ben")
-    sync_of(anna)
-    sync_of(ben)
+    sync_all(anna, ben)
     assert (ben.top / "anna.py").read_text() == "by anna\n"
     assert sorted(status(ben)) == [" M README.md", "A  staged.py"]
     assert (ben.top / "README.md").read_text() == "not staged\n"
@@ -72,8 +71,7 @@ def test_code_that_only_a_person_can_merge_changes_nothing_and_the_way_out_works
     ben.run("pull", "-q", "--no-rebase", "origin", "main", expect=1)
     code(ben, "by both\n", commit=False)
     ben.run("commit", "-qam", "merged by hand")
-    sync_of(ben)
-    sync_of(anna)
+    sync_all(ben, anna)
     assert sorted(contents(anna, id)) == ["from anna", "from ben", "one"]
     assert (anna.top / "README.md").read_text() == "by both\n"
 
@@ -170,8 +168,7 @@ def test_in_a_linked_worktree_it_syncs_that_branch(monorepos: Two, tmp_path: Pat
     say(anna, id, "from anna")
     sync_of(anna)
     say(side, id, "again")
-    sync_of(side)
-    sync_of(anna)
+    sync_all(side, anna)
     assert sorted(contents(anna, id)) == ["again", "from anna", "from the side"]
     assert anna.file(id).read_bytes() == side.file(id).read_bytes()
     assert ben.git("rev-parse", "--abbrev-ref", "HEAD") == "main" and status(ben) == []
@@ -183,8 +180,7 @@ def test_with_autocrlf_both_have_the_same_bytes(clones: Two) -> None:
     id = shared(clones, "one", "a\r\nb")
     say(anna, id, "from anna")
     say(ben, id, "from ben")
-    for clone in (anna, ben, anna):
-        sync_of(clone)
+    sync_all(anna, ben, anna)
     assert anna.file(id).read_bytes() == ben.file(id).read_bytes()
     assert b"\r\n" not in ben.file(id).read_bytes()
     assert_at_rest(*clones)
@@ -233,19 +229,16 @@ def test_sync_merges_documents_without_a_history(clones: Two, kind: str, id: str
     anna, ben = clones
     (anna.root / kind).mkdir()
     anna.file(id, kind).write_bytes(codec.encode({"id": id}))
-    sync_of(anna)
-    sync_of(ben)
+    sync_all(anna, ben)
     for clone, key in ((anna, "a"), (ben, "b")):
         document = codec.decode(clone.file(id, kind).read_bytes(), "")
         clone.file(id, kind).write_bytes(codec.encode({**document, key: 1}))
-    for clone in (anna, ben, anna):
-        sync_of(clone)
+    sync_all(anna, ben, anna)
     data = anna.file(id, kind).read_bytes()
     assert data == ben.file(id, kind).read_bytes()
     assert {"a", "b"} <= codec.decode(data, "").keys()
     anna.file(id, kind).unlink()
-    sync_of(anna)
-    sync_of(ben)
+    sync_all(anna, ben)
     assert not ben.file(id, kind).exists()
 
 
@@ -275,21 +268,6 @@ def test_a_sync_brings_hundreds_of_conversations(clones: Two) -> None:
     assert_at_rest(ben)
 
 
-def test_a_sync_and_a_reader_of_the_store_share_no_mutex_for_long(clones: Two) -> None:
-    anna, ben = clones
-    id = shared(clones, "one")
-    with Store.open(ben.root) as reading:
-
-        def read(step: str, done: int, total: int) -> None:
-            reading.append(id, content=step)
-
-        say(anna, id, "from anna")
-        sync_of(anna)
-        with Store.open(ben.root, keep_locks=False) as store:
-            synced(store, read)
-    assert {"fetch", "write", "files", "head"} <= set(contents(ben, id))
-
-
 @pytest.mark.parametrize("driver", ["exit 1", "/nowhere/python"])
 def test_a_sync_loses_nothing_when_the_merge_driver_does_not_run(clones: Two, driver: str) -> None:
     _, ben, id = diverged(clones)
@@ -311,8 +289,7 @@ def test_two_conversations_that_are_alike_are_not_taken_for_one_that_was_renamed
     say(ben, id, "still needed")
     delete(ben, gone)
     mine = conversation(ben, *text)
-    sync_of(ben)
-    sync_of(anna)
+    sync_all(ben, anna)
     for clone in clones:
         assert contents(clone, id) == [*text, "still needed"]
         assert contents(clone, alike) == contents(clone, mine) == text
@@ -335,9 +312,7 @@ def test_a_deleted_message_stays_deleted_when_the_branches_have_crossed(clones: 
         assert gone is not None
         store.branches.remove(id, gone, keep_children=True)
     say(ben, id, "still here")
-    sync_of(anna)
-    sync_of(ben)
-    sync_of(anna)
+    sync_all(anna, ben, anna)
     for clone in clones:
         assert contents(clone, id) == ["one", "from ben", "still here"]
 
@@ -369,13 +344,12 @@ def test_an_old_git_that_can_not_merge_is_named_with_the_way_out(monorepos: Two,
     say(anna, id, "from anna")
     say(ben, id, "from ben")
     sync_of(anna)
-    old = tmp_path / "bin" / "git"
-    old.parent.mkdir()
-    old.write_text(
-        '#!/bin/sh\ncase " $* " in\n*" merge-tree "*) echo "usage: git merge-tree <base-tree> ..." >&2; exit 129;;\n'
-        f'*" version "*) echo "git version 2.30.1"; exit 0;;\nesac\nexec {shutil.which("git")} "$@"\n'
+    old = script(
+        tmp_path / "bin" / "git",
+        'case " $* " in *" merge-tree "*) echo "usage: git merge-tree <base-tree> ..." >&2; exit 129;;',
+        '*" version "*) echo "git version 2.30.1"; exit 0;; esac',
+        f'exec {shutil.which("git")} "$@"',
     )
-    old.chmod(0o755)
     path = f"{old.parent}:{environment()['PATH']}"
     ran = ben.capsule("git", "sync", expect=9, PATH=path)
     assert "needs git 2.38, and this is git version 2.30.1" in ran.err and "pull --no-rebase" in ran.err

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.git.repositories import Clone, new, run
+from tests.git.repositories import Clone, new, run, script
 
 HOOKS = ("pre-commit", "post-index-change", "reference-transaction", "post-checkout", "fsmonitor-watchman")
 
@@ -17,11 +17,8 @@ HOOKS = ("pre-commit", "post-index-change", "reference-transaction", "post-check
 @pytest.fixture
 def canary(tmp_path: Path) -> Path:
     """A program that leaves its name in a file, whatever it is called."""
-    program = tmp_path / "canary"
     log = shlex.quote(str(tmp_path / "ran"))
-    program.write_text(f'#!/bin/sh\necho "$0 $*" >> {log}\nexec cat\n')
-    program.chmod(0o755)
-    return program
+    return script(tmp_path / "canary", f'echo "$0 $*" >> {log}', "exec cat")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What agents say of each other and how projects are linked, when two clones change it, or a person edits the files."""
+"""Agents, projects and channels that two clones changed, or a person edited."""
 
 from __future__ import annotations
 
@@ -10,14 +10,7 @@ import pytest
 
 from capsule import Refused, Store
 from tests.git.repositories import Clone
-from tests.git.talking import sync_of
-
-Two = tuple[Clone, Clone]
-
-
-def both(clones: Two) -> None:
-    for clone in (*clones, clones[0]):
-        sync_of(clone)
+from tests.git.talking import Two, assert_same, sync_all
 
 
 @pytest.fixture
@@ -26,7 +19,7 @@ def there(clones: Two) -> Two:
         for agent, project in (("anna", "/api"), ("bob", "/api"), ("carl", "/web"), ("dora", "/docs")):
             store.agents.register(agent, project)
         store.projects.link("api", "web")
-    both(clones)
+    sync_all(*clones, clones[0])
     return clones
 
 
@@ -38,7 +31,7 @@ def test_what_both_clones_said_of_others_holds_in_both(there: Two) -> None:
         store.agents.policy("bob", dm="restricted", discoverable="project")
         store.agents.allow(agent="bob", other="carl")
         store.projects.unlink("api", "web")
-    both(there)
+    sync_all(*there, there[0])
     assert len({clone.file("bob", "agents").read_bytes() for clone in there}) == 1
     for clone in there:
         with Store.open(clone.root) as store:
@@ -61,7 +54,7 @@ def test_a_link_that_one_clone_ended_and_the_other_changed_does_not_count(there:
         store.projects.unlink("web", "api")
     with Store.open(there[1].root) as store:
         store.projects.link("web", "api", direction="out")
-    both(there)
+    sync_all(*there, there[0])
     for clone in there:
         with Store.open(clone.root) as store:
             ids = [store.projects.get(name).id for name in ("api", "web")]
@@ -107,3 +100,48 @@ def test_what_a_person_writes_into_the_files_counts_at_once(store: Store) -> Non
     (root / "agents" / "carl.json").write_text("{")
     with pytest.raises(Refused):
         anna.append("direct_anna_carl", content="hi")
+
+
+# -- Channels ----------------------------------------------------------------------------------------------------------
+
+
+def members(clone: Clone, channel: str) -> dict[str, bool]:
+    with Store.open(clone.root) as store:
+        return {member.id: member.is_in for member in store.head(channel).participants}
+
+
+def test_a_channel_that_both_clones_made_is_one_with_the_members_and_messages_of_both(clones: Two) -> None:
+    for clone, agent in zip(clones, ("anna", "bob"), strict=True):
+        with Store.open(clone.root) as store:
+            store.agents.register(agent)
+            id = store.channels.create("news", agent=agent, scope="global", description=f"of {agent}").id
+            store.beside(agent=agent).append(id, content=f"from {agent}")
+    sync_all(*clones, clones[0])
+    assert_same(id, clones)
+    for clone in clones:
+        assert members(clone, id) == {"anna": True, "bob": True}
+        with Store.open(clone.root) as store:
+            assert {entry["content"] for entry in store.document(id)["history"]} == {"from anna", "from bob"}
+            assert [each.id for each in store.channels.list(agent="bob")] == [id]
+
+
+def test_members_that_both_clones_changed_end_alike_and_an_opt_out_stays(clones: Two) -> None:
+    with Store.open(clones[0].root) as store:
+        for agent in ("anna", "bob", "carl", "dora"):
+            store.agents.register(agent)
+        id = store.channels.create("crew", agent="anna", scope="global", access="members").id
+        store.channels.invite(id, ["bob", "carl"], agent="anna")
+    sync_all(*clones, clones[0])
+    with Store.open(clones[0].root) as store:
+        store.channels.leave(id, agent="bob")
+        store.channels.invite(id, ["dora"], agent="anna")
+    with Store.open(clones[1].root) as store:
+        store.channels.remove(id, "carl", agent="anna")
+        store.channels.update(id, description="of the other clone", agent="anna")
+    sync_all(*clones, clones[0])
+    assert_same(id, clones)
+    assert members(clones[1], id) == {"anna": True, "bob": False, "carl": False, "dora": True}
+    with Store.open(clones[1].root) as store:
+        left = next(member for member in store.head(id).participants if member.id == "bob")
+        assert left.opted_out_at
+        assert store.channels.get(id).description == "of the other clone"
