@@ -11,7 +11,14 @@ from capsule import Store
 
 @pytest.fixture
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
-    """A fresh store, open: of files where the test also takes their directory, `root`, else in memory."""
-    of_files = "root" in request.fixturenames
-    with Store.open(request.getfixturevalue("root")) if of_files else Store.in_memory() as store:
+    """A fresh store, open: of files where the test also takes their directory, `root`, else in memory.
+
+    In a module with `KEEPS_LOCKS = False` it keeps no locks.
+    """
+    keep_locks = getattr(request.module, "KEEPS_LOCKS", True)
+    if "root" in request.fixturenames:
+        store = Store.open(request.getfixturevalue("root"), keep_locks=keep_locks)
+    else:
+        store = Store.in_memory(keep_locks=keep_locks)
+    with store:
         yield store

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,8 @@ from capsule.errors import InvalidInput, NotFound
 from capsule.format import anatomy, codec, new
 from capsule.maintenance.doctor import examine
 
+pytestmark = pytest.mark.usefixtures("plan")
+KEEPS_LOCKS = False
 STAMP = "2025-01-12T10:30:00.000Z"
 CONTEXT: dict[str, Any] = {
     "fullContext": "# Project\n\n  },\n",
@@ -31,11 +32,9 @@ def is_canonical(store: Store, id: str) -> bool:
 
 
 @pytest.fixture
-def store(root: Path) -> Iterator[Store]:
-    """A store of files, as these tests compare the bytes around a context."""
-    with Store.open(root, keep_locks=False) as opened:
-        opened.create(id="plan", title="Plan", type="group", messages=[{"role": "user", "content": "one"}])
-        yield opened
+def plan(root: Path, store: Store) -> str:
+    """A conversation in a file, as these tests compare the bytes around a context."""
+    return store.create(id="plan", title="Plan", type="group", messages=[{"role": "user", "content": "one"}]).id
 
 
 def test_a_new_context_replaces_the_old_one_and_keeps_the_messages(store: Store) -> None:

@@ -11,14 +11,9 @@ from capsule import Store
 from capsule.errors import InvalidDocument
 from capsule.format import codec
 
+pytestmark = pytest.mark.usefixtures("root")
+KEEPS_LOCKS = False
 ID = "plan-1"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Any:
-    Store.init(tmp_path)
-    with Store.open(tmp_path, keep_locks=False) as opened:
-        yield opened
 
 
 def earlier_version(store: Store, type: str = "chat") -> dict[str, Any]:
