@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import threading
@@ -119,6 +120,10 @@ class Program:
         assert (ended.value.code or 0) == expect, text
         return text
 
+    def plain(self, *words: str, **more: Any) -> str:
+        """As `terminal`, without colours and weights."""
+        return plain(self.terminal(*words, **more))
+
     def close(self) -> None:
         for process in self.started:
             if process.poll() is None:
@@ -127,6 +132,11 @@ class Program:
             for stream in (process.stdin, process.stdout, process.stderr):
                 if stream is not None:
                     stream.close()
+
+
+def plain(text: str) -> str:
+    """A text without colours and weights."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 PATHS = os.pathsep.join((str(ROOT), str(ROOT / "cli")))

@@ -6,10 +6,7 @@ import re
 from typing import Any
 
 from capsule import Store
-
-
-def without_rich(text: str) -> str:
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+from tests.cli.conftest import plain
 
 
 def fill(capsule: Any) -> tuple[str, list[str]]:
@@ -85,20 +82,20 @@ def test_search_in_a_terminal_marks_what_was_found(capsule: Any) -> None:
     id, _ = fill(capsule)
     screen = capsule.terminal("search", "plan", "--limit", "1")
     assert re.search("\x1b\\[[0-9;]*7[0-9;]*mplan\x1b", screen)
-    plain = without_rich(screen)
-    assert "ID" in plain
-    assert id[:8] in plain
-    assert re.search(rf"open one: capsule show {id[:8]} --around @[01]", plain)
-    assert re.search(r"^more: --cursor [\w-]+$", plain, re.MULTILINE)
+    text = plain(screen)
+    assert "ID" in text
+    assert id[:8] in text
+    assert re.search(rf"open one: capsule show {id[:8]} --around @[01]", text)
+    assert re.search(r"^more: --cursor [\w-]+$", text, re.MULTILINE)
     assert "nothing was found" in capsule.terminal("search", "absent")
 
 
 def test_what_was_found_cannot_command_the_terminal(capsule: Any) -> None:
     capsule.new("A [red]", "--message", "before \x1b]0;owned\x07 needle \x9b31m \u202e [/bold] after\r\nnext")
-    for text in (capsule("search", "needle").stdout, without_rich(capsule.terminal("search", "needle"))):
+    for text in (capsule("search", "needle").stdout, capsule.plain("search", "needle")):
         assert not set("\x1b\x07\x9b\u202e\r") & set(text)
         assert "\\x1b]0;owned\\x07 needle" in re.sub(r"\s+", " ", text)
-    assert "[red]" in without_rich(capsule.terminal("search", "needle"))
+    assert "[red]" in capsule.plain("search", "needle")
 
 
 def test_stats_prints_a_row_a_count(capsule: Any) -> None:
@@ -126,7 +123,7 @@ def test_stats_prints_a_row_a_count(capsule: Any) -> None:
 def test_stats_in_a_terminal_are_tables(capsule: Any) -> None:
     fill(capsule)
     capsule("reindex")
-    lines = [line.split() for line in without_rich(capsule.terminal("stats")).splitlines()]
+    lines = [line.split() for line in capsule.plain("stats").splitlines()]
     assert lines[0][:2] == ["2", "conversations"]
     assert ["3", "18", "user"] in lines and ["1", "3", "assistant"] in lines
 

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
+from tests.cli.conftest import plain
+
 
 def test_show_prints_plain_text_when_nobody_watches(capsule: Any) -> None:
     id = capsule.new("A plan", "--tag", "work", "--message", "What now?\n\nReally?")
@@ -87,13 +89,9 @@ def test_what_stands_in_a_file_cannot_command_the_terminal(capsule: Any) -> None
         capsule.terminal("show", id),
         capsule.terminal("show", id, "--json"),
     ):
-        assert not set("\x1b\x07\x9b\u202e\r") & set(_without_rich(text))
+        assert not set("\x1b\x07\x9b\u202e\r") & set(plain(text))
     assert "a\\x1b]0;owned\\x07b\\x9b31mc\\u202ed\ttab\nnext" in capsule("show", id).stdout
     assert json.loads(capsule.terminal("show", id, "--json"))["history"][0]["content"] == evil
-
-
-def _without_rich(text: str) -> str:
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 WRITTEN = "Vec<String>  <think>hm</think>\none line\nand `another`, __init__ <!-- seen -->\n- a list\n\tof *two*"
@@ -104,7 +102,7 @@ def test_a_terminal_shows_what_stands_in_the_file_folded_to_its_width(capsule: A
     long = "word " * 40 + "x" * 200 + " 漢字" * 60 + " end"
     capsule("append", id, long)
     for words in (("show", id), ("tail", id)):
-        plain = _without_rich(capsule.terminal(*words, COLUMNS="60"))
+        plain = capsule.plain(*words, COLUMNS="60")
         assert textwrap.indent(WRITTEN.expandtabs(8), "  ") in plain
         folded = plain[plain.index("  word") :]
         assert "".join(folded.split()) == "".join(long.split())
@@ -113,7 +111,7 @@ def test_a_terminal_shows_what_stands_in_the_file_folded_to_its_width(capsule: A
 
 def test_markdown_is_drawn_when_asked_and_html_is_text(capsule: Any) -> None:
     id = capsule.new("A [plan]", "--message", f"**strong** [/red]\n\n{WRITTEN}\n\n<div>\nblock\n</div> <http://a.b>")
-    plain = _without_rich(capsule.terminal("show", id, "--rendered"))
+    plain = capsule.plain("show", id, "--rendered")
     assert "• a list" in plain
     assert "strong [/red]" in plain
     for text in ("Vec<String>", "<think>hm</think>", "<!-- seen -->", "<div> block </div>", "<http://a.b>"):
@@ -145,7 +143,7 @@ def test_long_output_goes_through_the_pager_and_no_more_is_made_than_is_read(cap
     capsule("append", id, "--jsonl", input='{"content": "message"}\n' * 3000)
     seen = tmp_path / "seen"
     assert capsule.terminal("show", id, PAGER=f"cat > '{seen}'") == ""
-    assert _without_rich(seen.read_text(encoding="utf-8")).count("  message\n") == 3000
+    assert plain(seen.read_text(encoding="utf-8")).count("  message\n") == 3000
     assert capsule.terminal("show", id, PAGER=f"head -n 4 > '{seen}'") == ""
     assert len(seen.read_text(encoding="utf-8").splitlines()) == 4
     assert "  message" in capsule.terminal("show", id, "--no-pager", PAGER=f"cat > '{seen}'")

@@ -219,26 +219,19 @@ def claude_code(world: World) -> str:
     return line
 
 
-def opencode(world: World) -> str:
-    """`opencode mcp list`, with the user's settings and a project's."""
-    for scope in ("--user", "--project"):
-        world.capsule("mcp", "install", "opencode", scope)
-        line = line_with(world.listing("opencode", "mcp", "list"), "capsule", "connected")
-        world.capsule("mcp", "uninstall", "opencode", scope)
-        if "connected" in (output := world.listing("opencode", "mcp", "list")):
-            raise Failed(f"it still has the entry after uninstall: {output}")
-    return line
+def listed(client: str, *words: str) -> Callable[[World], str]:
+    """`CLIENT mcp list`, with the user's settings and a project's; the words of one that is connected."""
 
+    def check(world: World) -> str:
+        for scope in ("--user", "--project"):
+            world.capsule("mcp", "install", client, scope)
+            line = line_with(world.listing(client, "mcp", "list"), *words)
+            world.capsule("mcp", "uninstall", client, scope)
+            if words[-1] in (output := world.listing(client, "mcp", "list")):
+                raise Failed(f"it still has the entry after uninstall: {output}")
+        return line
 
-def gemini(world: World) -> str:
-    """`gemini mcp list`, with the user's settings and a project's."""
-    for scope in ("--user", "--project"):
-        world.capsule("mcp", "install", "gemini", scope)
-        line = line_with(world.listing("gemini", "mcp", "list"), "capsule:", "Connected")
-        world.capsule("mcp", "uninstall", "gemini", scope)
-        if "capsule:" in (output := world.listing("gemini", "mcp", "list")):
-            raise Failed(f"it still has the entry after uninstall: {output}")
-    return line
+    return check
 
 
 def codex(world: World) -> str:
@@ -314,8 +307,8 @@ CHECKS = {
     "SDK for Python": Check(sdk),
     "MCP Inspector": Check(inspector, "inspector"),
     "Claude Code": Check(claude_code, "claude-code"),
-    "OpenCode": Check(opencode, "opencode"),
-    "Gemini CLI": Check(gemini, "gemini"),
+    "OpenCode": Check(listed("opencode", "capsule", "connected"), "opencode"),
+    "Gemini CLI": Check(listed("gemini", "Connected", "capsule:"), "gemini"),
     "Codex": Check(codex, "codex"),
 }
 

@@ -18,11 +18,6 @@ ALONE = f'{WHERE}message @2 "And \\"now\\"?" while what answers it stays, 1 mess
 PRUNING = f"{WHERE}all that is not on the active branch, 3 messages (2 assistant, 1 user)?{TRASH}"
 BACK = "The user can bring them back: capsule restore plan-1"
 AGAIN = " If the user agrees, call again with confirm: true."
-NO = [
-    ("accept", {"yes": False}, "said no"),
-    ("decline", None, "declined"),
-    ("cancel", None, "closed the question without an answer"),
-]
 
 
 @pytest.fixture
@@ -265,28 +260,6 @@ async def test_the_other_branches_are_pruned_when_the_user_says_yes(store: Store
     assert text(again) == "Nothing was done: conversation plan-1 has no other branch."
     assert data(again) == {"id": "plan-1"}
     assert len(user.questions) == 1
-
-
-#: What can be taken out, what is asked first, and how many messages are left.
-TAKEN: list[tuple[dict[str, Any], str, int]] = [
-    ({"message": "@2"}, QUESTION, 3),
-    ({"what": "alone", "message": "@2"}, ALONE, 4),
-    ({"what": "other_branches"}, PRUNING, 2),
-]
-
-
-@pytest.mark.both_eras
-async def test_no_message_is_deleted_when_the_user_does_not_say_yes(store: Store, era: str, tree: list[str]) -> None:
-    before = store.read("plan-1")
-    for action, content, said in NO:
-        user = Answering(action, content)
-        async with talking(store, era, elicitation_callback=user) as client:
-            for arguments, _, _ in TAKEN:
-                for confirm in (False, True):
-                    answer = await removed(client, **arguments, confirm=confirm)
-                    assert error(answer).startswith(f"Nothing was done: the user {said}.")
-        assert user.questions == [question for _, question, _ in TAKEN for _ in range(2)]
-    assert store.read("plan-1") == before
 
 
 @pytest.mark.both_eras

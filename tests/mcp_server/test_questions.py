@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mcp import Client
@@ -51,16 +52,25 @@ async def test_a_conversation_is_deleted_when_the_user_says_yes(store: Store, er
 
 
 async def test_nothing_is_changed_when_the_user_does_not_say_yes(store: Store, era: str, plan: str) -> None:
+    first = store.append(plan, content="To the sea?")
+    for content in ("Yes.", "No."):
+        store.append(plan, role="assistant", content=content, parent=first.id)
     before = store.read(plan)
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("delete_conversation", {}),
+        ("update_conversation", {"title": "New", "tags": ["x"]}),
+        ("delete_messages", {"message": "@0"}),
+        ("delete_messages", {"message": "@0", "what": "alone"}),
+        ("delete_messages", {"what": "other_branches"}),
+    ]
     for action, content, said in NO:
         user = Answering(action, content)
         async with talking(store, era, elicitation_callback=user) as client:
-            for confirm in (False, True):
-                answer = await client.call_tool("delete_conversation", {"id": plan, "confirm": confirm})
-                assert said in error(answer)
-            answer = await client.call_tool("update_conversation", {"id": plan, "title": "New", "tags": ["x"]})
-            assert said in error(answer)
-        assert len(user.questions) == 3
+            for tool, arguments in calls:
+                for confirm in (False, True):
+                    answer = await client.call_tool(tool, {"id": plan, "confirm": confirm, **arguments})
+                    assert error(answer).startswith(f"Nothing was done: the user {said}.")
+        assert len(user.questions) == 2 * len(calls)
     assert store.read(plan) == before
 
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from capsule.mcp_server.clients.table import Launch
@@ -50,10 +50,6 @@ class Seen:
     tokens: int = 0
     ready_ms: int = 0
     store: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """It as JSON."""
-        return asdict(self)
 
 
 def examine(launch: Launch, *, cwd: str, store: str | None = None, timeout_s: float = TIMEOUT_S) -> Seen:

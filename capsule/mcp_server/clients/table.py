@@ -249,8 +249,3 @@ CLIENTS: tuple[Client, ...] = (
 )
 #: The programs that have commands for their servers.
 PROGRAMS = tuple(one.program for one in CLIENTS if one.program)
-
-
-def client(name: str) -> Client | None:
-    """The program of that name."""
-    return next((one for one in CLIENTS if one.name == name), None)

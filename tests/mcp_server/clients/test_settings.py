@@ -13,15 +13,13 @@ import pytest
 
 from capsule.errors import InvalidDocument, InvalidInput, Refused, StoreBusy
 from capsule.mcp_server.clients.settings import apply, entries, install, uninstall
-from capsule.mcp_server.clients.table import CLIENTS, Client, Launch, Places, client
+from capsule.mcp_server.clients.table import CLIENTS, Client, Launch, Places
 
 LAUNCH = Launch("/opt/my tools/capsule", ("mcp", "--store", "/störe"))
 
 
 def named(name: str) -> Client:
-    found = client(name)
-    assert found is not None
-    return found
+    return next(client for client in CLIENTS if client.name == name)
 
 
 def put_in(places: Places, name: str = "cursor", **options: Any) -> str | None:

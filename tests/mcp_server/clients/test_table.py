@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from capsule.mcp_server.clients.table import CLIENTS, VARIABLES, Launch, Places, client
+from capsule.mcp_server.clients.table import CLIENTS, VARIABLES, Launch, Places
 from capsule_cli.commands.mcp import clients as mcp_clients
 
 LINUX = Places("linux", "/home/anna", "/projects/x")
@@ -15,9 +15,7 @@ WINDOWS = Places("win32", r"C:\Users\anna", r"C:\work\x", {"APPDATA": r"D:\Roami
 
 
 def files(name: str, places: Places) -> list[str]:
-    found = client(name)
-    assert found is not None
-    return list(found.files("user", places))
+    return next(list(client.files("user", places)) for client in CLIENTS if client.name == name)
 
 
 def test_a_program_has_its_settings_where_it_looks_for_them() -> None:

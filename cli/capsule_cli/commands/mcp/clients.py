@@ -132,9 +132,8 @@ class _Visit:
             launch = self.entry.launch
             told |= {"command": [launch.command, *launch.args], "switchedOff": self.entry.off}
         if self.seen is not None:
-            seen = self.seen.as_json()
-            told |= {name: seen[name] for name in ("server", "protocol", "tools", "tokens", "store")}
-            told["readyMs"] = seen["ready_ms"]
+            told |= {name: getattr(self.seen, name) for name in ("server", "protocol", "tools", "tokens", "store")}
+            told["readyMs"] = self.seen.ready_ms
         return {**told, "ok": not self.problems, "problems": list(self.problems)}
 
     def lines(self) -> Iterable[str]:
