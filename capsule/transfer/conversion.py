@@ -28,6 +28,7 @@ from capsule.format.tree.tree import Tree
 from capsule.ids import imported_conversation_id, imported_message_id, is_id
 from capsule.timestamps import is_canonical
 from capsule.transfer.branches import ordered
+from capsule.transfer.coercion import moment
 from capsule.transfer.digests import (
     IMPORTED,
     OF_METADATA,
@@ -39,7 +40,7 @@ from capsule.transfer.digests import (
     is_undated,
     without_defaults,
 )
-from capsule.transfer.interface import Draft, Fields, Source, moment
+from capsule.transfer.interface import Draft, Fields, Source
 from capsule.transfer.values import MOST
 
 Document = dict[str, Any]

@@ -6,14 +6,13 @@ drafts, which have our fields under the ids of the source; the core makes ids an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from capsule import timestamps
 from capsule.errors import InvalidInput
-from capsule.transfer.pairs import OWN, Fields, Pair
+from capsule.transfer.pairs import OWN, Fields, Pair, applied, difference
 from capsule.transfer.values import MOST, Record, Shape, first_values, records, shape_of
 
 if TYPE_CHECKING:
@@ -81,22 +80,52 @@ def read_records(source: Source) -> Iterator[Record]:
 ODD = (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError, OverflowError)
 
 
-def read_each(source: Source, make: Callable[[dict[str, Any], int], Draft | None]) -> Iterator[Draft]:
-    """The drafts of a file of which each JSON object is a conversation.
+@contextmanager
+def around(tell: Callable[..., None], what: str, line: int | None = None) -> Iterator[None]:
+    """Read around what is not as its format says: the block ends there, and what it is about is told.
+
+    Args:
+        tell: As `Source.tell`.
+        what: What the block reads.
+        line: The line of it.
+    """
+    try:
+        yield
+    except ODD as error:
+        tell(f"{what} is not understood: {type(error).__name__}: {error}"[:300], line)
+
+
+def read_each(
+    source: Source,
+    make: Callable[[Any, Any], Draft | None],
+    items: Iterable[tuple[int | None, Any]] | None = None,
+) -> Iterator[Draft]:
+    """The drafts of a file that are made of one item each; what is odd about an item is told, and it is passed over.
 
     Args:
         source: The file.
-        make: Makes the draft of an object and its line; None: it is no conversation. If it raises, the object is told
-            and passed over.
+        make: Makes the draft of an item and its line; None: it is no conversation.
+        items: The items with their lines; None: the JSON objects of the file.
     """
-    for line, record in read_records(source):
-        try:
-            draft = make(record, line)
-        except ODD as error:
-            source.tell(f"not understood: {type(error).__name__}: {error}"[:200], line)
-            continue
+    for line, item in read_records(source) if items is None else items:
+        draft = None
+        with around(source.tell, "a conversation", line):
+            draft = make(item, line)
         if draft is not None:
             yield draft
+
+
+def read_rows(database: sqlite3.Connection, sql: str, *values: object) -> Iterator[Fields]:
+    """The rows of a query, without their NULLs. Raises sqlite3.Error."""
+    cursor = database.execute(sql, values)
+    names = [column[0] for column in cursor.description]
+    for row in cursor:
+        yield {name: value for name, value in zip(names, row, strict=True) if value is not None}
+
+
+def by_record(is_ours: Callable[[Fields], bool]) -> Callable[[Source], bool]:
+    """What tells a format by one of the first JSON objects of a file."""
+    return lambda source: any(map(is_ours, first(source)))
 
 
 def read_bytes(source: Source, most: int = MOST) -> bytes:
@@ -158,26 +187,41 @@ class Draft:
         return found
 
 
-def taken(head: Pair, record: Fields, message: Pair, messages: list[Fields], line: int | None = None) -> Draft:
-    """The draft of a record that has messages of their own, by a pair for the head and one for a message.
+def taken(head: Pair, record: Fields, line: int | None = None) -> Draft:
+    """The draft of a record that is the head of a conversation, without messages.
 
     Args:
         head: The pair for the head.
-        record: The record without its messages.
-        message: The pair for a message.
-        messages: The records of messages.
+        record: The record.
         line: The line of the file at which it begins.
     """
     is_own = isinstance(own := record.get(OWN), dict) and isinstance(own.get("id"), str)
-    return Draft(head.taken(record), [message.taken(one) for one in messages], line, is_own)
+    return Draft(head.taken(record), [], line, is_own)
 
 
-def given(head: Pair, message: Pair, draft: Draft) -> tuple[Fields, list[Fields]]:
-    """The record of a draft without its messages, and the records of those: what `taken` reads."""
+def given(head: Pair, draft: Draft) -> Fields:
+    """The record of the head of a draft: what `taken` reads."""
     record = head.given(draft.head, is_edited=draft.is_edited)
-    if draft.is_own:
-        record = record | {OWN: record.get(OWN, {}) | {"id": draft.id}}
-    return record, [message.given(one, is_edited=one.get("id") in draft.edited) for one in draft.history]
+    return record | {OWN: record.get(OWN, {}) | {"id": draft.id}} if draft.is_own else record
+
+
+def own_of(draft: Draft, again: Draft) -> Fields:
+    """What a draft has and a record of it lacks, which is kept in the record; empty: nothing.
+
+    Args:
+        draft: The draft.
+        again: What is read of the record.
+    """
+    own = difference({"head": draft.head, "history": draft.history}, {"head": again.head, "history": again.history})
+    return own | {"head": own.get("head", {}) | {"id": draft.id}} if draft.is_own else own
+
+
+def with_own(draft: Draft, own: Any) -> Draft:
+    """A draft that was read of a record, with what the record keeps besides, as `own_of` gave it; None: it has none."""
+    if not isinstance(own, dict):
+        return draft
+    whole = applied({"head": draft.head, "history": draft.history}, own)
+    return Draft(whole["head"], whole["history"], draft.line, "id" in own.get("head", {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,55 +259,6 @@ class Format:
     places: tuple[str, ...] = ()
 
 
-def moment(value: Any) -> str | None:
-    """A time as the format of capsules writes it, of ISO 8601 or of seconds, milli-, micro- or nanoseconds since 1970.
-
-    None: `value` is no time.
-    """
-    try:
-        if isinstance(value, str) and not value.replace(".", "", 1).isdigit():
-            return timestamps.canonical(value)
-        if isinstance(value, bool) or not isinstance(value, int | float | str):
-            return None
-        number = float(value)
-        while abs(number) >= 1e11:
-            number /= 1000
-        return timestamps.from_ms(round(number * 1000))
-    except (ValueError, OverflowError, OSError):
-        return None
-
-
-def seconds(time: str | None) -> float | None:
-    """A time of a capsule as seconds since 1970."""
-    return timestamps.ms_of(time) / 1000 if time else None
-
-
-def milliseconds(time: str | None) -> int | None:
-    """A time of a capsule as milliseconds since 1970."""
-    return timestamps.ms_of(time) if time else None
-
-
-def text_of(value: Any) -> str:
-    """A value as a text: itself if it is one, empty for None, else its JSON."""
-    import orjson
-
-    if isinstance(value, str):
-        return value
-    return "" if value is None else orjson.dumps(value).decode()
-
-
-def json_of(value: Any) -> Any:
-    """The value that a text holds as JSON; the text itself if it holds none."""
-    import orjson
-
-    if not isinstance(value, str):
-        return value
-    try:
-        return orjson.loads(value)
-    except ValueError:
-        return value
-
-
 __all__ = [
     "ODD",
     "Draft",
@@ -271,17 +266,17 @@ __all__ = [
     "Format",
     "Pair",
     "Source",
+    "around",
+    "by_record",
     "first",
     "given",
-    "json_of",
-    "milliseconds",
-    "moment",
+    "own_of",
     "read_bytes",
     "read_each",
     "read_records",
+    "read_rows",
     "read_text",
-    "seconds",
     "shape",
     "taken",
-    "text_of",
+    "with_own",
 ]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
+from capsule.transfer.coercion import filled, moment
 from capsule.transfer.interface import Draft, Fields
 from capsule.transfer.pairs import OWN, applied, difference, with_source, without_source
 
@@ -106,6 +107,55 @@ def said(steps: Iterable[tuple[str, Any]], *, at_once: bool = False) -> list[Fie
             name = "content" if kind == "text" else kind
             entry[name] = "\n\n".join(filter(None, [entry.get(name), value]))
     return entries
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a record of messages calls its id, that of the record that it answers, and its time.
+
+    Attributes:
+        id, parent, time: The names.
+        written_time: What it writes of a time of ours.
+    """
+
+    id: str
+    parent: str
+    time: str
+    written_time: Callable[[str], Any]
+
+    def read(
+        self, record: Fields, entries: list[Fields], files: list[Fields], usage: Fields, form: str
+    ) -> list[Fields]:
+        """The messages of a record, with what it says of all of them.
+
+        Args:
+            record: The record.
+            entries: The messages as it tells them; they are changed.
+            files: Its attachments.
+            usage: Its counts of tokens.
+            form: How it has what its messages say; empty: as most have it.
+        """
+        time, model = moment(record.get(self.time)), record.get("model")
+        for entry in entries:
+            entry |= filled({}, timestamp=time)
+            if isinstance(model, str) and entry["role"] != "tool":
+                entry["model"] = model
+        entries[0] |= filled({}, attachments=files)
+        entries[-1] |= filled({}, metadata=filled({}, usage=usage, form=form))
+        if self.id in record:
+            entries[-1]["id"] = record[self.id]
+        if self.parent in record:
+            entries[0]["parent"] = record[self.parent]
+        return entries
+
+    def write(self, entries: list[Fields]) -> Fields:
+        """What a record of messages says of all of them: what `read` reads of it, but the attachments and the form."""
+        head, last = entries[0], entries[-1]
+        record = {self.time: self.written_time(last["timestamp"])} if "timestamp" in last else {}
+        if model := next((one["model"] for one in entries if "model" in one), None):
+            record["model"] = model
+        record |= {self.id: last["id"]} if "id" in last else {}
+        return record | ({self.parent: head["parent"]} if "parent" in head else {})
 
 
 def rounds(entries: list[Fields]) -> list[tuple[Fields, list[Fields]]]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from anyio import to_thread
 
 from capsule.transfer.adapters.items import Items
-from capsule.transfer.interface import Fields, Pair, moment, text_of
-from capsule.transfer.rows import filled, object_of, objects_of
+from capsule.transfer.coercion import filled, moment, object_of, objects_of, text_of
+from capsule.transfer.interface import Fields, Pair
 
 if TYPE_CHECKING:
     from capsule.store.store import Store

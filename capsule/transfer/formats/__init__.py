@@ -1,4 +1,4 @@
-"""The formats, a module each.
+"""The formats, a module each, in the folders of what has them.
 
 What must stay true: each is pure, and is reached through `capsule.transfer.registry` only.
 """

@@ -14,24 +14,22 @@ from typing import Any
 import orjson
 
 from capsule.transfer import turns
+from capsule.transfer.coercion import json_of, moment, object_of, objects_of, rest, text_of
+from capsule.transfer.columns import Column, context_of, pair_of, text_of_context
 from capsule.transfer.interface import (
     ODD,
     Draft,
     Fields,
     Format,
-    Pair,
     Source,
-    first,
+    around,
+    by_record,
     given,
-    json_of,
-    moment,
     read_bytes,
     read_each,
     taken,
-    text_of,
 )
-from capsule.transfer.rows import filled, object_of, objects_of, rest
-from capsule.transfer.turns import Pieces, Turn, merged, pieces_of, rounds
+from capsule.transfer.turns import Names, Pieces, Turn, merged, pieces_of, rounds
 
 _ROOT = "00000000-0000-0000-0000-000000000000"
 #: What tells how the file was made.
@@ -44,22 +42,28 @@ _DEEP = 250
 _TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+)', re.DOTALL)
 
 
-def _read_head(record: Fields) -> Fields:
-    title, prompt = record.get("title"), object_of(record.get("options")).get("promptPrefix")
-    return filled(
-        {},
-        id=text_of(record.get("conversationId")),
-        title=title if isinstance(title, str) and title != _UNNAMED else "",
-        context={"fullContext": prompt} if isinstance(prompt, str) and prompt else {},
-    )
+def _title(title: Any) -> str:
+    return title if isinstance(title, str) and title != _UNNAMED else ""
 
 
-def _write_head(head: Fields) -> Fields:
-    record: Fields = {"conversationId": head["id"]} if "id" in head else {}
-    record |= {"endpoint": "openAI", "title": head.get("title", _UNNAMED)}
-    if isinstance(context := head.get("context"), dict) and isinstance(context.get("fullContext"), str):
-        record["options"] = {"promptPrefix": context["fullContext"]}
-    return record
+_HEAD = pair_of(
+    Column("conversationId", "id", text_of),
+    Column("endpoint", default="openAI"),
+    Column("title", "title", _title, default=_UNNAMED),
+    Column(
+        "options",
+        "context",
+        lambda options: context_of(object_of(options).get("promptPrefix")),
+        lambda context: {"promptPrefix": text_of_context(context)},
+    ),
+)
+_ATTACHED = pair_of(
+    Column("filename", "name"),
+    Column("type", "type"),
+    Column("file_id", "reference"),
+    Column("filepath", "url"),
+    Column("text", "text"),
+)
 
 
 def _steps(parts: list[Fields]) -> Iterator[tuple[str, Any]]:
@@ -109,6 +113,9 @@ def _parts(entries: list[Fields]) -> list[Fields]:
     return parts
 
 
+_NAMES = Names("messageId", "parentMessageId", "createdAt", lambda time: time)
+
+
 def _read(record: Fields) -> list[Fields]:
     text, parts, form = record.get("text"), record.get("content"), ""
     role = "user" if record.get("isCreatedByUser") is True else "assistant"
@@ -123,48 +130,30 @@ def _read(record: Fields) -> list[Fields]:
     for entry in entries:
         if entry["role"] != "tool":
             entry["role"] = role
-            entry |= {"model": record["model"]} if isinstance(record.get("model"), str) else {}
-        if time := moment(record.get("createdAt")):
-            entry["timestamp"] = time
-    if files := [_read_file(file) for file in objects_of(record.get("files"))]:
-        entries[0]["attachments"] = files
     counts = {"inputTokens": record.get("promptTokens")}
     counts |= {"inputTokens" if role == "user" else "outputTokens": record.get("tokenCount")}
     usage = {name: count for name, count in counts.items() if isinstance(count, int)}
-    if metadata := filled({}, usage=usage, form=form):
-        entries[-1]["metadata"] = metadata
-    entries[-1]["id"] = record["messageId"]
-    if "parentMessageId" in record:
-        parent = record["parentMessageId"]
-        entries[0]["parent"] = None if parent in (None, "", _ROOT) else parent
+    files = [{"name": "file", **_ATTACHED.read(file)} for file in objects_of(record.get("files"))]
+    entries = _NAMES.read(record, entries, files, usage, form)
+    if entries[0].get("parent") in ("", _ROOT):
+        entries[0]["parent"] = None
     return entries
-
-
-def _read_file(file: Fields) -> Fields:
-    names = {"name": "filename", "type": "type", "reference": "file_id", "url": "filepath", "text": "text"}
-    return {"name": "file"} | {ours: file[name] for ours, name in names.items() if isinstance(file.get(name), str)}
 
 
 def _write(entries: list[Fields]) -> Fields:
     head, last = entries[0], entries[-1]
     form, role = last.get("metadata", {}).get("form"), "assistant" if len(entries) > 1 else last["role"]
-    model = next((one["model"] for one in entries if "model" in one), None)
-    record: Fields = {"messageId": last["id"]}
+    record = _NAMES.write(entries)
     if "parent" in head:
         record["parentMessageId"] = head["parent"] or _ROOT
     record |= {"isCreatedByUser": role == "user", "text": last["content"]}
-    record["sender"] = {"user": "User", "system": "System"}.get(role, model or "Assistant")
+    record["sender"] = {"user": "User", "system": "System"}.get(role, record.get("model", "Assistant"))
     if form == "thinking":
         record["text"] = _thinking(head)
     elif form == "parts" or len(entries) > 1 or {"reasoning", "toolCalls"} & head.keys():
         del record["text"]
         record["content"] = _parts(entries)
-    if model:
-        record["model"] = model
-    if "timestamp" in last:
-        record["createdAt"] = last["timestamp"]
-    names = {"filename": "name", "type": "type", "file_id": "reference", "filepath": "url", "text": "text"}
-    files = [{key: one[name] for key, name in names.items() if name in one} for one in head.get("attachments", ())]
+    files = [_ATTACHED.write(one) for one in head.get("attachments", ())]
     return record | ({"files": files} if files else {})
 
 
@@ -228,7 +217,7 @@ def _closed(record: Fields) -> Fields:
     return rest(record, "$others") | {"content": content, "text": text}
 
 
-_HEAD, _TURN = Pair(_read_head, _write_head), Turn(_read, _write, _opened, _closed)
+_TURN = Turn(_read, _write, _opened, _closed)
 
 
 def _flat(found: Any, source: Source, line: int) -> list[Fields]:
@@ -268,7 +257,7 @@ def _draft(record: Fields, line: int, source: Source) -> Draft | None:
     if not isinstance(found, list):
         source.tell("no conversation: it has no messages", line)
         return None
-    draft = taken(_HEAD, rest(record, *_OF_THE_FILE), _HEAD, [], line)
+    draft = taken(_HEAD, rest(record, *_OF_THE_FILE), line)
     records = _flat(found, source, line)
     records = records if draft.is_own else _by_time(records)
     known = {one["messageId"] for one in records}
@@ -279,10 +268,8 @@ def _draft(record: Fields, line: int, source: Source) -> Draft | None:
             source.tell(f"message {message['messageId'][:80]} has no time", line)
         if not place and message.get("parentMessageId") not in known:
             draft.history.append({"id": message.get("parentMessageId") or _ROOT, "parent": None})
-        try:
+        with around(source.tell, f"message {message['messageId'][:80]}", line):
             draft.history += _TURN.taken(message)
-        except ODD as error:
-            source.tell(f"message {message['messageId'][:80]} is not understood: {error!r}"[:200], line)
     turns.with_current(draft, "", {})
     return draft
 
@@ -334,13 +321,13 @@ def _write_file_of(draft: Draft) -> bytes:
         metadata = rest(metadata, "currentNode")
     records, _ = turns.records_of(draft, _TURN, turns.is_turn)
     head = rest(draft.head, "metadata") | ({"metadata": metadata} if metadata else {})
-    record, _ = given(_HEAD, _HEAD, replace(draft, head=head, history=[]))
+    record = given(_HEAD, replace(draft, head=head))
     messages = [{"conversationId": record.get("conversationId"), **one} for one in records]
     return orjson.dumps(record | {"branches": True, "recursive": False, "messages": messages})
 
 
-def _recognizes(source: Source) -> bool:
-    return any("conversationId" in record and {"messages", "messagesTree"} & record.keys() for record in first(source))
+def _is_ours(record: Fields) -> bool:
+    return "conversationId" in record and bool({"messages", "messagesTree"} & record.keys())
 
 
-FORMATS = [Format("librechat", "LibreChat", _recognizes, _read_file_of, _write_file_of)]
+FORMATS = [Format("librechat", "LibreChat", by_record(_is_ours), _read_file_of, _write_file_of)]

@@ -10,19 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from capsule.transfer.interface import (
-    ODD,
-    Draft,
-    Fields,
-    Format,
-    Pair,
-    Source,
-    first,
-    moment,
-    read_each,
-    read_records,
-    text_of,
-)
+from capsule.transfer.coercion import moment, text_of
+from capsule.transfer.columns import Column, is_on, pair_of
+from capsule.transfer.interface import Draft, Fields, Format, Source, around, by_record, read_each, read_records
 from capsule.transfer.pairs import with_source
 
 #: The parent of a first message, besides null.
@@ -39,30 +29,15 @@ _PARTS = {
 _EMPTY: tuple[Any, ...] = (None, "", [], {}, False)
 
 
-def _read_head(record: Fields) -> Fields:
-    metadata: Fields = {}
-    if isinstance(record.get("current_leaf_message_uuid"), str):
-        metadata["currentNode"] = record["current_leaf_message_uuid"]
-    if record.get("is_starred") is True:
-        metadata["pinned"] = True
-    if isinstance(record.get("summary"), str) and record["summary"]:
-        metadata["description"] = record["summary"]
-    names = {"title": record.get("name"), "id": record.get("uuid")}
-    head = {name: value for name, value in names.items() if isinstance(value, str) and value}
-    times = {"createdAt": moment(record.get("created_at")), "updatedAt": moment(record.get("updated_at"))}
-    head |= {name: time for name, time in times.items() if time}
-    return head | ({"metadata": metadata} if metadata else {})
-
-
-def _write_head(fields: Fields) -> Fields:
-    metadata = fields.get("metadata", {})
-    names = {"uuid": "id", "name": "title", "created_at": "createdAt", "updated_at": "updatedAt"}
-    record = {key: fields[name] for key, name in names.items() if name in fields}
-    names = {"current_leaf_message_uuid": "currentNode", "is_starred": "pinned", "summary": "description"}
-    return record | {key: metadata[name] for key, name in names.items() if name in metadata}
-
-
-_HEAD = Pair(_read_head, _write_head)
+_HEAD = pair_of(
+    Column("uuid", "id"),
+    Column("name", "title"),
+    Column("created_at", "createdAt", moment),
+    Column("updated_at", "updatedAt", moment),
+    Column("current_leaf_message_uuid", "metadata.currentNode"),
+    Column("is_starred", "metadata.pinned", is_on),
+    Column("summary", "metadata.description"),
+)
 
 
 def _messages(record: Fields) -> list[Fields]:
@@ -170,10 +145,8 @@ def _draft(record: Fields, line: int, source: Source, projects: dict[str, Fields
             head["context"] = _context(projects[named])
         history: list[Fields] = []
         for nth, message in enumerate(record["chat_messages"]):
-            try:
+            with around(source.tell, f"message {nth}", line):
                 history += _messages(message)
-            except ODD as error:
-                source.tell(f"message {nth} is not understood: {type(error).__name__}: {error}"[:200], line)
         if not moment(record.get("created_at")):
             source.tell("a conversation without the time at which it began", line)
         return Draft(head, history, line)
@@ -193,17 +166,11 @@ def _read(source: Source) -> Iterator[Draft]:
     yield from read_each(source, lambda record, line: _draft(record, line, source, projects))
 
 
-def _recognizes(source: Source) -> bool:
-    def is_ours(record: Fields) -> bool:
-        is_project = "uuid" in record and ("prompt_template" in record or "docs" in record)
-        return isinstance(record.get("chat_messages"), list) or is_project
-
-    return any(is_ours(record) for record in first(source))
+def _is_ours(record: Fields) -> bool:
+    is_project = "uuid" in record and ("prompt_template" in record or "docs" in record)
+    return isinstance(record.get("chat_messages"), list) or is_project
 
 
-def _is_part(source: Source) -> bool:
-    """Whether it says whose export it is."""
-    return any("full_name" in record and "email_address" in record for record in first(source))
-
-
-FORMATS = [Format("claude-ai", "Claude.ai export", _recognizes, _read, is_part=_is_part)]
+#: Whether a file says whose export it is.
+_is_part = by_record(lambda record: "full_name" in record and "email_address" in record)
+FORMATS = [Format("claude-ai", "Claude.ai export", by_record(_is_ours), _read, is_part=_is_part)]

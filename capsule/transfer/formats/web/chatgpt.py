@@ -13,63 +13,41 @@ from typing import Any
 
 import orjson
 
+from capsule.transfer.coercion import json_of, moment, objects_of, seconds, text_of
+from capsule.transfer.columns import Column, is_on, pair_of
 from capsule.transfer.interface import (
-    ODD,
     Draft,
     Fields,
     Format,
-    Pair,
     Source,
+    around,
+    by_record,
     first,
     given,
-    json_of,
-    moment,
     read_bytes,
     read_each,
-    seconds,
     taken,
-    text_of,
 )
+from capsule.transfer.pairs import Pair
 
 #: The node that newer exports begin with, and that is written where there is none.
 _ROOT = "client-created-root"
 _ROLES = frozenset({"user", "assistant", "system", "tool"})
 #: Where the text of a content stands that is not in `parts`.
 _TEXTS = {"tether_browsing_display": "result", "reasoning_recap": "content"}
+_HEAD = pair_of(
+    Column("title", "title", default=None),
+    Column("create_time", "createdAt", moment, seconds, default=None),
+    Column("update_time", "updatedAt", moment, seconds, default=None),
+    Column("current_node", "metadata.currentNode", default=None),
+    Column("is_archived", "metadata.archived", is_on, default=False),
+    Column("is_starred", "metadata.pinned", is_on),
+    Column("conversation_id", "id"),
+    Column("id", "id"),
+)
+_ATTACHED = pair_of(Column("name", "name"), Column("mime_type", "type"), Column("id", "reference"))
 _FILE = re.compile(r"file[-_][A-Za-z0-9]+")
 _ID = re.compile(r"(?:file-service|sediment)://([^?#]+)")
-
-
-def _read_head(record: Fields) -> Fields:
-    metadata: Fields = {}
-    if record.get("is_archived") is True:
-        metadata["archived"] = True
-    if record.get("is_starred") is True:
-        metadata["pinned"] = True
-    if isinstance(record.get("current_node"), str):
-        metadata["currentNode"] = record["current_node"]
-    fields = {
-        "id": record.get("conversation_id") or record.get("id"),
-        "title": record.get("title"),
-        "createdAt": moment(record.get("create_time")),
-        "updatedAt": moment(record.get("update_time")),
-    }
-    head = {name: value for name, value in fields.items() if value and isinstance(value, str)}
-    return head | ({"metadata": metadata} if metadata else {})
-
-
-def _write_head(fields: Fields) -> Fields:
-    metadata = fields.get("metadata", {})
-    record: Fields = {
-        "title": fields.get("title"),
-        "create_time": seconds(fields.get("createdAt")),
-        "update_time": seconds(fields.get("updatedAt")),
-        "current_node": metadata.get("currentNode"),
-        "is_archived": metadata.get("archived", False),
-    }
-    if metadata.get("pinned"):
-        record["is_starred"] = True
-    return record | ({"conversation_id": fields["id"], "id": fields["id"]} if "id" in fields else {})
 
 
 def _read(node: Fields) -> Fields:
@@ -86,32 +64,28 @@ def _read(node: Fields) -> Fields:
         fields["model"] = about["model_slug"]
     if about.get("is_visually_hidden_from_conversation") is True:
         fields["metadata"] = fields.get("metadata", {}) | {"hidden": True}
-    listed = [_read_file(file) for file in about.get("attachments") or () if isinstance(file.get("id"), str)]
+    files = [file for file in about.get("attachments") or () if isinstance(file.get("id"), str)]
+    listed = [_ATTACHED.read(file) for file in files]
     seen = {found[1]: one for one in fields.get("attachments", ()) if (found := _ID.match(one["pointer"]))}
     for file in listed:
         file |= {name: value for name, value in seen.pop(file["reference"], {}).items() if name == "pointer"}
     pointed = {one["pointer"] for one in listed if "pointer" in one}
-    if listed or pointed:
+    if listed:
         rest = [one for one in fields.get("attachments", ()) if one["pointer"] not in pointed]
         fields["attachments"] = listed + rest
     return fields
-
-
-def _read_file(file: Fields) -> Fields:
-    fields = {"name": file.get("name"), "type": file.get("mime_type"), "reference": file["id"]}
-    return {name: value for name, value in fields.items() if isinstance(value, str)}
 
 
 def _read_content(content: Fields, recipient: Any) -> Fields:
     kind = content.get("content_type")
     if kind in ("text", "multimodal_text") and isinstance(content.get("parts"), list):
         texts = [part for part in content["parts"] if isinstance(part, str)]
-        texts += [text_of(part.get("text")) for part in _objects(content["parts"]) if "text" in part]
-        pointers = [part["asset_pointer"] for part in _objects(content["parts"]) if "asset_pointer" in part]
+        texts += [text_of(part.get("text")) for part in objects_of(content["parts"]) if "text" in part]
+        pointers = [part["asset_pointer"] for part in objects_of(content["parts"]) if "asset_pointer" in part]
         files = [{"name": _name(pointer), "type": "image", "pointer": pointer} for pointer in pointers]
         return {"content": "\n\n".join(texts)} | ({"attachments": files} if files else {})
     if kind == "thoughts":
-        thoughts = "\n\n".join(text_of(one.get("content")) for one in _objects(content.get("thoughts")))
+        thoughts = "\n\n".join(text_of(one.get("content")) for one in objects_of(content.get("thoughts")))
         return {"content": "", "reasoning": thoughts}
     if kind == "code" and recipient not in (None, "all"):
         return {"content": "", "toolCalls": [{"name": recipient, "arguments": json_of(content.get("text"))}]}
@@ -119,10 +93,6 @@ def _read_content(content: Fields, recipient: Any) -> Fields:
     if not isinstance(text, str):
         text = "\n\n".join(part for part in content.values() if isinstance(part, str) and part != kind)
     return {"content": text} | ({"metadata": {"contentType": kind}} if isinstance(kind, str) and kind != "text" else {})
-
-
-def _objects(values: Any) -> list[Fields]:
-    return [value for value in values or () if isinstance(value, dict)]
 
 
 def _name(pointer: Any) -> str:
@@ -136,10 +106,7 @@ def _write(fields: Fields) -> Fields:
         about["is_visually_hidden_from_conversation"] = True
     if "model" in fields:
         about["model_slug"] = fields["model"]
-    names = {"id": "reference", "name": "name", "mime_type": "type"}
-    if listed := [
-        {key: one[name] for key, name in names.items() if name in one} for one in files if "reference" in one
-    ]:
+    if listed := [_ATTACHED.write(one) for one in files if "reference" in one]:
         about["attachments"] = listed
     content, recipient = _write_content(fields), "all"
     calls = fields.get("toolCalls")
@@ -161,11 +128,6 @@ def _write(fields: Fields) -> Fields:
     return {"id": fields["id"], "message": message} | ({"parent": fields["parent"]} if "parent" in fields else {})
 
 
-def _write_file(attached: Fields) -> Fields:
-    names = {"id": "reference", "name": "name", "mime_type": "type"}
-    return {key: attached[name] for key, name in names.items() if name in attached}
-
-
 def _write_content(fields: Fields) -> Fields:
     kind, text = fields.get("metadata", {}).get("contentType"), fields["content"]
     pointers = [one["pointer"] for one in fields.get("attachments", ()) if "pointer" in one]
@@ -179,7 +141,6 @@ def _write_content(fields: Fields) -> Fields:
     return {"content_type": "text", "parts": [text]}
 
 
-_HEAD = Pair(_read_head, _write_head)
 _MESSAGE = Pair(_read, _write)
 
 
@@ -224,16 +185,14 @@ def _draft(record: Fields, line: int, source: Source) -> Draft:
     if joints.get(_ROOT) == {"id": _ROOT, "message": None, "parent": None, "children": children.get(_ROOT, [])}:
         del joints[_ROOT]
     about = {name: value for name, value in record.items() if name != "mapping"}
-    draft = taken(_HEAD, about | ({"mapping": joints} if joints else {}), _MESSAGE, [], line)
+    draft = taken(_HEAD, about | ({"mapping": joints} if joints else {}), line)
     for id, node in nodes.items():
         entry: Fields = {"id": id, "parent": node.get("parent")}
         if node.get("message"):
-            try:
+            with around(source.tell, f"message {id!r:.60}", line):
                 entry = _MESSAGE.taken(node)
                 if _lacks_time(node["message"], entry):
                     source.tell(f"message {id!r:.60} has no time", line)
-            except ODD as error:
-                source.tell(f"message {id!r:.60} is not understood: {type(error).__name__}: {error}"[:200], line)
         draft.history.append(entry)
     return draft
 
@@ -277,7 +236,8 @@ def _listed(manifest: Source) -> list[str]:
 
 
 def _write_draft(draft: Draft) -> bytes:
-    record, nodes = given(_HEAD, _MESSAGE, draft)
+    record = given(_HEAD, draft)
+    nodes = [_MESSAGE.given(one, is_edited=one.get("id") in draft.edited) for one in draft.history]
     joints = record.pop("mapping", None) or {_ROOT: {"id": _ROOT, "message": None, "parent": None}}
     mapping = {**joints, **{node["id"]: node for node in nodes}}
     root = next((id for id, node in joints.items() if node.get("parent") is None), None)
@@ -295,10 +255,6 @@ def _write_draft(draft: Draft) -> bytes:
     return orjson.dumps(record | {"mapping": mapping})
 
 
-def _recognizes(source: Source) -> bool:
-    return any(isinstance(record.get("mapping"), dict) for record in first(source))
-
-
 def _is_part(source: Source) -> bool:
     """Whether it is the manifest of an export, or says whose it is."""
     whole = first(source)[:1]
@@ -309,7 +265,7 @@ FORMATS = [
     Format(
         "chatgpt",
         "ChatGPT export",
-        _recognizes,
+        by_record(lambda record: isinstance(record.get("mapping"), dict)),
         _read_file_of,
         _write_draft,
         joined="array",

@@ -15,21 +15,21 @@ import orjson
 
 from capsule.transfer import turns
 from capsule.transfer.branches import active_line
+from capsule.transfer.coercion import counts_of, filled, json_of, moment, object_of, objects_of, rest, text_of
+from capsule.transfer.columns import Column, pair_of
 from capsule.transfer.interface import (
-    ODD,
     Draft,
     Fields,
     Format,
-    Pair,
     Source,
+    around,
+    by_record,
     first,
-    json_of,
-    moment,
+    own_of,
     read_records,
-    text_of,
+    with_own,
 )
-from capsule.transfer.pairs import OWN, applied, difference
-from capsule.transfer.rows import filled, object_of, objects_of, rest
+from capsule.transfer.pairs import OWN
 from capsule.transfer.turns import Turn
 
 _ROLES = {"system": "system", "user": "user", "agent": "assistant"}
@@ -73,8 +73,8 @@ def _read_call(call: Fields) -> Fields:
 def _read(step: Fields) -> list[Fields]:
     """The messages of a step: what was said, and each result of its observation."""
     results = objects_of(object_of(step.get("observation")).get("results"))
-    time, counts = moment(step.get("timestamp")), object_of(step.get("metrics"))
-    usage = {ours: counts[name] for ours, name in _TOKENS.items() if type(counts.get(name)) is int}
+    time = moment(step.get("timestamp"))
+    usage = counts_of(step.get("metrics"), _TOKENS)
     entries = [
         filled(
             {"role": _ROLES.get(text_of(step.get("source")), "assistant"), **_read_content(step.get("message"))},
@@ -128,26 +128,21 @@ def _write_call(id: str, call: Fields) -> Fields:
     return {"tool_call_id": id, "function_name": text_of(call.get("name")), "arguments": arguments}
 
 
-def _read_head(record: Fields) -> Fields:
-    return filled({}, id=text_of(record.get("trajectory_id") or record.get("session_id")))
-
-
-def _write_head(head: Fields) -> Fields:
-    record: Fields = {"schema_version": _VERSION}
-    if "id" in head:
-        record |= {"session_id": head["id"], "trajectory_id": head["id"]}
-    return record | {"agent": {"name": "capsule", "version": "2.1"}}
-
-
-_HEAD, _STEP = Pair(_read_head, _write_head), Turn(_read, _write, dict, dict)
+_HEAD = pair_of(
+    Column("schema_version", default=_VERSION),
+    Column("trajectory_id", "id", text_of),
+    Column("session_id", "id", text_of),
+    Column("agent", default={"name": "capsule", "version": "2.1"}),
+)
+_STEP = Turn(_read, _write, dict, dict)
 
 
 def _quiet(what: str, line: int | None = None) -> None:
     """Tell nobody, of what was told or is ours."""
 
 
-def _taken(record: Fields, tell: Callable[..., None] = _quiet, line: int | None = None) -> Fields:
-    """The head and the history of a trajectory, without what is under `extra.capsule`."""
+def _taken(record: Fields, tell: Callable[..., None] = _quiet, line: int | None = None) -> Draft:
+    """The draft of a trajectory, without what is under `extra.capsule`."""
     steps = record["steps"] if isinstance(record.get("steps"), list) else []
     history: list[Fields] = []
     ids: dict[Any, None] = {}
@@ -155,26 +150,24 @@ def _taken(record: Fields, tell: Callable[..., None] = _quiet, line: int | None 
         if not isinstance(step, dict):
             tell(f"step {place} is none", line)
             continue
-        try:
+        entries: list[Fields] = []
+        with around(tell, f"step {place}", line):
             entries = _STEP.taken(step)
-        except ODD as error:
-            tell(f"step {place} is not understood: {error!r}"[:200], line)
-            continue
-        if len(ids) == len(history):  # So far each has its own; else the order is the line.
+        if entries and len(ids) == len(history):  # So far each has its own; else the order is the line.
             entries[0]["parent"] = history[-1]["id"] if history else None
         history += entries
         ids |= {entry["id"]: None for entry in entries if "id" in entry}
     head = _HEAD.taken(rest(record, "steps", _BELOW))
     if history and "id" in history[-1]:
         head["metadata"] = head.get("metadata", {}) | {"currentNode": history[-1]["id"]}
-    return {"head": head, "history": history}
+    return Draft(head, history, line)
 
 
 def _check(record: Fields, tell: Callable[..., None], line: int) -> None:
     """Tell what of a trajectory is not as its format says."""
     if text_of(record.get("schema_version")) not in _KNOWN:
         tell(f"the version {text_of(record.get('schema_version'))!r:.60} is unknown", line)
-    if not _read_head(record):
+    if not _HEAD.read(record):
         tell("a trajectory without an id", line)
     if not isinstance(record.get("steps"), list):
         tell("a trajectory without steps", line)
@@ -211,12 +204,9 @@ def _drafts(record: Fields, line: int, source: Source, **related: str) -> Iterat
         extra = rest(extra, OWN)
         record = rest(record, "extra") | ({"extra": extra} if extra else {})
     _check(record, source.tell, line)
-    whole = _taken(record, source.tell, line)
-    if related:
-        whole["head"]["metadata"] = whole["head"].get("metadata", {}) | related
-    if isinstance(own, dict):
-        whole = applied(whole, own)
-    draft = Draft(whole["head"], whole["history"], line, isinstance(own, dict) and "id" in own.get("head", {}))
+    draft = _taken(record, source.tell, line)
+    draft.head |= filled({}, metadata=draft.metadata | related)
+    draft = with_own(draft, own)
     for file in (file for entry in draft.history for file in entry.get("attachments", ()) if "sha256" not in file):
         for found in source.near(text_of(file.get("reference"))) if text_of(file.get("reference")) else ():
             file["data"] = found
@@ -239,10 +229,8 @@ def _drafts(record: Fields, line: int, source: Source, **related: str) -> Iterat
 
 def _read_file_of(source: Source) -> Iterator[Draft]:
     for line, record in read_records(source):
-        try:
+        with around(source.tell, "a trajectory", line):
             yield from _drafts(record, line, source)
-        except ODD as error:
-            source.tell(f"not understood: {type(error).__name__}: {error}"[:200], line)
 
 
 def _write_file_of(draft: Draft) -> bytes:
@@ -252,11 +240,8 @@ def _write_file_of(draft: Draft) -> bytes:
         step.pop(OWN, None)
         step.setdefault("step_id", place)
     record = _HEAD.given(draft.head, is_edited=draft.is_edited)
-    record = {name: value for name, value in record.items() if name != OWN} | {"steps": records}
-    own = difference({"head": draft.head, "history": draft.history}, _taken(record))
-    if draft.is_own:
-        own["head"] = own.get("head", {}) | {"id": draft.id}
-    if own:
+    record = rest(record, OWN) | {"steps": records}
+    if own := own_of(draft, _taken(record)):
         record["extra"] = object_of(record.get("extra")) | {OWN: own}
     return orjson.dumps(record)
 
@@ -273,16 +258,13 @@ def _is_ours(record: Fields) -> bool:
     return text_of(record.get("schema_version")).startswith("ATIF-")
 
 
-def _recognizes(source: Source) -> bool:
-    return any(map(_is_ours, first(source)))
+_recognizes = by_record(_is_ours)
 
 
 def _is_part(source: Source) -> bool:
     """Whether another file says that it continues there."""
-    if not _recognizes(source):
-        return False
     name = source.name.rpartition("/")[2]
-    return any(
+    return _recognizes(source) and any(
         _is_ours(record) and text_of(record.get(_CONTINUED)).rpartition("/")[2] == name
         for other in source.near("*.json")
         if other.name != source.name

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 import orjson
 
-from capsule.transfer.interface import Draft, Fields, json_of, moment, text_of
+from capsule.transfer.coercion import counts_of, data_url, json_of, moment, objects_of, text_of, with_bytes
+from capsule.transfer.interface import Draft, Fields
 from capsule.transfer.pairs import OWN, applied, with_source
 
 #: What a message of the user begins with that the program made.
@@ -52,17 +53,14 @@ def texts_of(kind: str, said: Fields) -> list[tuple[str, str]]:
         return [(EVENTS[str(name)], text_of(said.get("message" if "message" in said else "text")))]
     if kind != "response_item" or name not in ("message", "reasoning"):
         return []
-    found = [*objects(said.get("summary")), *objects(said.get("content"))]
+    found = [*objects_of(said.get("summary")), *objects_of(said.get("content"))]
     who = "reasoning" if name == "reasoning" else said.get("role")
     return [(str(who), part["text"]) for part in found if isinstance(part.get("text"), str)]
 
 
-def objects(value: Any) -> list[Fields]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-
-
-def data_url(file: Fields) -> str:
-    return f"data:{file.get('type')};base64,{b64encode(file['data']).decode()}" if "data" in file else ""
+def url_of(file: Fields) -> str:
+    """The data of an attachment as a URL; empty: it has none."""
+    return data_url(file.get("type"), file["data"]) if "data" in file else ""
 
 
 def _image(part: Fields) -> Fields | None:
@@ -75,9 +73,7 @@ def _image(part: Fields) -> Fields | None:
         file = {"name": "image", "type": kind, "data": b64decode(data, validate=True)} if mark else {}
     except ValueError:
         file = {}
-    return (
-        file if file and data_url(file) == url else {"name": "image", "type": "image", "url": url if not mark else ""}
-    )
+    return file if file and url_of(file) == url else {"name": "image", "type": "image", "url": url if not mark else ""}
 
 
 def _spellings(call: Fields) -> list[str]:
@@ -99,7 +95,7 @@ def _folded(value: Any, said: Fields) -> Any:
     for name in ("content", "reasoning"):
         if (at := said.get(name, "").find(value)) >= 0:
             return {"$": name, "from": at, "to": at + len(value)}
-    for name, spelled in (("toolCalls", _spellings), ("attachments", lambda file: [data_url(file)])):
+    for name, spelled in (("toolCalls", _spellings), ("attachments", lambda file: [url_of(file)])):
         for nth, one in enumerate(said.get(name, ())):
             if value in (found := spelled(one)):
                 return {"$": name, "nth": nth, "as": found.index(value)}
@@ -122,7 +118,7 @@ def unfolded(value: Any, said: Fields) -> Any:
         return said.get(name, "")[value["from"] : value["to"]]
     if name in ("toolCalls", "attachments"):
         one = said[name][value["nth"]]
-        return (_spellings(one) if name == "toolCalls" else [data_url(one)])[value["as"]]
+        return (_spellings(one) if name == "toolCalls" else [url_of(one)])[value["as"]]
     return {key: unfolded(one, said) for key, one in value.items()}
 
 
@@ -195,7 +191,7 @@ class Talk:
             (self._early if self._early[text] else self._behind)[text] += -1 if self._early[text] else 1
         if name == "message":
             self._say(str(said.get("role")), "\n\n".join(text for _, text in texts), time)
-            if files := [file for part in objects(said.get("content")) if (file := _image(part))]:
+            if files := [file for part in objects_of(said.get("content")) if (file := _image(part))]:
                 self.entries[-1]["attachments"] = files
         elif name == "reasoning":
             if not texts:
@@ -280,8 +276,10 @@ class Talk:
         about = about if isinstance(about, dict) else {}
         inner = about.get("output", about.get("content"))
         if isinstance(output, list):
-            entry["content"] = "\n\n".join(one["text"] for one in objects(output) if isinstance(one.get("text"), str))
-            if files := [file for part in objects(output) if (file := _image(part))]:
+            entry["content"] = "\n\n".join(
+                one["text"] for one in objects_of(output) if isinstance(one.get("text"), str)
+            )
+            if files := [file for part in objects_of(output) if (file := _image(part))]:
                 entry["attachments"] = files
         else:
             entry["content"] = inner if isinstance(inner, str) else text_of(output)
@@ -292,8 +290,8 @@ class Talk:
     def _tell_event(self, name: str, said: Fields) -> None:
         info = said.get("info")
         if name == "token_count" and isinstance(info, dict):
-            total = _counts(info.get("total_token_usage"))
-            used = _counts(info.get("last_token_usage"))
+            total = counts_of(info.get("total_token_usage"), _USAGE)
+            used = counts_of(info.get("last_token_usage"), _USAGE)
             used = used or {key: number - self._total.get(key, 0) for key, number in total.items()}
             self._total = total
             if used and self.entries and (entry := self._last_answer()) is not None:
@@ -334,12 +332,4 @@ class Talk:
         if order:
             places = {id: place for place, id in enumerate(order)}
             history = sorted(history + others, key=lambda one: places.get(one.get("id"), len(places)))
-        for file in (file for said in history for file in said.get("attachments", ())):
-            if isinstance(data := file.get("data"), str):
-                file["data"] = b64decode(data)
-        return Draft(head, history, 1, is_own)
-
-
-def _counts(usage: Any) -> Fields:
-    usage = usage if isinstance(usage, dict) else {}
-    return {name: usage[key] for name, key in _USAGE.items() if type(usage.get(key)) is int}
+        return Draft(head, [with_bytes(said) for said in history], 1, is_own)

@@ -12,8 +12,8 @@ from base64 import b64decode
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from capsule.transfer.interface import Draft, Fields, Format, Source, json_of, moment, text_of
-from capsule.transfer.rows import drafts, filled, object_of, objects_of, rest, rows
+from capsule.transfer.coercion import filled, json_of, moment, object_of, objects_of, rest, text_of
+from capsule.transfer.interface import Draft, Fields, Format, Source, read_each, read_rows
 
 if TYPE_CHECKING:
     import sqlite3
@@ -137,7 +137,7 @@ def _composer(row: Fields, database: sqlite3.Connection, source: Source) -> Draf
     id, data = text_of(row["key"]).partition(":")[2], _value(row, source)
     stored = {
         text_of(bubble["key"]).rpartition(":")[2]: bubble
-        for bubble in rows(database, _BELOW.format("key, value"), f"bubbleId:{id}")
+        for bubble in read_rows(database, _BELOW.format("key, value"), f"bubbleId:{id}")
     }
     inline = {text_of(bubble.get("bubbleId")): bubble for bubble in objects_of(data.get("conversation"))}
     inline |= {key: object_of(bubble) for key, bubble in object_of(data.get("conversationMap")).items()}
@@ -175,10 +175,10 @@ def _chats(value: Fields) -> Iterator[Draft]:
 
 def _read(source: Source) -> Iterator[Draft]:
     with source.database() as database:
-        keys = [row["key"] for row in rows(database, _BELOW.format("key"), "composerData")]
-        composers = (row for key in keys for row in rows(database, _AT.format("cursorDiskKV"), key))
-        yield from drafts(composers, lambda row: _composer(row, database, source), source)
-        for row in rows(database, _AT.format("ItemTable"), _CHATS) if "ItemTable" in source.tables else ():
+        keys = [row["key"] for row in read_rows(database, _BELOW.format("key"), "composerData")]
+        composers = ((None, row) for key in keys for row in read_rows(database, _AT.format("cursorDiskKV"), key))
+        yield from read_each(source, lambda row, _: _composer(row, database, source), composers)
+        for row in read_rows(database, _AT.format("ItemTable"), _CHATS) if "ItemTable" in source.tables else ():
             yield from _chats(_value(row, source))
 
 

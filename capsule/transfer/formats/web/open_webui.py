@@ -7,33 +7,30 @@ a picture then. It becomes several messages, and is written with the marks that 
 from __future__ import annotations
 
 import re
-from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from capsule.transfer import turns
-from capsule.transfer.formats.open_webui_text import ITEMS, do, done, pieces, plain, show, shown, text_in
+from capsule.transfer.coercion import data_of, data_url, filled, moment, object_of, objects_of, rest, seconds, text_of
+from capsule.transfer.columns import Column, context_of, is_on, pair_of, text_of_context
+from capsule.transfer.formats.web.open_webui_text import ITEMS, do, done, pieces, plain, show, shown, text_in
 from capsule.transfer.interface import (
-    ODD,
     Draft,
     Fields,
     Format,
-    Pair,
     Source,
-    first,
+    around,
+    by_record,
     given,
-    moment,
+    read_each,
     read_records,
-    seconds,
     taken,
-    text_of,
 )
-from capsule.transfer.rows import data_of, filled, object_of, objects_of, rest
-from capsule.transfer.turns import Turn
+from capsule.transfer.pairs import Pair
+from capsule.transfer.turns import Names, Turn
 
 _ROLES = ("user", "assistant", "system", "tool")
 _TOKENS = {"prompt_tokens": "inputTokens", "input_tokens": "inputTokens", "prompt_eval_count": "inputTokens"}
@@ -46,42 +43,46 @@ def _time(time: str) -> int | float:
     return int(found) if found.is_integer() else found
 
 
-def _read_head(row: Fields) -> Fields:
-    chat = object_of(row.get("chat"))
-    tags = object_of(row.get("meta")).get("tags", chat.get("tags"))
+def _id(value: Any) -> str:
+    return "" if value == "local" else text_of(value)
+
+
+def _tags(tags: Any) -> list[str]:
     names = [tag.get("name") if isinstance(tag, dict) else tag for tag in tags] if isinstance(tags, list) else []
-    switches = {name: row.get(name) is True for name in ("archived", "pinned")}
-    current, forked = text_of(row.get("currentId")), text_of(chat.get("originalChatId"))
-    metadata = filled({}, tags=[name for name in names if isinstance(name, str)], **switches)
-    id = text_of(row.get("id")) or text_of(chat.get("id"))
-    head = filled({}, id="" if id == "local" else id, title=text_of(row.get("title") or chat.get("title")))
-    head = filled(head, createdAt=moment(row.get("created_at")) or moment(chat.get("timestamp")))
-    system = chat.get("system") or object_of(chat.get("params")).get("system")
-    return filled(
-        head,
-        updatedAt=moment(row.get("updated_at")),
-        context={"fullContext": system} if isinstance(system, str) and system else {},
-        metadata=filled(metadata, currentNode=current, forkedFrom=forked),
-    )
+    return [name for name in names if isinstance(name, str)]
+
+
+_OF_THE_ROW = pair_of(
+    Column("id", "id", _id),
+    Column("title", "title", text_of),
+    Column("created_at", "createdAt", moment, _time),
+    Column("updated_at", "updatedAt", moment, _time),
+    Column("archived", "metadata.archived", is_on, default=False),
+    Column("pinned", "metadata.pinned", is_on, default=False),
+    Column("meta", "metadata.tags", lambda meta: _tags(object_of(meta).get("tags")), lambda tags: {"tags": tags}, {}),
+    Column("currentId", "metadata.currentNode", text_of),
+)
+_OF_THE_CHAT = pair_of(
+    Column("id", "id", _id, None),
+    Column("title", "title", text_of),
+    Column("timestamp", "createdAt", moment, None),
+    Column("tags", "metadata.tags", _tags, None),
+    Column("system", "context", context_of, text_of_context),
+    Column("params", "context", lambda params: context_of(object_of(params).get("system")), None),
+    Column("originalChatId", "metadata.forkedFrom", text_of),
+)
+
+
+def _read_head(row: Fields) -> Fields:
+    head, inner = _OF_THE_ROW.read(row), _OF_THE_CHAT.read(object_of(row.get("chat")))
+    return inner | filled(head, metadata=inner.get("metadata", {}) | head.get("metadata", {}))
 
 
 def _write_head(head: Fields) -> Fields:
-    metadata, chat, row = head.get("metadata", {}), dict[str, Any](), dict[str, Any]()
-    if "id" in head:
-        row["id"] = head["id"]
-    if "title" in head:
-        row["title"] = chat["title"] = head["title"]
-    if isinstance(context := head.get("context"), dict) and isinstance(context.get("fullContext"), str):
-        chat["system"] = context["fullContext"]
-    if "forkedFrom" in metadata:
-        chat["originalChatId"] = metadata["forkedFrom"]
-    for key, name in {"created_at": "createdAt", "updated_at": "updatedAt"}.items():
-        if name in head:
-            row[key] = _time(head[name])
-    for name in ("archived", "pinned"):
-        row[name] = metadata.get(name, False)
-    row["meta"] = {"tags": metadata["tags"]} if "tags" in metadata else {}
-    return row | {"chat": chat} | ({"currentId": metadata["currentNode"]} if "currentNode" in metadata else {})
+    return _OF_THE_ROW.write(head) | {"chat": _OF_THE_CHAT.write(head)}
+
+
+_NAMES = Names("id", "parentId", "timestamp", _time)
 
 
 def _read(record: Fields) -> list[Fields]:
@@ -94,22 +95,9 @@ def _read(record: Fields) -> list[Fields]:
         entries = turns.said(shown(content), at_once=True)
         begun = next(piece for piece in content if "mark" not in piece)
         form = "think" if "think" in begun else "quote" if begun.get("reasoning", "").startswith(">") else ""
-    if files := [_read_file(file) for file in objects_of(record.get("files"))]:
-        entries[0]["attachments"] = files
     counts = object_of(record.get("usage") or record.get("info"))
     usage = {ours: counts[name] for name, ours in _TOKENS.items() if isinstance(counts.get(name), int)}
-    if metadata := filled({}, usage=usage, form=form):
-        entries[-1]["metadata"] = metadata
-    for entry in entries:
-        if time := moment(record.get("timestamp")):
-            entry["timestamp"] = time
-        if isinstance(record.get("model"), str) and entry["role"] != "tool":
-            entry["model"] = record["model"]
-    if "id" in record:
-        entries[-1]["id"] = record["id"]
-    if "parentId" in record:
-        entries[0]["parent"] = record["parentId"]
-    return entries
+    return _NAMES.read(record, entries, [_read_file(file) for file in objects_of(record.get("files"))], usage, form)
 
 
 def _read_file(file: Fields) -> Fields:
@@ -134,7 +122,7 @@ def _write_file(file: Fields) -> Fields:
     if "reference" in file:
         made["id"] = file["reference"]
     if isinstance(data, bytes):
-        made["url"] = f"data:{kind};base64,{b64encode(data).decode()}"
+        made["url"] = data_url(kind, data)
     elif "url" in file:
         made["url"] = file["url"]
     if isinstance(file.get("text"), str):
@@ -156,12 +144,7 @@ def _write(entries: list[Fields]) -> Fields:
         record["done"] = True
     if files := head.get("attachments"):
         record["files"] = [_write_file(file) for file in files]
-    if "timestamp" in last:
-        record["timestamp"] = _time(last["timestamp"])
-    if model := next((one["model"] for one in entries if "model" in one), None):
-        record["model"] = model
-    record |= {"id": last["id"]} if "id" in last else {}
-    return record | ({"parentId": head["parent"]} if "parent" in head else {})
+    return record | _NAMES.write(entries)
 
 
 def _opened(record: Fields) -> Fields:
@@ -203,7 +186,7 @@ def _draft(row: Fields, line: int, source: Source) -> Draft | None:
     about = row | {"chat": rest(chat, "history", "messages")}
     if "currentId" in history and text_of(history["currentId"])[:1] != "#":
         about["currentId"] = history["currentId"]
-    draft, records = taken(_HEAD, about, _HEAD, [], line), []
+    draft, records = taken(_HEAD, about, line), []
     for key, message in messages.items():
         if not isinstance(message, dict) or not ("role" in message or "content" in message):
             source.tell(f"message {key!r:.60} is none", line)
@@ -214,29 +197,24 @@ def _draft(row: Fields, line: int, source: Source) -> Draft | None:
         records.append(message | {"id": key} | ({} if parent is None else {"parentId": text_of(parent)}))
     turns.without_children(records, "parentId", "childrenIds")
     for record in records:
-        try:
+        with around(source.tell, f"message {record.get('id')!r:.60}", line):
             draft.history += _TURN.taken(record)
-        except ODD as error:
-            source.tell(f"message {record.get('id')!r:.60} is not understood: {error!r}"[:200], line)
     turns.with_current(draft, "currentId", about)
     return draft
 
 
 def _read_file_of(source: Source) -> Iterator[Draft]:
-    for line, record in read_records(source):
-        for row in objects_of(record["chats"]) if isinstance(record.get("chats"), list) else [record]:
-            try:
-                draft = _draft(row, line, source)
-            except ODD as error:
-                source.tell(f"not understood: {type(error).__name__}: {error}"[:200], line)
-                continue
-            if draft is not None:
-                yield draft
+    rows = (
+        (line, row)
+        for line, record in read_records(source)
+        for row in (objects_of(record["chats"]) if isinstance(record.get("chats"), list) else [record])
+    )
+    yield from read_each(source, lambda row, line: _draft(row, line, source), rows)
 
 
 def _write_file_of(draft: Draft) -> bytes:
     records, homes = turns.records_of(draft, _TURN, turns.is_turn)
-    row = turns.with_home(given(_HEAD, _HEAD, replace(draft, history=[]))[0], "currentId", homes)
+    row = turns.with_home(given(_HEAD, draft), "currentId", homes)
     turns.with_children(records, "parentId", "childrenIds")
     current = {"currentId": records[-1]["id"]} if records else {}
     current |= {"currentId": row.pop("currentId")} if "currentId" in row else {}
@@ -244,15 +222,12 @@ def _write_file_of(draft: Draft) -> bytes:
     return orjson.dumps(row | {"chat": {**row["chat"], "history": history, "messages": []}})
 
 
-def _recognizes(source: Source) -> bool:
-    def is_ours(record: Fields) -> bool:
-        chats = [record, *objects_of(record.get("chats"))[:3]]
-        histories = [object_of(object_of(one.get("chat", one)).get("history")) for one in chats]
-        is_row = any(isinstance(one.get("chat"), dict) and "messages" in one["chat"] for one in chats)
-        return is_row or any(isinstance(history.get("messages"), dict) for history in histories)
-
-    return any(map(is_ours, first(source)))
+def _is_ours(record: Fields) -> bool:
+    chats = [record, *objects_of(record.get("chats"))[:3]]
+    histories = [object_of(object_of(one.get("chat", one)).get("history")) for one in chats]
+    is_row = any(isinstance(one.get("chat"), dict) and "messages" in one["chat"] for one in chats)
+    return is_row or any(isinstance(history.get("messages"), dict) for history in histories)
 
 
-_NAMES = ("open-webui", "Open WebUI")
-FORMATS = [Format(*_NAMES, _recognizes, _read_file_of, _write_file_of, joined="array", embeds_files=True)]
+_BOTH = (_read_file_of, _write_file_of)
+FORMATS = [Format("open-webui", "Open WebUI", by_record(_is_ours), *_BOTH, joined="array", embeds_files=True)]

@@ -12,8 +12,8 @@ from base64 import b64decode
 from collections.abc import Iterator
 from typing import Any
 
-from capsule.transfer.interface import Draft, Fields, Format, Source, first, moment, read_records, text_of
-from capsule.transfer.rows import filled, object_of, objects_of, rest
+from capsule.transfer.coercion import counts_of, filled, moment, object_of, objects_of, rest, text_of
+from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, read_records
 from capsule.transfer.turns import numbered
 
 _TYPES = {"user": "user", "gemini": "assistant"}
@@ -74,7 +74,7 @@ def _messages(record: Fields) -> list[Fields]:
     entry: Fields = {"role": _TYPES.get(kind, "system"), "content": "\n\n".join(said["texts"])}
     thoughts = [": ".join(filter(None, _thought(one))) for one in objects_of(record.get("thoughts"))]
     tokens = object_of(record.get("tokens"))
-    usage = {ours: tokens[name] for ours, name in _TOKENS.items() if isinstance(tokens.get(name), int)}
+    usage = counts_of(tokens, _TOKENS)
     calls = objects_of(record.get("toolCalls"))
     mapped = ["id", "timestamp", "content", "thoughts", "toolCalls", "model", "tokens"]
     if kind in _TYPES:
@@ -229,21 +229,11 @@ def _read(source: Source) -> Iterator[Draft]:
         yield talk.draft()
 
 
-def _recognizes(source: Source) -> bool:
-    def is_ours(record: Fields) -> bool:
-        is_head = isinstance(record.get("sessionId"), str) and isinstance(record.get("projectHash"), str)
-        is_message = record.get("type") == "gemini" and isinstance(record.get("id"), str) and "content" in record
-        return (is_head and "uuid" not in record) or is_message or "$rewindTo" in record
-
-    return any(map(is_ours, first(source)))
+def _is_ours(record: Fields) -> bool:
+    is_head = isinstance(record.get("sessionId"), str) and isinstance(record.get("projectHash"), str)
+    is_message = record.get("type") == "gemini" and isinstance(record.get("id"), str) and "content" in record
+    return (is_head and "uuid" not in record) or is_message or "$rewindTo" in record
 
 
-FORMATS = [
-    Format(
-        "gemini",
-        "Gemini CLI",
-        _recognizes,
-        _read,
-        places=tuple(f"~/.gemini/tmp/*/chats/{name}" for name in ("*.json", "*.jsonl", "*/*.jsonl")),
-    )
-]
+_PLACES = tuple(f"~/.gemini/tmp/*/chats/{name}" for name in ("*.json", "*.jsonl", "*/*.jsonl"))
+FORMATS = [Format("gemini", "Gemini CLI", by_record(_is_ours), _read, places=_PLACES)]

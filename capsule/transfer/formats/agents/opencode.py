@@ -10,19 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from capsule.transfer.interface import (
-    Draft,
-    Fields,
-    Format,
-    Source,
-    first,
-    moment,
-    read_each,
-    read_records,
-    shape,
-    text_of,
-)
-from capsule.transfer.rows import data_of, drafts, filled, object_of, objects_of, rest, rows
+from capsule.transfer.coercion import counts_of, data_of, filled, moment, object_of, objects_of, rest, text_of
+from capsule.transfer.interface import Draft, Fields, Format, Source, first, read_each, read_records, read_rows, shape
 
 _Message = tuple[Fields, list[Fields]]
 #: Where the messages of a session lie, from its file, and the parts of a message: today, and in 2025.
@@ -47,12 +36,6 @@ def _file(part: Fields) -> Fields:
     return made | ({"url": url} if (data := data_of(url)) is None else {"data": data})
 
 
-def _usage(tokens: Fields) -> Fields:
-    found = {ours: tokens[theirs] for ours, theirs in _TOKENS.items() if isinstance(tokens.get(theirs), int)}
-    cached = object_of(tokens.get("cache")).get("read")
-    return found | ({"cachedTokens": cached} if isinstance(cached, int) else {})
-
-
 def _is_done(part: Fields) -> bool:
     return part.get("type") == "tool" and object_of(part.get("state")).get("status") in ("completed", "error")
 
@@ -72,7 +55,8 @@ def _said(info: Fields, parts: list[Fields]) -> list[Fields]:
         entry = filled(ids, timestamp=moment(began), model=is_answer and info.get("modelID"))
         source: Fields = {}
         if not place:
-            usage = _usage(object_of(info.get("tokens")))
+            tokens = object_of(info.get("tokens"))
+            usage = counts_of(tokens, _TOKENS) | counts_of(tokens.get("cache"), {"cachedTokens": "read"})
             source = rest(info, "id", "sessionID", "role", "modelID", "tokens", "parts")
             entry |= {"metadata": {"usage": usage}} if usage else {}
         entries += [_spoken(entry, group, source), *(_result(id, part) for part in group if _is_done(part))]
@@ -180,12 +164,12 @@ def _messages(files: Iterable[Source], source: Source) -> Iterator[_Message]:
 
 def _rows(database: Any, table: str, of: Fields) -> Iterator[Fields]:
     """The rows of a session in their order, with what their `data` holds."""
-    for row in rows(database, f"SELECT * FROM {table} WHERE session_id = ? ORDER BY id", of["id"]):
+    for row in read_rows(database, f"SELECT * FROM {table} WHERE session_id = ? ORDER BY id", of["id"]):
         yield object_of(row.get("data")) | rest(row, "data", "session_id", "time_created", "time_updated")
 
 
 def _stored(source: Source) -> Iterator[Draft]:
-    def made(row: Fields) -> Draft | None:
+    def made(row: Fields, line: int | None) -> Draft | None:
         session = row | {"parentID": row.get("parent_id")}
         session["time"] = {name[5:]: value for name, value in row.items() if name.startswith("time_")}
         parts: dict[str, list[Fields]] = {}
@@ -199,7 +183,8 @@ def _stored(source: Source) -> Iterator[Draft]:
         return _draft(session, messages, source.tell)
 
     with source.database() as database:
-        yield from drafts(rows(database, "SELECT * FROM session ORDER BY id"), made, source)
+        sessions = read_rows(database, "SELECT * FROM session ORDER BY id")
+        yield from read_each(source, made, ((None, row) for row in sessions))
 
 
 def _later(record: Fields) -> _Message:

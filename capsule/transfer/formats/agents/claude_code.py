@@ -12,26 +12,13 @@ what it wrote, and keeps what is lost under `capsule`. Pure.
 from __future__ import annotations
 
 import re
-from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
-from uuid import NAMESPACE_URL, uuid5
 
-import orjson
-
-from capsule.transfer.formats.claude_records import Message, records_of
-from capsule.transfer.interface import (
-    ODD,
-    Draft,
-    Fields,
-    Format,
-    Source,
-    first,
-    json_of,
-    read_records,
-    read_text,
-)
+from capsule.transfer.coercion import encoded_lines, json_of, uuid_of
+from capsule.transfer.formats.agents.claude_records import Message, records_of
+from capsule.transfer.interface import Draft, Fields, Format, Source, around, by_record, first, read_records, read_text
 from capsule.transfer.pairs import OWN, applied, difference, with_source, without_source
 
 #: What all records of a session say, and what they say if nothing else is known.
@@ -39,7 +26,6 @@ _COMMON = ("isSidechain", "userType", "entrypoint", "cwd", "sessionId", "version
 _DEFAULT = {"isSidechain": False, "userType": "external", "cwd": "/", "version": "2.1.0", "gitBranch": ""}
 _TITLES = ("summary", "aiTitle", "customTitle")
 _ABOUT = {"summary", "file-history-snapshot", "queue-operation", "last-prompt", "mode", "ai-title", "custom-title"}
-_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class _Talk:
@@ -220,7 +206,7 @@ def _drafts(
     talks = {"": _Talk(tell)}
     agents: dict[Any, str] = {}
     for line, record in records:
-        try:
+        with around(tell, "a record", line):
             agent = ""
             if record.get("isSidechain") is True:
                 uuid = record.get("uuid")
@@ -228,8 +214,6 @@ def _drafts(
                 agents[uuid] = agent
             talk = talks.get(agent) or talks.setdefault(agent, _Talk(tell))
             talk.add(record, line)
-        except ODD as error:
-            tell(f"not understood: {type(error).__name__}: {error}"[:200], line)
     sessions = sum((talk.sessions for talk in talks.values()), Counter[str]())
     sessions.pop("", None)
     session = stem if stem in sessions else next((name for name, _ in sessions.most_common(1)), "")
@@ -261,7 +245,7 @@ def _groups(draft: Draft, common: Fields) -> tuple[list[list[Fields]], dict[Any,
         said, source = without_source(entry)
         time = said.get("timestamp") or time
         if draft.is_own:
-            said |= {"id": _uuid(said["id"])} | ({"timestamp": time} if time else {})
+            said |= {"id": uuid_of(said["id"])} | ({"timestamp": time} if time else {})
         if entry.get("id") in draft.edited:
             source = {key: value for key, value in source.items() if key not in ("blocks", "records")}
         made = records_of(said, source, common)
@@ -290,7 +274,7 @@ def _kept(head: Fields) -> Fields:
 
 def _write(draft: Draft) -> bytes:
     head, source = without_source(draft.head)
-    session, agent = (_uuid(draft.id), "") if draft.is_own else draft.id.split(":")[:2] + [""] * (":" not in draft.id)
+    session, agent = (uuid_of(draft.id), "") if draft.is_own else draft.id.split(":")[:2] + [""] * (":" not in draft.id)
     common = _common(session, agent)
     rest = {name: value for name, value in source.items() if name != "records"}
     groups, ends = _groups(draft, applied(common, rest))
@@ -310,34 +294,22 @@ def _write(draft: Draft) -> bytes:
     if draft.is_own:
         own["id"] = draft.id
     marker = [{"type": OWN, **_about(session, agent), OWN: own}] if own else []
-    whole = marker + [record for group in groups for record in group] + after
-    return b"".join(orjson.dumps(record, default=_base64) + b"\n" for record in whole)
-
-
-def _base64(data: bytes) -> str:
-    return b64encode(data).decode()
-
-
-def _uuid(id: str) -> str:
-    return id if _UUID.fullmatch(id) else str(uuid5(NAMESPACE_URL, f"capsule:{id}"))
+    return encoded_lines(marker + [record for group in groups for record in group] + after)
 
 
 def _file_name(draft: Draft) -> str:
     """Its place below `~/.claude/projects`, as far as the folder is known in which the session was."""
     _, source = without_source(draft.head)
     session, _, agent = draft.id.partition(":")
-    path = f"{session}/subagents/agent-{agent}.jsonl" if agent else f"{_uuid(session)}.jsonl"
+    path = f"{session}/subagents/agent-{agent}.jsonl" if agent else f"{uuid_of(session)}.jsonl"
     folder = source.get("cwd")
     return f"{re.sub('[^A-Za-z0-9]', '-', folder)[:200]}/{path}" if isinstance(folder, str) else path
 
 
-def _recognizes(source: Source) -> bool:
-    def is_ours(record: Fields) -> bool:
-        if "sessionId" in record:
-            return "parentUuid" in record or record.get("type") in (*_ABOUT, OWN)
-        return record.get("type") in _ABOUT and ("leafUuid" in record or "messageId" in record)
-
-    return any(is_ours(record) for record in first(source))
+def _is_ours(record: Fields) -> bool:
+    if "sessionId" in record:
+        return "parentUuid" in record or record.get("type") in (*_ABOUT, OWN)
+    return record.get("type") in _ABOUT and ("leafUuid" in record or "messageId" in record)
 
 
 def _is_part(source: Source) -> bool:
@@ -351,7 +323,7 @@ FORMATS = [
     Format(
         "claude-code",
         "Claude Code",
-        _recognizes,
+        by_record(_is_ours),
         _read,
         _write,
         ".jsonl",

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from capsule.transfer.interface import Draft, Fields, Format, Source, json_of, milliseconds, moment, text_of
-from capsule.transfer.rows import drafts, filled, rest, rows
+from capsule.transfer.coercion import counts_of, filled, json_of, milliseconds, moment, rest, text_of
+from capsule.transfer.interface import Draft, Fields, Format, Source, read_each, read_rows
 
 if TYPE_CHECKING:
     import sqlite3
@@ -37,10 +37,6 @@ _FILES = """SELECT attachments.* FROM {} JOIN attachments ON attachments.id = at
 ORDER BY "order" """
 
 
-def _usage(row: Fields) -> Fields:
-    return {ours: row[theirs] for ours, theirs in _TOKENS.items() if isinstance(row.get(theirs), int)}
-
-
 def _attachment(row: Fields) -> Fields:
     where = text_of(row.get("path") or row.get("url"))
     made = filled({"name": where.rpartition("/")[2] or text_of(row.get("id"))[:12]}, type=row.get("type"))
@@ -59,7 +55,7 @@ class _Reader:
     def rows(self, sql: str, *values: object) -> Iterator[Fields]:
         """The rows without their NULLs; none if the database is too old to have one of the tables."""
         if set(re.findall(r"(?:FROM|JOIN) (\w+)", sql)) - {"up"} <= self.tables:
-            yield from rows(self.database, sql, *values)
+            yield from read_rows(self.database, sql, *values)
 
     def row(self, table: str, id: object) -> Fields:
         return next(self.rows(f"SELECT * FROM {table} WHERE id = ?", id), {})
@@ -75,7 +71,7 @@ class _Reader:
     def drafts(self) -> Iterator[Draft]:
         self.of("responses", "conversation_id", None)
         ids = {row["id"] for row in self.rows("SELECT id FROM threads")} | {*self.known["responses"]}
-        return drafts(sorted(ids), self.draft, self.source)
+        return read_each(self.source, lambda id, _: self.draft(id), ((None, id) for id in sorted(ids)))
 
     def draft(self, id: str) -> Draft | None:
         thread, old = self.row("threads", id), self.row("conversations", id)
@@ -144,7 +140,7 @@ class _Reader:
         about = entries[-1].pop("metadata", {})
         left = rest(turn, *_OF_A_TURN, *_TOKENS.values())
         left = filled(about.pop("source", {}), turn=left, provider_metadata=json_of(row.get("provider_metadata")))
-        about = filled(about, usage=_usage(turn), source=left)
+        about = filled(about, usage=counts_of(turn, _TOKENS), source=left)
         entries[-1] = filled(entries[-1], model=text_of(turn.get("model")), metadata=about)
         return entries
 
@@ -211,7 +207,7 @@ class _Reader:
                 | {"arguments": json_of(call.get("arguments", {}))}
                 for call in self.of("tool_calls", "response_id", key)
             ]
-            about = filled({}, usage=_usage(row), source=rest(row, *_OF_A_RESPONSE, *_TOKENS.values()))
+            about = filled({}, usage=counts_of(row, _TOKENS), source=rest(row, *_OF_A_RESPONSE, *_TOKENS.values()))
             answer = {"id": key, "role": "assistant", "content": text_of(row.get("response")), "timestamp": _end(row)}
             model, reasoning = text_of(row.get("model")), text_of(row.get("reasoning"))
             entries.append(filled(answer, model=model, reasoning=reasoning, toolCalls=calls, metadata=about))

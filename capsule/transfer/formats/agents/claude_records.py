@@ -10,7 +10,8 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from typing import Any
 
-from capsule.transfer.interface import ODD, Fields, moment
+from capsule.transfer.coercion import counts_of, moment, with_bytes
+from capsule.transfer.interface import ODD, Fields
 from capsule.transfer.pairs import OWN, applied, difference, with_source
 
 #: The blocks whose text is under the name of their type, and the field of ours that has it.
@@ -210,10 +211,8 @@ class Message:
     def _describe(self, message: Fields) -> None:
         if isinstance(message.get("model"), str):
             self.said["model"] = message["model"]
-        if isinstance(counted := message.get("usage"), dict):
-            usage = {name: counted[key] for name, key in _USAGE.items() if type(counted.get(key)) is int}
-            if usage:
-                self.said["metadata"] = self.said.get("metadata", {}) | {"usage": usage}
+        if usage := counts_of(message.get("usage"), _USAGE):
+            self.said["metadata"] = self.said.get("metadata", {}) | {"usage": usage}
 
     def entry(self, common: Fields, ends: dict[Any, str]) -> Fields:
         """The message with what its records have besides; `ends` are the last records of messages."""
@@ -238,10 +237,7 @@ class Message:
             source["before"] = self.before
         own = records[-1].get(OWN)
         if isinstance(own, dict):
-            said = applied(said, own)
-            for file in said.get("attachments", ()):
-                if isinstance(data := file.get("data"), str):
-                    file["data"] = b64decode(data)
+            said = with_bytes(applied(said, own))
         return with_source(said, source)
 
 

@@ -14,8 +14,9 @@ from typing import Any
 from capsule.errors import CapsuleError
 from capsule.format import codec, migrations, new, validation
 from capsule.transfer.branches import active_line
+from capsule.transfer.coercion import moment
 from capsule.transfer.conversion import document_of
-from capsule.transfer.interface import Draft, Fields, Format, Source, first, moment, read_bytes, read_records, shape
+from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, read_bytes, read_records, shape
 from capsule.transfer.pairs import OWN, applied, difference
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -24,10 +25,6 @@ _HEAD = ("id", "title", "createdAt", "updatedAt")
 _METADATA = new.new_metadata()
 #: What stands for the roles that 2.0 does not have.
 _ROLES = {"system": "user", "tool": "assistant"}
-
-
-def _recognizes(source: Source) -> bool:
-    return any(_is_capsule(record) for record in first(source))
 
 
 def _is_capsule(record: Fields) -> bool:
@@ -139,7 +136,15 @@ def _name(draft: Draft) -> str:
 
 
 FORMATS = [
-    Format("capsule", "Capsules, version 2.1", _recognizes, _read, _write, file_name=_name, has_files_beside=True),
+    Format(
+        "capsule",
+        "Capsules, version 2.1",
+        by_record(_is_capsule),
+        _read,
+        _write,
+        file_name=_name,
+        has_files_beside=True,
+    ),
     Format(
         "capsule-2.0",
         "Capsules, version 2.0",

@@ -12,28 +12,14 @@ writer reads what it wrote, and keeps what is lost under `capsule`, on the last 
 from __future__ import annotations
 
 import re
-from base64 import b64encode
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
-from uuid import NAMESPACE_URL, uuid5
-
-import orjson
 
 from capsule.transfer.branches import active_line
-from capsule.transfer.formats.codex_lines import EVENTS, Talk, data_url, objects, parts_of, texts_of, unfolded
-from capsule.transfer.interface import (
-    ODD,
-    Draft,
-    Fields,
-    Format,
-    Source,
-    first,
-    milliseconds,
-    moment,
-    read_records,
-    text_of,
-)
+from capsule.transfer.coercion import encoded_lines, milliseconds, moment, objects_of, text_of, uuid_of
+from capsule.transfer.formats.agents.codex_lines import EVENTS, Talk, parts_of, texts_of, unfolded, url_of
+from capsule.transfer.interface import Draft, Fields, Format, Source, around, by_record, read_records
 from capsule.transfer.pairs import OWN, difference, without_source
 
 Line = tuple[int | None, Fields]
@@ -50,13 +36,11 @@ def _draft(lines: list[Line], tell: Callable[[str, int | None], None], id: str) 
         for text in texts_of(kind, said)
     )
     for number, line in lines:
-        try:
+        with around(tell, "a line", number):
             kind, _, time = parts_of(line)
             if kind == "response_item" and "payload" in line and moment(time) is None:
                 tell("a message without its time", number)
             talk.add(line)
-        except ODD as error:
-            tell(f"not understood: {type(error).__name__}: {error}"[:200], number)
     return talk.draft(id) if talk.entries or talk.own else None
 
 
@@ -64,7 +48,7 @@ def _read(source: Source) -> Iterator[Draft]:
     lines: list[Line] = []
     for number, line in read_records(source):
         if isinstance(line.get("session"), dict) and isinstance(line.get("items"), list):
-            lines += [(number, one) for one in [line["session"], *objects(line["items"])]]
+            lines += [(number, one) for one in [line["session"], *objects_of(line["items"])]]
         else:
             lines.append((number, line))
     named = _UUID.findall(source.name)
@@ -81,7 +65,7 @@ def _made(said: Fields) -> Iterator[Fields]:
     if role != "assistant":
         files = said.get("attachments", ()) if role == "user" else ()
         is_shown = all("data" in file and str(file.get("type")).startswith("image/") for file in files)
-        images = [{"type": "input_image", "image_url": data_url(file)} for file in files] if is_shown else []
+        images = [{"type": "input_image", "image_url": url_of(file)} for file in files] if is_shown else []
         parts = [{"type": "input_text", "text": text}, *images]
         yield {"type": "message", "role": "developer" if role == "system" else "user", "content": parts}
         if role == "user" and text.strip():
@@ -148,12 +132,7 @@ def _write(draft: Draft) -> bytes:
         own["order"] = [entry["id"] for entry in draft.history]
     if own and about:
         about[0][OWN] = own
-    whole = [*about, *chain(*made)]
-    return b"".join(orjson.dumps(line, default=lambda data: b64encode(data).decode()) + b"\n" for line in whole)
-
-
-def _session(draft: Draft) -> str:
-    return draft.id if _UUID.fullmatch(draft.id) else str(uuid5(NAMESPACE_URL, f"capsule:{draft.id}"))
+    return encoded_lines([*about, *chain(*made)])
 
 
 def _began(draft: Draft) -> str:
@@ -164,31 +143,28 @@ def _began(draft: Draft) -> str:
 def _meta(draft: Draft) -> Fields:
     """The first line of a session, with what Codex needs to list it."""
     about = {"cwd": "/", "originator": "codex_cli_rs", "cli_version": "0.0.0", "instructions": None, "source": "cli"}
-    payload = {"id": _session(draft), "timestamp": _began(draft), **about}
+    payload = {"id": uuid_of(draft.id), "timestamp": _began(draft), **about}
     return {"timestamp": _began(draft), "type": "session_meta", "payload": payload}
 
 
 def _file_name(draft: Draft) -> str:
     """Its place below `~/.codex`."""
     day, time = _began(draft)[:10], _began(draft)[:19].replace(":", "-")
-    return f"sessions/{day.replace('-', '/')}/rollout-{time}-{_session(draft)}.jsonl"
+    return f"sessions/{day.replace('-', '/')}/rollout-{time}-{uuid_of(draft.id)}.jsonl"
 
 
-def _recognizes(source: Source) -> bool:
-    def is_ours(line: Fields) -> bool:
-        if isinstance(line.get("payload"), dict):
-            return line.get("type") in _KINDS
-        is_old = "timestamp" in line and ("instructions" in line or "git" in line)
-        return ("id" in line and is_old) or (isinstance(line.get("session"), dict) and "items" in line)
-
-    return any(is_ours(line) for line in first(source))
+def _is_ours(line: Fields) -> bool:
+    if isinstance(line.get("payload"), dict):
+        return line.get("type") in _KINDS
+    is_old = "timestamp" in line and ("instructions" in line or "git" in line)
+    return ("id" in line and is_old) or (isinstance(line.get("session"), dict) and "items" in line)
 
 
 FORMATS = [
     Format(
         "codex",
         "Codex",
-        _recognizes,
+        by_record(_is_ours),
         _read,
         _write,
         ".jsonl",

@@ -13,7 +13,8 @@ from typing import Any
 import orjson
 
 from capsule.transfer.branches import active_line
-from capsule.transfer.interface import ODD, Draft, Fields, Format, Source, read_text, text_of
+from capsule.transfer.coercion import text_of
+from capsule.transfer.interface import Draft, Fields, Format, Source, around, read_text
 
 _MARK = "<!-- capsule:"
 #: A comment of ours: what it begins, and its JSON.
@@ -87,7 +88,7 @@ def _read(source: Source) -> Iterator[Draft]:
         is_last = after is None or after[1] == "head"
         if kind == "shown":
             continue
-        try:
+        with around(source.tell, "a comment of Capsule", line):
             about = orjson.loads(comment[2] or "")
             if kind == "head":
                 if draft is not None:
@@ -97,8 +98,6 @@ def _read(source: Source) -> Iterator[Draft]:
                 source.tell("a message before the head of its conversation", line)
             else:
                 draft.history.append({**about, "content": _content(text[comment.end() : end], is_last=is_last)})
-        except ODD as error:
-            source.tell(f"a comment of Capsule that is not understood: {error}"[:200], line)
     if draft is not None:
         yield draft
 

@@ -19,7 +19,8 @@ import orjson
 
 from capsule.format.tree.tree import Tree
 from capsule.transfer.branches import active_line
-from capsule.transfer.interface import Draft, Fields, Format, text_of
+from capsule.transfer.coercion import data_url, text_of
+from capsule.transfer.interface import Draft, Fields, Format
 
 _NAMES = {"user": "User", "assistant": "Assistant", "system": "System", "tool": "Tool"}
 #: The images that are shown; an SVG could hold a script.
@@ -106,7 +107,7 @@ def _folded(title: str, text: str, *, is_open: bool = False) -> str:
 def _attached(attached: Fields) -> str:
     name, kind, data = text_of(attached.get("name")) or "attachment", attached.get("type"), attached.get("data")
     if isinstance(data, bytes) and kind in _IMAGES:
-        return f'<p><img alt="{html.escape(name)}" src="data:{kind};base64,{b64encode(data).decode()}"></p>'
+        return f'<p><img alt="{html.escape(name)}" src="{data_url(kind, data)}"></p>'
     if isinstance(attached.get("text"), str):
         return _folded(name, attached["text"])
     return f"<p>Attachment: {html.escape(name)}</p>"

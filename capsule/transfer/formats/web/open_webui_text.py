@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from html import escape, unescape
 from typing import Any
 
-from capsule.transfer.interface import Fields, json_of, text_of
+from capsule.transfer.coercion import json_of, text_of
+from capsule.transfer.interface import Fields
 from capsule.transfer.turns import Pieces, merged, pieces_of, rounds
 
 _DETAILS = re.compile(

@@ -9,30 +9,29 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from capsule.transfer import turns
-from capsule.transfer.interface import (
-    ODD,
-    Draft,
-    Fields,
-    Format,
-    Pair,
-    Source,
-    first,
-    given,
+from capsule.transfer.coercion import (
+    call_of,
+    data_of,
+    data_url,
+    filled,
     json_of,
     milliseconds,
     moment,
-    read_records,
-    taken,
+    object_of,
+    objects_of,
+    record_of_call,
+    rest,
     text_of,
 )
-from capsule.transfer.rows import data_of, filled, object_of, objects_of, rest
-from capsule.transfer.turns import Pieces, Turn, merged, pieces_of, rounds
+from capsule.transfer.columns import Column, is_on, pair_of
+from capsule.transfer.interface import Draft, Fields, Format, Source, around, by_record, given, read_records, taken
+from capsule.transfer.pairs import Pair
+from capsule.transfer.turns import Names, Pieces, Turn, merged, pieces_of, rounds
 
 _ROLES = ("user", "assistant", "system", "tool")
 _MARKS = re.compile(
@@ -47,29 +46,19 @@ _TYPES = {"IMAGE": "image", "IMAGEFILE": "image", "TEXT": "text/plain", "TEXTFIL
 _TYPES |= {"PDF": "application/pdf", "PDFFILE": "application/pdf"}
 
 
+_OF_THE_HEAD = pair_of(
+    Column("id", "id", text_of),
+    Column("name", "title"),
+    Column("lastModified", "updatedAt", moment, milliseconds),
+    Column("pinned", "metadata.pinned", is_on),
+    Column("currNode", "metadata.currentNode", text_of),
+    Column("forkedFromConversationId", "metadata.forkedFrom"),
+)
+
+
 def _read_head(conv: Fields) -> Fields:
     began = re.fullmatch(r"conv-(\d{12,14})", text_of(conv.get("id")))
-    current = text_of(conv.get("currNode"))
-    metadata = filled({}, pinned=conv.get("pinned") is True, currentNode=current)
-    if isinstance(conv.get("forkedFromConversationId"), str):
-        metadata = filled(metadata, forkedFrom=conv["forkedFromConversationId"])
-    return filled(
-        {},
-        id=text_of(conv.get("id")),
-        title=conv["name"] if isinstance(conv.get("name"), str) else "",
-        createdAt=moment(began[1]) if began else None,
-        updatedAt=moment(conv.get("lastModified")),
-        metadata=metadata,
-    )
-
-
-def _write_head(head: Fields) -> Fields:
-    metadata = head.get("metadata", {})
-    names = {"pinned": "pinned", "currNode": "currentNode", "forkedFromConversationId": "forkedFrom"}
-    conv = {"id": head["id"]} if "id" in head else {}
-    conv |= {"name": head["title"]} if "title" in head else {}
-    conv |= {"lastModified": milliseconds(head["updatedAt"])} if "updatedAt" in head else {}
-    return conv | {key: metadata[name] for key, name in names.items() if name in metadata}
+    return filled(_OF_THE_HEAD.read(conv), createdAt=moment(began[1]) if began else None)
 
 
 def _steps(pieces: Pieces) -> Iterator[tuple[str, Any]]:
@@ -86,13 +75,16 @@ def _steps(pieces: Pieces) -> Iterator[tuple[str, Any]]:
             yield kind.replace("think", "reasoning"), text
 
 
+_NAMES = Names("id", "parent", "timestamp", milliseconds)
+
+
 def _read(record: Fields) -> list[Fields]:
     content, role = record.get("content"), record.get("role")
     form, entries = "", [{"role": role if role in _ROLES else "assistant", "content": text_of(content)}]
     if turns.is_pieces(content):
         form = "think" if any("think" in piece for piece in content) else "marks"
         entries = turns.said(_steps(content))
-    calls = [_read_call(call) for call in objects_of(record.get("toolCalls"))]
+    calls = [call_of(call) for call in objects_of(record.get("toolCalls"))]
     marked = [call for entry in entries for call in entry.get("toolCalls", ())]
     if calls and not marked:
         entries[-1]["toolCalls"] = calls
@@ -102,35 +94,15 @@ def _read(record: Fields) -> list[Fields]:
         for entry, results in rounds(entries):
             for call, one in zip(entry.get("toolCalls", ()), results, strict=False):
                 one |= {"toolCallId": call["id"]} if "id" in call else {}
-    last = entries[-1]
     if not any("reasoning" in entry for entry in entries):
         old, new = record.get("thinking"), record.get("reasoningContent")
         form = form or ("thinking" if old and not new else "")
         if isinstance(text := new or old, str):
             entries[0]["reasoning"] = text
-    if files := [_read_file(one) for one in objects_of(record.get("extra"))]:
-        entries[0]["attachments"] = files
-    usage = _read_usage(object_of(record.get("timings")))
-    if metadata := filled(filled({}, usage=usage), form=form):
-        last["metadata"] = metadata
-    for entry in entries:
-        if isinstance(record.get("model"), str) and entry["role"] != "tool":
-            entry["model"] = record["model"]
-        if time := moment(record.get("timestamp")):
-            entry["timestamp"] = time
     if isinstance(record.get("toolCallId"), str) and record["toolCallId"]:
-        last["toolCallId"] = record["toolCallId"]
-    if "id" in record:
-        last["id"] = record["id"]
-    if "parent" in record:
-        entries[0]["parent"] = record["parent"]
-    return entries
-
-
-def _read_call(call: Fields) -> Fields:
-    function = object_of(call.get("function"))
-    made = {"name": text_of(function.get("name")), "arguments": json_of(text_of(function.get("arguments")))}
-    return ({"id": call["id"]} if isinstance(call.get("id"), str) else {}) | made
+        entries[-1]["toolCallId"] = record["toolCallId"]
+    files = [_read_file(one) for one in objects_of(record.get("extra"))]
+    return _NAMES.read(record, entries, files, _read_usage(object_of(record.get("timings"))), form)
 
 
 def _read_usage(timings: Fields) -> Fields:
@@ -170,7 +142,7 @@ def _write_file(file: Fields) -> Fields:
         kind = "PDF" if kind == "PDF" else "TEXT"
     made: Fields = {"type": kind, "name": file.get("name")}
     if kind == "IMAGE":
-        made |= {"base64Url": f"data:{mime};base64,{b64encode(data).decode()}"} if isinstance(data, bytes) else {}
+        made |= {"base64Url": data_url(mime, data)} if isinstance(data, bytes) else {}
         made |= {"base64Url": file["url"]} if isinstance(file.get("url"), str) else {}
     elif isinstance(data, bytes):
         made |= {"base64Data": b64encode(data).decode()} | ({} if kind == "PDF" else {"mimeType": mime})
@@ -189,22 +161,12 @@ def _write(entries: list[Fields]) -> Fields:
         record["thinking" if form == "thinking" else "reasoningContent"] = text
     calls = [call for entry in entries for call in entry.get("toolCalls", ())]
     if calls and (form != "marks" or all("id" in call for call in calls)):
-        record["toolCalls"] = [_write_call(call) for call in calls]
+        record["toolCalls"] = [record_of_call(call) for call in calls]
     if files := head.get("attachments"):
         record["extra"] = [_write_file(file) for file in files]
-    if "timestamp" in last:
-        record["timestamp"] = milliseconds(last["timestamp"])
-    if model := next((one["model"] for one in entries if "model" in one), None):
-        record["model"] = model
     if "toolCallId" in last and len(entries) == 1:
         record["toolCallId"] = last["toolCallId"]
-    record |= {"id": last["id"]} if "id" in last else {}
-    return record | ({"parent": head["parent"]} if "parent" in head else {})
-
-
-def _write_call(call: Fields) -> Fields:
-    function = {"name": text_of(call.get("name")), "arguments": text_of(call.get("arguments", {}))}
-    return ({"id": call["id"]} if "id" in call else {}) | {"type": "function", "function": function}
+    return record | _NAMES.write(entries)
 
 
 def _marked(entries: list[Fields], form: str) -> Pieces:
@@ -241,7 +203,7 @@ def _closed(record: Fields) -> Fields:
     return record | turns.with_text(record) | calls
 
 
-_HEAD, _TURN = Pair(_read_head, _write_head), Turn(_read, _write, _opened, _closed)
+_HEAD, _TURN = Pair(_read_head, _OF_THE_HEAD.write), Turn(_read, _write, _opened, _closed)
 
 
 def _normal(message: Fields, conv: Fields) -> Fields:
@@ -291,7 +253,7 @@ def _draft(conv: Any, messages: Sequence[tuple[int, Any]], line: int, source: So
     if above and not roots and above[0][0] != "#":  # An export of the conversation that is open lacks its root.
         roots = [{"id": above[0]}]
     kept = [root for root in roots if {**root, "timestamp": 0} != {**_root(conv), "timestamp": 0}]
-    draft = taken(_HEAD, conv | ({"roots": kept} if kept else {}), _HEAD, [], line)
+    draft = taken(_HEAD, conv | ({"roots": kept} if kept else {}), line)
     tops = [root["id"] for root in roots if "id" in root]
     for at, record in zip(lines, records, strict=True):
         draft.lines[str(record.get("id"))] = at
@@ -303,10 +265,8 @@ def _draft(conv: Any, messages: Sequence[tuple[int, Any]], line: int, source: So
             source.tell("toolCalls that are no JSON", at)
         if moment(record.get("timestamp")) is None and not draft.is_own:
             source.tell("a message without a time", at)
-        try:
+        with around(source.tell, "a message", at):
             draft.history += _TURN.taken(record)
-        except ODD as error:
-            source.tell(f"a message is not understood: {type(error).__name__}: {error}"[:200], at)
     turns.with_current(draft, "currNode", conv)
     return draft
 
@@ -348,10 +308,8 @@ def _read_file_of(source: Source) -> Iterator[Draft]:
             dropped = ("type", "harness") if record.get("harness") == "llama.app" else ("type",)
             conv, began, messages = rest(record, *dropped), line, []
         elif kind is None:
-            try:
+            with around(source.tell, "a conversation", line):
                 yield from _stored(record, line, source)
-            except ODD as error:
-                source.tell(f"not understood: {type(error).__name__}: {error}"[:200], line)
     if conv is not None or messages:
         yield _draft(_session(conv, messages), messages, began, source)
 
@@ -364,8 +322,8 @@ def _session(conv: Fields | None, messages: Sequence[tuple[int, Any]]) -> Fields
 
 def _write_file_of(draft: Draft) -> bytes:
     records, homes = turns.records_of(draft, _TURN, lambda entries: False)
-    conv, _ = given(_HEAD, _HEAD, replace(draft, history=[]))
-    conv, roots = turns.with_home(conv, "currNode", homes), conv.pop("roots", None) or [_root(conv)]
+    conv = turns.with_home(given(_HEAD, draft), "currNode", homes)
+    roots = conv.pop("roots", None) or [_root(conv)]
     for record in records:
         if record.get("parent") is None:
             record["parent"] = roots[0].get("id")
@@ -373,28 +331,21 @@ def _write_file_of(draft: Draft) -> bytes:
     whole = [{"timestamp": began, **root} for root in roots if "type" in root]
     records = [{"convId": conv.get("id"), **record} for record in whole + records]
     turns.with_children(records, "parent", "children")
-    conv.pop("roots", None)
     return orjson.dumps({"conv": conv, "messages": records})
 
 
-def _recognizes(source: Source) -> bool:
-    def is_ours(record: Fields) -> bool:
-        conv, messages = record.get("conv", record.get("conversation")), objects_of(record.get("messages"))
-        kind, message = record.get("type"), object_of(record.get("message"))
-        return (
-            (kind == "session" and ("harness" in record or {"currNode", "lastModified"} <= record.keys()))
-            or (kind == "message" and "convId" in message)
-            or (isinstance(conv, dict) and "messages" in record and bool({"lastModified", "currNode"} & conv.keys()))
-            or any("convId" in message for message in messages[:3])
-            or (text_of(record.get("id")).startswith("conv-") and "messages" in record)
-            or any(key.startswith("conv-") and "messages" in object_of(record[key]) for key in record)
-        )
-
-    return any(map(is_ours, first(source)))
-
-
-FORMATS = [
-    Format(
-        "llama-webui", "llama.cpp web UI", _recognizes, _read_file_of, _write_file_of, joined="array", embeds_files=True
+def _is_ours(record: Fields) -> bool:
+    conv, messages = record.get("conv", record.get("conversation")), objects_of(record.get("messages"))
+    kind, message = record.get("type"), object_of(record.get("message"))
+    return (
+        (kind == "session" and ("harness" in record or {"currNode", "lastModified"} <= record.keys()))
+        or (kind == "message" and "convId" in message)
+        or (isinstance(conv, dict) and "messages" in record and bool({"lastModified", "currNode"} & conv.keys()))
+        or any("convId" in message for message in messages[:3])
+        or (text_of(record.get("id")).startswith("conv-") and "messages" in record)
+        or any(key.startswith("conv-") and "messages" in object_of(record[key]) for key in record)
     )
-]
+
+
+_BOTH = (_read_file_of, _write_file_of)
+FORMATS = [Format("llama-webui", "llama.cpp web UI", by_record(_is_ours), *_BOTH, joined="array", embeds_files=True)]

@@ -1,0 +1,1 @@
+"""The sessions of coding agents, in terminals and editors."""
