@@ -127,7 +127,6 @@ def outgoing(**fields: Unpack[Outgoing]) -> Event:
     _known("kind", given["kind"], OutKind)
     if task:
         _known("action", task.get("action", ""), Action)
-        task["processAfter"] = _time("processAfter", task.get("processAfter"))
     return _event("message", "assistant", **_checked(given), **task)
 
 
@@ -136,7 +135,7 @@ def retry(*, messages: Mapping[str, tuple[int, str]], reason: str, again: bool =
 
     With `again` a person wants it, also for a message that failed.
     """
-    due = {id: {"tries": tries, "processAfter": _time("processAfter", at)} for id, (tries, at) in messages.items()}
+    due = {id: {"tries": tries, "processAfter": utc("processAfter", at)} for id, (tries, at) in messages.items()}
     return _event("retry", messages=due, reason=reason, again=again or None)
 
 
@@ -167,17 +166,17 @@ def changed(*, series: str, prompt: str | None = None, **recurrence: Any) -> Eve
 
 def attempt(*, message: str, attempts: int, reason: str, next_at: str) -> Event:
     """A delivery failed, and is tried again. Args: the message out, the attempts until now, why, when it is due."""
-    return _event("attempt", message=message, attempts=attempts, reason=reason, nextAt=_time("nextAt", next_at))
+    return _event("attempt", message=message, attempts=attempts, reason=reason, nextAt=next_at)
 
 
 def delivered(*, message: str, platform_id: str, next_at: str | None = None) -> Event:
     """A message out arrived. Args: its id, its id there, when its next occurrence is due (None: there is none)."""
-    return _event("delivered", message=message, platformId=platform_id, nextAt=_time("nextAt", next_at))
+    return _event("delivered", message=message, platformId=platform_id, nextAt=next_at)
 
 
 def undeliverable(*, message: str, reason: str, next_at: str | None = None) -> Event:
     """The host gives a message out up. Args: its id, why, when its next occurrence is due (None: there is none)."""
-    return _event("undeliverable", message=message, reason=reason, nextAt=_time("nextAt", next_at))
+    return _event("undeliverable", message=message, reason=reason, nextAt=next_at)
 
 
 def destinations(*, destinations: Mapping[str, Mapping[str, Any]]) -> Event:
@@ -223,7 +222,9 @@ def _event(event: str, role: str = "system", content: str = "", **fields: Any) -
 
 
 def _given(**fields: Any) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
+    """The fields that say something, with their times as the format writes them."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    return given | {name: utc(name, given[name]) for name in given.keys() & _TIMES}
 
 
 def _checked(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -236,14 +237,12 @@ def _checked(fields: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in fields.items():
         first, *others = name.split("_")
         key = first + "".join(map(str.capitalize, others))
-        if key in _TIMES:
-            checked[key] = _time(key, value)
-        elif value or key == "number" or key == "content":
+        if value or key in _TIMES or key in ("number", "content"):
             checked[key] = [dict(one) for one in value] if key in ("attachments", "options") else value
     return checked
 
 
-_TIMES = frozenset({"timestamp", "processAfter", "deliverAfter", "expiresAt"})
+_TIMES = frozenset({"timestamp", "processAfter", "deliverAfter", "expiresAt", "nextAt"})
 
 
 def _known(name: str, word: str, words: Any) -> None:
@@ -257,8 +256,9 @@ def _named(name: str, text: str) -> str:
     return text
 
 
-def _time(name: str, text: str | None) -> str | None:
-    time = None if text is None else canonical_time(text)
-    if time is None and text is not None:
+def utc(name: str, text: str) -> str:
+    """A time as the format writes it. Raises InvalidInput, with the name of its field: it can't be read."""
+    time = canonical_time(text)
+    if time is None:
         raise InvalidInput(f"{name}: must be a time like 2026-11-22T13:30:00.000Z (ISO 8601), is {text!r}")
     return time

@@ -167,6 +167,11 @@ class State:
             parts[item.section] = change(parts[item.section], item)
         return replace(self, **parts)
 
+    def provider(self, session: str) -> str:
+        """The program behind the workers of a session; empty: it is not known, or there is no such session."""
+        row = self.sessions.get(session)
+        return row.provider if row else ""
+
     @cached_property
     def wired(self) -> Mapping[tuple[str, str], Sequence[Wiring]]:
         """The wirings by channel and place, those with the highest priority first."""

@@ -177,8 +177,7 @@ class Toolkit:
 
     @property
     def _provider(self) -> str:
-        row = Registry(self.engine).read().sessions.get(self.session)
-        return row.provider if row else ""
+        return Registry(self.engine).read().provider(self.session)
 
     def _say(self, *, content: str = "", task: Mapping[str, Any] | None = None, **fields: Any) -> Said:
         if len(content.encode("utf-8", "replace")) > self._most:

@@ -96,8 +96,9 @@ def _told(event: Event, message: str, answers: set[str]) -> tuple[str, tuple[str
     name, about = event.get("event"), event.get("message")
     said, reason = _part(event, "content", "{}"), _part(event, "reason", "{}")
     if name == "message" and event.get("id") == message:
+        woke = "wakes" if event.get("trigger") == "wake" else "waits for one that wakes"
         after = _part(event, "processAfter", "not before {}")
-        return "received", (_part(event, "from", "from {}"), f"seq {event.get('seq')}", _woke(event), after, said)
+        return "received", (_part(event, "from", "from {}"), f"seq {event.get('seq')}", woke, after, said)
     if name == "message" and event.get("id") in answers:
         return "said", (f"seq {event.get('seq')}", str(event.get("kind")), _part(event, "to", "to {}"), said)
     if name == "routed" and about == message:
@@ -126,7 +127,3 @@ def _part(event: Event, field: str, form: str) -> str:
     """A field in words, on one short line; empty: it isn't there."""
     text = " ".join(str(event.get(field) or "").split())
     return form.format(text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "...") if text else ""
-
-
-def _woke(event: Event) -> str:
-    return "wakes" if event.get("trigger") == "wake" else "waits for one that wakes"

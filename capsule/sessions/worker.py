@@ -200,7 +200,7 @@ class Worker:
         if not claimed:
             return False
         ids, batch = [message.id for message in picked], claimed[0]["batch"]
-        folds, provider = session.folds(), self._provider(session.id)
+        folds, provider = session.folds(), self._registry.read().provider(session.id)
         kept = folds.outbound.state.get(provider, {}).get(CONTINUATION)
         events, names = [message.event for message in picked], sorted(folds.inbound.destinations)
         try:
@@ -232,10 +232,6 @@ class Worker:
             outcome if is_told else "withdrawn", session=session.id, messages=ids, code=ended.code, reason=ended.reason
         )
         return True
-
-    def _provider(self, id: str) -> str:
-        row = self._registry.read().sessions.get(id)
-        return row.provider if row else ""
 
     def _said(self, session: Session, batch: str, messages: Sequence[Event], text: str) -> list[Event]:
         """The answer as a message, if there is one."""

@@ -124,7 +124,7 @@ def test_a_request_is_taken_once_and_only_from_who_has_the_secret(store: Store) 
 
 
 def test_who_connects_and_sends_nothing_keeps_nobody_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhook, "_LASTING_S", 0.5)
+    monkeypatch.setattr(webhook, "_LASTING_S", 2.0)
     hook = Webhooks(store.engine).keep("hook")
     listener = socket.create_server(("127.0.0.1", 0))
     adapter = WebhookAdapter(store.engine, lambda: listener)

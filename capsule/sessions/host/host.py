@@ -19,7 +19,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
 from capsule.engines.interface import INBOUND, OUTBOUND
@@ -246,7 +246,7 @@ class Host:
                 folds = session.folds()
             if deliveries.due_out(folds, now):
                 self._deliverer.drain(id)
-            if row.status == "active" and not self._workers.runs(id):
+            if row.status == "active" and self._workers.state(id) == "stopped":
                 self._wake(id, agent, folds, now)
             times = messages.next_due(folds, now), deliveries.next_delivery(folds, now)
             if later := [at for at in times if at is not None and at > now]:
@@ -257,7 +257,7 @@ class Host:
         """End the worker of a session if it counts as dead; look again later, as long as it has work."""
         self._forgive(now)
         for instance in messages.holders(folds):
-            is_here = self._workers.runs(session.id)
+            is_here = self._workers.state(session.id) == "running"
             self._again[session.id] = time.monotonic() + (LOOK_S if is_here else _ELSEWHERE_S)
             reason = messages.fault(folds, now, instance=instance, heartbeat=session.heartbeat())
             if reason and not is_here:  # Its number may be that of another process, in another container.
@@ -303,20 +303,16 @@ class Host:
         self._next_sweep, now = time.monotonic() + LOOK_S, timestamps.now()
         changed, self._changed = self._changed, set()
 
-        def change(state: State) -> State:
-            rows = [row for id in changed if (row := state.sessions.get(id)) is not None]
-            state = state.put(*(replace(row, worker=self._at_work(row.id), last_active=now) for row in rows))
-            return state
+        def change(state: State) -> questions.Result:
+            state, told = questions.expired(state, now)
+            rows = [state.sessions[id] for id in changed if id in state.sessions]
+            return state.put(*(replace(row, worker=self._workers.state(row.id), last_active=now) for row in rows)), told
 
         try:
-            self._opened.settle(partial(questions.expired, now=now))
-            self._opened.registry.edit(change)
+            self._opened.settle(change)
         except CapsuleError as error:
             self._log("registry", error=error.message)
         self._announce("running")
-
-    def _at_work(self, id: str) -> Literal["running", "stopped"]:
-        return "running" if self._workers.runs(id) else "stopped"
 
     def _announce(self, state: str) -> None:
         """Tell other processes of this store that this one is its host, and what it can't serve."""

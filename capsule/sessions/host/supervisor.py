@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Literal
 
 from capsule.errors import CapsuleError
 from capsule.sessions.host.opened import Log
@@ -139,9 +140,9 @@ class Supervisor:
                 del self._waiting[session]
         return found + ended
 
-    def runs(self, session: str) -> bool:
+    def state(self, session: str) -> Literal["running", "stopped"]:
         """Whether the worker of a session runs."""
-        return session in self._running
+        return "running" if session in self._running else "stopped"
 
     def running(self) -> list[str]:
         """The sessions whose workers run and were not asked to end."""

@@ -136,7 +136,10 @@ def after_attempt(
         return [gave_up]
     text = f"Your message {delivery_id(folds, message)} was not delivered: {error}"
     id = reply_id(folds.session, delivery_id(folds, message), f"undeliverable: {error}")
-    notice = incoming(id=id, content=text, trigger="accumulate", route=_back(folds, message))
+    # The worker learns of it with the next message from where the answered one came.
+    answered = folds.inbound.messages.get(message.in_reply_to)
+    back = answered.route if answered else folds.inbound.route
+    notice = incoming(id=id, content=text, trigger="accumulate", route=back)
     return [notice, gave_up]
 
 
@@ -147,9 +150,3 @@ def _next_at(message: OutMessage, now: str) -> str | None:
         return next_at(recurrence, now) if recurrence else None
     except InvalidInput:
         return None  # Somebody changed the file; the message itself arrived.
-
-
-def _back(folds: Folds, message: OutMessage) -> Route | None:
-    """The route with whose next message the worker learns of this one: that of the message that it answered."""
-    answered = folds.inbound.messages.get(message.in_reply_to)
-    return answered.route if answered else folds.inbound.route

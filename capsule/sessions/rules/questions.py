@@ -7,7 +7,7 @@ no clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from capsule import timestamps
@@ -96,12 +96,9 @@ def _is_over(question: Question, now: str) -> bool:
 def _value(question: Question, text: str) -> str | None:
     """The value that a text means: of an option by its value or its label, any case; any text if there are none."""
     said = text.strip()
-    words = {word.casefold(): each["value"] for each in question.options for word in _words(each)}
+    values = {each["value"].casefold(): each["value"] for each in question.options}
+    words = {(each.get("label") or each["value"]).casefold(): each["value"] for each in question.options} | values
     return words.get(said.casefold()) if question.options else said
-
-
-def _words(option: Mapping[str, str]) -> tuple[str, str]:
-    return option.get("label") or option["value"], option["value"]
 
 
 def _told(question: Question, value: str | None, sender: str, *, wakes: bool) -> tuple[str, Event]:

@@ -12,7 +12,6 @@ from typing import Any, get_args
 
 from capsule import timestamps
 from capsule.errors import InvalidInput, NotFound, Refused
-from capsule.format.values import canonical_time
 from capsule.sessions.cron import last_at, next_at
 from capsule.sessions.events import (
     OF_TIME,
@@ -26,6 +25,7 @@ from capsule.sessions.events import (
     paused,
     reply_id,
     resumed,
+    utc,
 )
 from capsule.sessions.folds import FINAL, Folds
 from capsule.sessions.inbound import InMessage
@@ -195,7 +195,9 @@ def _first(folds: Folds, task: Mapping[str, Any], id: str, now: str, event: Even
     if not at:
         raise InvalidInput("a task needs a time: cron, or processAfter")
     said = {"content": task.get("prompt") or task.get("content") or "", "hops": task.get("hops", 0)}
-    return _occurrence(folds, id, _time(at), {**event, **said, "processAfter": at, "recurrence": recurrence})
+    return _occurrence(
+        folds, id, utc("processAfter", at), {**event, **said, "processAfter": at, "recurrence": recurrence}
+    )
 
 
 def _updated(folds: Folds, head: InMessage, task: Mapping[str, Any], now: str) -> list[Event]:
@@ -207,7 +209,7 @@ def _updated(folds: Folds, head: InMessage, task: Mapping[str, Any], now: str) -
     if recurrence and (task.get("cron") or task.get("timeZone")):
         at = due = next_at(recurrence, now)
     if task.get("processAfter"):
-        due = _time(task["processAfter"])
+        due = utc("processAfter", task["processAfter"])
         if max(due, now) < at:  # It runs before its turn: so it is for the moment before, and its turn comes after it.
             at = timestamps.from_ms(timestamps.ms_of(at) - 1)
         elif due > now:
@@ -225,10 +227,3 @@ def _merged(recurrence: Mapping[str, Any], task: Mapping[str, Any]) -> dict[str,
         raise InvalidInput(f"catchUp must be one of {', '.join(get_args(CatchUp))}, is {merged['catchUp']!r}")
     next_at(merged, timestamps.from_ms(0))
     return merged
-
-
-def _time(text: str) -> str:
-    time = canonical_time(text)
-    if time is None:
-        raise InvalidInput(f"processAfter must be a time like 2026-11-22T13:30:00.000Z (ISO 8601), is {text!r}")
-    return time
