@@ -61,6 +61,15 @@ def test_the_next_listen_of_the_same_instance_acknowledges(store: Store) -> None
     assert store.messages.inbox(agent="bob").unread == 0
 
 
+def test_a_message_that_is_removed_leaves_the_next_one_unread(store: Store) -> None:
+    store.messages.send("kept", agent="anna", to="bob")
+    gone = store.messages.send("gone", agent="anna", to="bob")
+    store.messages.ack(agent="bob", conversation=gone.conversation)
+    store.branches.remove(gone.conversation, gone.message)
+    store.messages.send("in its place", agent="anna", to="bob")
+    assert [mail.content for mail in store.messages.listen(agent="bob").messages] == ["in its place"]
+
+
 def test_another_instance_hears_again_what_nobody_acknowledged(store: Store) -> None:
     store.messages.send("one", agent="anna", to="bob")
     other = store.beside()

@@ -1,16 +1,20 @@
-"""Messages between processes: both sides at once, several listeners, clients that die, and clones that merge."""
+"""Messages between processes: both sides at once, several listeners, retries, and clients that die."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from capsule import NotFound, Refused, Store
+from capsule.messaging.mail.mail import Heard
 from tests.processes import Child
 
 SENDS = """
@@ -43,10 +47,31 @@ def agents(store: Store) -> None:
         store.agents.register(agent)
 
 
+RETRIES = """
+with Store.open(sys.argv[1]) as store:
+    say()
+    hear()
+    say(sorted({store.messages.send("once", agent="anna", to="bob", idempotency_key="k").message for _ in range(5)}))
+"""
+
+
 def listening(store: Store, agent: str, count: int = 1) -> None:
     """Wait until so many instances listen for an agent."""
     while sum(about == {"agent": agent, "listening": True} for about in store.engine.instances().values()) < count:
         time.sleep(0.001)
+
+
+@contextmanager
+def waiting(store: Store, **asked: Any) -> Iterator[Future[Heard]]:
+    """What bob hears, who waits for it while the body runs."""
+    with ThreadPoolExecutor(1) as pool:
+        heard = pool.submit(store.messages.listen, timeout_s=600, **{"agent": "bob", **asked})
+        listening(store, "bob")
+        yield heard
+
+
+def texts(heard: Heard) -> list[str]:
+    return [mail.content for mail in heard.messages]
 
 
 def test_both_sides_that_send_at_once_make_one_direct_and_lose_nothing(
@@ -113,12 +138,9 @@ def test_messages_of_the_same_moment_are_told_apart_by_their_places(
     monkeypatch.setattr("time.time_ns", lambda: 1_800_000_000_000_000_000)
     sent = [store.messages.send(str(number), agent="anna", to="bob") for number in range(3)]
     heard = store.messages.listen(agent="bob", limit=2)
-    assert ([mail.content for mail in heard.messages], len({mail.timestamp for mail in heard.messages})) == (
-        ["0", "1"],
-        1,
-    )
+    assert (texts(heard), len({mail.timestamp for mail in heard.messages})) == (["0", "1"], 1)
     store.messages.ack(agent="bob", cursor=heard.cursor)
-    assert [mail.content for mail in store.messages.listen(agent="bob").messages] == ["2"]
+    assert texts(store.messages.listen(agent="bob")) == ["2"]
     assert len({each.message for each in sent}) == 3
 
 
@@ -137,20 +159,10 @@ def test_an_agent_awaits_its_mail_in_an_event_loop(store: Store) -> None:
 def test_a_wait_for_one_conversation_is_not_ended_by_another(store: Store) -> None:
     direct = store.messages.send("first", agent="anna", to="bob").conversation
     store.messages.ack(agent="bob", conversation=direct)
-    heard: list[str] = []
-
-    def listen() -> None:
-        heard.extend(
-            mail.content for mail in store.messages.listen(agent="bob", timeout_s=30, conversation=direct).messages
-        )
-
-    thread = threading.Thread(target=listen)
-    thread.start()
-    listening(store, "bob")
-    store.messages.send("elsewhere", agent="carl", to="bob")
-    store.messages.send("here", agent="anna", to="bob")
-    thread.join()
-    assert heard == ["here"]
+    with waiting(store, conversation=direct) as heard:
+        store.messages.send("elsewhere", agent="carl", to="bob")
+        store.messages.send("here", agent="anna", to="bob")
+    assert texts(heard.result()) == ["here"]
     assert store.messages.pointer("bob") == "2 unread from anna, carl"
 
 
@@ -169,20 +181,10 @@ def test_a_listener_hears_of_a_direct_and_a_group_that_begin_while_it_waits(
 
 
 def test_closing_the_store_ends_a_wait(root: Path) -> None:
-    other = Store.open(root)
-    ended = threading.Event()
-
-    def listen() -> None:
-        other.messages.listen(agent="bob", timeout_s=600)
-        ended.set()
-
-    thread = threading.Thread(target=listen, daemon=True)
-    thread.start()
-    with Store.open(root) as store:
-        listening(store, "bob")
-    other.close()
-    assert ended.wait(30)
-    thread.join()
+    store = Store.open(root)
+    with waiting(store) as heard:
+        store.close()
+    assert texts(heard.result()) == []
 
 
 def test_a_message_that_a_person_types_into_the_file_is_heard(root: Path, store: Store) -> None:
@@ -192,7 +194,7 @@ def test_a_message_that_a_person_types_into_the_file_is_heard(root: Path, store:
     text = path.read_text()
     assert text.endswith("    }\n  ]\n}\n")
     path.write_text(text.removesuffix("    }\n  ]\n}\n") + typed)
-    assert [mail.content for mail in store.messages.listen(agent="bob").messages] == ["first", "typed"]
+    assert texts(store.messages.listen(agent="bob")) == ["first", "typed"]
     assert store.messages.listen(agent="bob").messages == []
     assert store.messages.inbox(agent="bob").unread == 0
 
@@ -205,19 +207,12 @@ def test_a_store_that_acts_for_an_agent_sends_and_hears_as_that_agent_only(root:
     store.messages.send("to all", agent="anna", conversation=group.id)
     with Store.open(root, agent="bob") as bob:
         assert bob.messages.inbox().as_json()["unread"] == 1
-        assert [mail.content for mail in bob.messages.listen().messages] == ["to all"]
+        assert texts(bob.messages.listen()) == ["to all"]
         assert [mail.content for mail in bob.messages.history(group.id).messages] == ["to all"]
-        heard: list[str] = []
-
-        def listen() -> None:
-            heard.extend(mail.content for mail in bob.messages.listen(timeout_s=30).messages)
-
-        thread = threading.Thread(target=listen)
-        thread.start()
-        listening(store, "bob")
-        sent = store.messages.send("now", agent="carl", to="bob")
-        thread.join()
-        assert (heard, store.messages.status(sent.message).recipients) == (["now"], {"bob": "stored"})
+        with waiting(bob, agent=None) as heard:
+            sent = store.messages.send("now", agent="carl", to="bob")
+        told = store.messages.status(sent.message).recipients
+        assert (texts(heard.result()), told) == (["now"], {"bob": "stored"})
         bob.messages.ack()
         assert bob.messages.status(sent.message, agent="bob").recipients == {"bob": "read"}
         answer = bob.messages.send("thanks", to="carl", reply_to=sent.message)
@@ -234,15 +229,20 @@ def test_a_conversation_that_comes_back_from_the_trash_is_not_heard_again(store:
     direct = store.messages.send("read before", agent="anna", to="bob").conversation
     store.messages.ack(agent="bob", conversation=direct)
     store.delete(direct)
-    heard: list[str] = []
+    with waiting(store) as heard:
+        store.trash.restore(direct)
+        store.messages.send("new", agent="anna", to="bob")
+    assert texts(heard.result()) == ["new"]
 
-    def listen() -> None:
-        heard.extend(mail.content for mail in store.messages.listen(agent="bob", timeout_s=30).messages)
 
-    thread = threading.Thread(target=listen)
-    thread.start()
-    listening(store, "bob")
-    store.trash.restore(direct)
-    store.messages.send("new", agent="anna", to="bob")
-    thread.join()
-    assert heard == ["new"]
+def test_a_message_with_a_key_is_written_once_however_many_processes_retry(
+    store: Store, child: Callable[..., Child]
+) -> None:
+    retrying = [child(RETRIES, store.root) for _ in range(4)]
+    for one in retrying:
+        one.hear()
+    for one in retrying:
+        one.say()
+    assert len({id for one in retrying for id in one.hear()}) == 1
+    assert store.ids() == ["direct_anna_bob"]
+    assert texts(store.messages.listen(agent="bob")) == ["once"]
