@@ -11,7 +11,7 @@ import typer
 from capsule_cli.completion import complete_id_or_next
 from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import argument
-from capsule_cli.shared.output import answer, listing, one_line
+from capsule_cli.shared.output import answer, listing, on_or_off, one_line
 
 if TYPE_CHECKING:
     from capsule import Store
@@ -63,7 +63,7 @@ def list_(id: Which) -> None:
     """List the MCP servers that differ from the default."""
     with _named(id) as (store, named):
         found = store.servers.get(named)
-    rows = [(name, _word(on)) for name, on in found.items()]
+    rows = [(name, on_or_off(on)) for name, on in found.items()]
     listing(_as_json(named, found), ("server", "here"), rows, "all servers are as by default", last="server")
 
 
@@ -74,14 +74,10 @@ def _named(id: str) -> Iterator[tuple[Store, str | None]]:
         yield store, None if id == NEXT else store.resolve(id)
 
 
-def _word(on: bool) -> str:
-    return "on" if on else "off"
-
-
 def _as_json(id: str | None, switches: dict[str, bool]) -> dict[str, object]:
     return {"id": id, "mcpServers": {name: {"enabled": on} for name, on in switches.items()}}
 
 
 def _tell(id: str | None, switches: dict[str, bool]) -> None:
-    said = ", ".join(f"{one_line(name)} {_word(on)}" for name, on in switches.items())
+    said = ", ".join(f"{one_line(name)} {on_or_off(on)}" for name, on in switches.items())
     answer(_as_json(id, switches), f"{id or 'the next conversation'}: {said or 'all as by default'}")

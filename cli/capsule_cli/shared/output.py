@@ -81,6 +81,11 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
+def on_or_off(is_on: bool) -> str:
+    """`on`, `off`."""
+    return "on" if is_on else "off"
+
+
 def how_it_ended(code: int) -> str:
     """How a program failed, by its return code: `exit code 3`, `signal 9`."""
     return f"exit code {code}" if code > 0 else f"signal {-code}"

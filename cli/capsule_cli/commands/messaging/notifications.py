@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from capsule_cli.shared.opening import acting, agent_named, store_as
-from capsule_cli.shared.output import answer, listing
+from capsule_cli.shared.output import answer, listing, on_or_off
 
 group = typer.Typer(no_args_is_help=True)
 commands = typer.Typer()
@@ -43,7 +43,7 @@ def status() -> None:
         agents = store.agents.list() if store.agent is None else [store.agents.get(store.agent)]
         found = [(agent, notices.blocks(store, agent.id)) for agent in agents]
     value = [{"agent": agent.id, "notifications": agent.notifications, "files": files} for agent, files in found]
-    rows = [(agent.id, _word(agent.notifications), ", ".join(files)) for agent, files in found]
+    rows = [(agent.id, on_or_off(agent.notifications), ", ".join(files)) for agent, files in found]
     listing(value, ("id", "notifications", "files"), rows, "nobody is registered", last="files")
 
 
@@ -66,8 +66,4 @@ def _switch(is_on: bool) -> None:
         notices.update(store, agent)
         files = notices.blocks(store, agent)
     value: dict[str, Any] = {"agent": agent, "notifications": is_on, "files": files}
-    answer(value, f"{agent}: notifications {_word(is_on)}")
-
-
-def _word(is_on: bool) -> str:
-    return "on" if is_on else "off"
+    answer(value, f"{agent}: notifications {on_or_off(is_on)}")
