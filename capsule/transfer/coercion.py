@@ -74,7 +74,7 @@ def rest(fields: Fields, *mapped: str) -> Fields:
     return {name: value for name, value in fields.items() if name not in mapped}
 
 
-def filled(fields: Fields, **others: Any) -> Fields:
+def filled(fields: Fields, /, **others: Any) -> Fields:
     """The fields, and those of the others that are not empty."""
     return fields | {name: value for name, value in others.items() if value}
 

@@ -17,19 +17,8 @@ from capsule.transfer import turns
 from capsule.transfer.branches import active_line
 from capsule.transfer.coercion import counts_of, filled, json_of, moment, object_of, objects_of, rest, text_of
 from capsule.transfer.columns import Column, pair_of
-from capsule.transfer.interface import (
-    Draft,
-    Fields,
-    Format,
-    Source,
-    around,
-    by_record,
-    first,
-    own_of,
-    read_records,
-    with_own,
-)
-from capsule.transfer.pairs import OWN
+from capsule.transfer.interface import Draft, Format, Source, around, by_record, first, own_of, read_records, with_own
+from capsule.transfer.pairs import OWN, Fields
 from capsule.transfer.turns import Turn
 
 _ROLES = {"system": "system", "user": "user", "agent": "assistant"}

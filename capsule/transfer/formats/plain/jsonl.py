@@ -1,5 +1,7 @@
 """JSONL for training and for tools: a conversation a line, as OpenAI's chat, ShareGPT or ChatML have it.
 
+A plain text of ChatML is read too, as one conversation.
+
 A line has the active branch, in the very form of these formats. Everything else of a capsule (ids, times, other
 branches) is under the key `capsule` of the line, and none of it in a message. Pure.
 """
@@ -13,9 +15,9 @@ from typing import Any
 import orjson
 
 from capsule.transfer.branches import active_line
-from capsule.transfer.coercion import call_of, json_of, object_of, part_text, record_of_call, rest, text_of
+from capsule.transfer.coercion import call_of, json_of, objects_of, part_text, record_of_call, rest, text_of
 from capsule.transfer.columns import Column, pair_of
-from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, own_of, read_each, with_own
+from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, own_of, read_each, read_text, with_own
 from capsule.transfer.pairs import OWN, Pair, with_source
 
 _ROLES = {"developer": "system", "function": "tool", "model": "assistant"}
@@ -109,6 +111,11 @@ def _taken(record: Fields, line: int | None, key: str, message: Pair) -> Draft:
     return Draft(head, messages, line)
 
 
+def _is_text(source: Source) -> bool:
+    """Whether a file is one conversation as the plain text of ChatML."""
+    return source.head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<|im_start|>")
+
+
 def _reader(key: str, message: Pair) -> Callable[[Source], Iterator[Draft]]:
     def read(source: Source) -> Iterator[Draft]:
         def draft(record: Fields, line: int) -> Draft | None:
@@ -117,7 +124,7 @@ def _reader(key: str, message: Pair) -> Callable[[Source], Iterator[Draft]]:
             source.tell(f"no conversation: it has no {key}", line)
             return None
 
-        return read_each(source, draft)
+        return read_each(source, draft, [(1, {key: read_text(source)})] if _is_text(source) else None)
 
     return read
 
@@ -137,20 +144,24 @@ def _writer(key: str, message: Pair) -> Callable[[Draft], bytes]:
     return write
 
 
-def _has(key: str, of: str) -> Callable[[Fields], bool]:
-    return lambda record: isinstance(messages := record.get(key), list) and of in object_of(next(iter(messages), None))
+def _has(key: str, of: str) -> Callable[[Source], bool]:
+    """What recognizes a file of records whose lists of messages have a field."""
+    return by_record(lambda record: of in next(iter(objects_of(record.get(key))), ()))
 
 
-def _has_chatml(record: Fields) -> bool:
-    return "<|im_start|>" in text_of(record.get("text"))
+def _is_chatml(source: Source) -> bool:
+    return _is_text(source) or _has_chatml(source)
 
 
-def _format(name: str, title: str, key: str, message: Pair, is_ours: Callable[[Fields], bool]) -> Format:
-    return Format(name, title, by_record(is_ours), _reader(key, message), _writer(key, message), ".jsonl", "lines")
+_has_chatml = by_record(lambda record: "<|im_start|>" in text_of(record.get("text")))
+
+
+def _format(name: str, title: str, key: str, message: Pair, recognizes: Callable[[Source], bool]) -> Format:
+    return Format(name, title, recognizes, _reader(key, message), _writer(key, message), ".jsonl", "lines")
 
 
 FORMATS = [
     _format("sharegpt", "ShareGPT (JSONL)", "conversations", _SHAREGPT, _has("conversations", "from")),
-    _format("chatml", "ChatML (JSONL)", "text", _OPENAI, _has_chatml),
+    _format("chatml", "ChatML (JSONL, text)", "text", _OPENAI, _is_chatml),
     _format("jsonl", "OpenAI chat (JSONL)", "messages", _OPENAI, _has("messages", "role")),
 ]

@@ -17,7 +17,6 @@ from capsule.transfer.coercion import json_of, moment, objects_of, seconds, text
 from capsule.transfer.columns import Column, is_on, pair_of
 from capsule.transfer.interface import (
     Draft,
-    Fields,
     Format,
     Source,
     around,
@@ -28,7 +27,7 @@ from capsule.transfer.interface import (
     read_each,
     taken,
 )
-from capsule.transfer.pairs import Pair
+from capsule.transfer.pairs import Fields, Pair
 
 #: The node that newer exports begin with, and that is written where there is none.
 _ROOT = "client-created-root"

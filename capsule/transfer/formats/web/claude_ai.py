@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from capsule.transfer.coercion import moment, text_of
+from capsule.transfer.coercion import filled, moment, rest, text_of
 from capsule.transfer.columns import Column, is_on, pair_of
 from capsule.transfer.interface import Draft, Fields, Format, Source, around, by_record, read_each, read_records
 from capsule.transfer.pairs import with_source
+from capsule.transfer.turns import numbered
 
 #: The parent of a first message, besides null.
 _ROOTS = ("", "00000000-0000-4000-8000-000000000000", "00000000-0000-0000-0000-000000000000")
@@ -25,10 +26,11 @@ _PARTS = {
     "tool_use": {"type", "id", "name", "input"},
     "tool_result": {"type", "tool_use_id", "content", "is_error"},
 }
-#: What such a part says when it says nothing.
-_EMPTY: tuple[Any, ...] = (None, "", [], {}, False)
-
-
+#: What has a field of ours of the files of a message.
+_FILES = {
+    "attachments": {"name": "file_name", "type": "file_type", "text": "extracted_content", "bytes": "file_size"},
+    "files": {"name": "file_name", "type": "file_kind", "reference": "file_uuid"},
+}
 _HEAD = pair_of(
     Column("uuid", "id"),
     Column("name", "title"),
@@ -47,26 +49,23 @@ def _messages(record: Fields) -> list[Fields]:
     text = text_of(record.get("text"))
     if not said:
         entries[-1]["content"], text = text, ""
-    rest = {name: value for name, value in record.items() if name not in _MESSAGE}
+    left = rest(record, *_MESSAGE)
     if text.strip() != "\n\n".join(said).strip() and text:
-        rest["text"] = text
+        left["text"] = text
     if record.get("updated_at") == record.get("created_at"):
-        rest.pop("updated_at", None)
+        left.pop("updated_at", None)
     time, id, model = moment(record.get("created_at")), record.get("uuid"), record.get("model")
     if attachments := _attachments(record):
         entries[0]["attachments"] = attachments
-    for nth, entry in enumerate(entries):
-        is_last = nth == len(entries) - 1
+    for entry in entries:
         entry |= ({"timestamp": time} if time else {}) | ({"model": model} if isinstance(model, str) else {})
-        if isinstance(id, str):
-            entry["id"] = id if is_last else f"{id}:{nth}"
-            if nth:
-                entry["parent"] = entries[nth - 1]["id"]
+    if isinstance(id, str):
+        entries[-1]["id"] = id
     if "parent_message_uuid" in record:
         parent = record["parent_message_uuid"]
         entries[0]["parent"] = None if parent is None or parent in _ROOTS else parent
-    entries[-1] = with_source(entries[-1], {**entries[-1].get("metadata", {}).get("source", {}), **rest})
-    return entries
+    entries[-1] = with_source(entries[-1], {**entries[-1].get("metadata", {}).get("source", {}), **left})
+    return numbered(entries)
 
 
 def _pieces(content: Any, role: str) -> tuple[list[Fields], list[str]]:
@@ -95,11 +94,10 @@ def _pieces(content: Any, role: str) -> tuple[list[Fields], list[str]]:
             call = {"name": text_of(part.get("name")), "arguments": part.get("input") or {}}
             entry.setdefault("toolCalls", []).append(({"id": part["id"]} if part.get("id") else {}) | call)
         known = _PARTS.get(str(kind), {"type"})
-        if rest := {name: value for name, value in part.items() if name not in known and value not in _EMPTY}:
+        if left := filled({}, **rest(part, *known)):
             source = entry.setdefault("metadata", {}).setdefault("source", {})
-            source.setdefault("content", []).append({"type": kind, **rest})
-    filled = [entry for entry in entries if len(entry) > 2 or entry["content"]]
-    return filled or entries[:1], said
+            source.setdefault("content", []).append({"type": kind, **left})
+    return [entry for entry in entries if len(entry) > 2 or entry["content"]] or entries[:1], said
 
 
 def _unanswered(entries: list[Fields], name: Any) -> str:
@@ -117,16 +115,11 @@ def _result(content: Any) -> str:
 
 
 def _attachments(record: Fields) -> list[Fields]:
-    made: list[Fields] = []
-    for file in record.get("attachments") or ():
-        names = {"name": "file_name", "type": "file_type", "text": "extracted_content", "bytes": "file_size"}
-        rest = {name: value for name, value in file.items() if name not in names.values()}
-        made.append({name: file[key] for name, key in names.items() if key in file} | rest)
-    for file in record.get("files") or ():
-        names = {"name": "file_name", "type": "file_kind", "reference": "file_uuid"}
-        rest = {name: value for name, value in file.items() if name not in names.values()}
-        made.append({name: file[key] for name, key in names.items() if key in file} | rest)
-    return made
+    return [
+        {name: file[key] for name, key in names.items() if key in file} | rest(file, *names.values())
+        for where, names in _FILES.items()
+        for file in record.get(where) or ()
+    ]
 
 
 def _context(project: Fields) -> Fields:
@@ -139,7 +132,7 @@ def _context(project: Fields) -> Fields:
 
 def _draft(record: Fields, line: int, source: Source, projects: dict[str, Fields]) -> Draft | None:
     if isinstance(record.get("chat_messages"), list):
-        head = _HEAD.taken({name: value for name, value in record.items() if name != "chat_messages"})
+        head = _HEAD.taken(rest(record, "chat_messages"))
         named = record.get("project_uuid") or (record.get("project") or {}).get("uuid")
         if named in projects:
             head["context"] = _context(projects[named])
@@ -151,8 +144,7 @@ def _draft(record: Fields, line: int, source: Source, projects: dict[str, Fields
             source.tell("a conversation without the time at which it began", line)
         return Draft(head, history, line)
     if "prompt_template" in record or "docs" in record:
-        about = {name: value for name, value in record.items() if name not in ("prompt_template", "docs")}
-        return Draft(_HEAD.taken(about) | {"context": _context(record)}, [], line)
+        return Draft(_HEAD.taken(rest(record, "prompt_template", "docs")) | {"context": _context(record)}, [], line)
     if "full_name" not in record:
         source.tell("no conversation: it has no chat_messages", line)
     return None

@@ -19,7 +19,6 @@ from capsule.transfer.columns import Column, context_of, pair_of, text_of_contex
 from capsule.transfer.interface import (
     ODD,
     Draft,
-    Fields,
     Format,
     Source,
     around,
@@ -29,6 +28,7 @@ from capsule.transfer.interface import (
     read_each,
     taken,
 )
+from capsule.transfer.pairs import Fields
 from capsule.transfer.turns import Names, Pieces, Turn, merged, pieces_of, rounds
 
 _ROOT = "00000000-0000-0000-0000-000000000000"

@@ -17,19 +17,8 @@ from capsule.transfer import turns
 from capsule.transfer.coercion import data_of, data_url, filled, moment, object_of, objects_of, rest, seconds, text_of
 from capsule.transfer.columns import Column, context_of, is_on, pair_of, text_of_context
 from capsule.transfer.formats.web.open_webui_text import ITEMS, do, done, pieces, plain, show, shown, text_in
-from capsule.transfer.interface import (
-    Draft,
-    Fields,
-    Format,
-    Source,
-    around,
-    by_record,
-    given,
-    read_each,
-    read_records,
-    taken,
-)
-from capsule.transfer.pairs import Pair
+from capsule.transfer.interface import Draft, Format, Source, around, by_record, given, read_each, read_records, taken
+from capsule.transfer.pairs import Fields, Pair
 from capsule.transfer.turns import Names, Turn
 
 _ROLES = ("user", "assistant", "system", "tool")
