@@ -38,10 +38,10 @@ def save(root: Path, id: str, document: dict[str, Any]) -> None:
 
 
 def by_hand(root: Path, id: str, change: Callable[[dict[str, Any]], object], layout: int = orjson.OPT_INDENT_2) -> None:
-    """Change a file in place."""
+    """Change a file in place. With the usual layout it stays canonical, if the change does."""
     document = opened(root, id)
     change(document)
-    file_of(root, id).write_bytes(orjson.dumps(document, option=layout))
+    file_of(root, id).write_bytes(orjson.dumps(document, option=layout | orjson.OPT_APPEND_NEWLINE))
 
 
 def contents(store: Store, id: str = "plan") -> list[str]:

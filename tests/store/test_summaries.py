@@ -9,7 +9,7 @@ import pytest
 
 from capsule import InvalidInput, NotFound, Store
 from capsule.maintenance.doctor import examine
-from tests.store.files import by_hand
+from tests.store.files import by_hand, opened
 
 
 @pytest.fixture
@@ -135,8 +135,10 @@ def test_summaries_of_a_conversation_are_listed_newest_first_even_after_it_was_d
 
 def test_the_standing_of_a_summary_without_source_or_end_is_unknown(root: Path, store: Store, plan: str) -> None:
     summary = store.summaries.add(plan, "They go.").id
+    written = opened(root, summary)["metadata"]
     for name in ("sourceConversationId", "summaryOf"):
-        by_hand(root, summary, lambda document: document["metadata"].pop(name))
+        about = {key: value for key, value in written.items() if key != name}
+        by_hand(root, summary, lambda document: document.update(metadata=about))
         assert store.summaries.standing(summary).state == "unknown"  # type: ignore[union-attr]
 
 
