@@ -68,6 +68,7 @@ def test_a_write_without_a_notice_is_found_by_the_next_scan(
     root: Path, store: Store, follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "_RESCAN_S", 0.1)
+    monkeypatch.setattr(hub, "_RESCAN_COSTS", 1)  # On a busy machine a scan may take long.
     monkeypatch.setattr(refreshing, "_RESCAN_NS", 100_000_000)
     id = store.create(title="Plan", messages=HELLO).id
     follower.next("created")
@@ -127,6 +128,8 @@ def test_a_failed_read_of_the_changes_raises_its_error_in_the_wait(
 
 _WITHOUT_NOTICES = """
     import asyncio, ctypes, logging
+    from capsule.watch import hub
+    hub._POLL_COSTS = 1
     # In a user namespace of its own its limit is its own too, and can be lowered without taking anything from others;
     # where that is not to be had, it takes all there are, until it ends.
     libc = ctypes.CDLL(None, use_errno=True)
@@ -145,7 +148,7 @@ _WITHOUT_NOTICES = """
         cursor = store.changes().cursor
         say()
         for _ in range(3):
-            found = store.wait_for_changes(cursor, timeout_s=60)
+            found = store.wait_for_changes(cursor)
             cursor = found.cursor
             say([change.id for change in found.changes])
         async def follow():
@@ -183,7 +186,7 @@ def test_parent_and_child_watch_separately_after_a_fork(root: Path, child: Calla
         if os.fork() == 0:
             cursor = store.wait_for_changes(cursor, timeout_s=0).cursor
             os.write(writing, b"x")
-            found = store.wait_for_changes(cursor, timeout_s=60)
+            found = store.wait_for_changes(cursor)
             os.write(writing, json.dumps([change.id for change in found.changes]).encode())
             os.close(writing)
             store.close()
@@ -191,12 +194,12 @@ def test_parent_and_child_watch_separately_after_a_fork(root: Path, child: Calla
         os.close(writing)
         os.read(reading, 1)
         say()
-        found = store.wait_for_changes(cursor, timeout_s=60)
+        found = store.wait_for_changes(cursor)
         theirs = os.read(reading, 1000)
         os.wait()
         cursor = found.cursor
         say([[change.id for change in found.changes], json.loads(theirs)])
-        found = store.wait_for_changes(cursor, timeout_s=60)
+        found = store.wait_for_changes(cursor)
         say([change.id for change in found.changes])
         """,
         root,
@@ -238,6 +241,7 @@ def test_the_watch_thread_ends_after_a_time_without_waits(
 ) -> None:
     monkeypatch.setattr(hub, "_LINGER_S", 0.01)
     monkeypatch.setattr(hub, "_RESCAN_S", 0.05)
+    monkeypatch.setattr(hub, "_RESCAN_COSTS", 1)
     cursor = store.wait_for_changes(timeout_s=0.01).cursor
     for thread in threading.enumerate():
         if thread.name == "capsule-watch":
