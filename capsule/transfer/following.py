@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from capsule.engines.files.disk import inotify
 from capsule.errors import NotFound
-from capsule.transfer.reading import format_of
-from capsule.transfer.registry import format_named
+from capsule.transfer.registry import format_named, format_of
 from capsule.transfer.sources import Damage, Problems, on_disk, opened
 from capsule.transfer.values import END_MISSING
 

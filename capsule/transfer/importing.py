@@ -33,8 +33,7 @@ from capsule.transfer.conversion import Empty, document_of, source_id
 from capsule.transfer.digests import digest_of_document
 from capsule.transfer.interface import Draft, Format, Source, read_bytes
 from capsule.transfer.memory import Memory
-from capsule.transfer.reading import drafts_of, format_of
-from capsule.transfer.registry import format_named
+from capsule.transfer.registry import drafts_of, format_named, format_of
 from capsule.transfer.revision import OnConflict, revised
 from capsule.transfer.sources import File, Problems, files_at, opened, spooled
 

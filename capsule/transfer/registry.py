@@ -1,22 +1,20 @@
-"""The formats there are: those of this package, and those that other packages add.
+"""The formats there are: those of this package, and those that other packages add; and which one a file is in.
 
 A package adds formats by an entry point of the group `capsule.formats`, whose value is a `Format` or a list of them.
 
-What must stay true: a module that is missing or fails takes no other format away. The order is the order in which a
-file is offered: the formats of others first, those that accept much last.
+What must stay true: content tells the format, never a name. A format that fails on a file takes no other file away. The
+order is the order in which a file is offered: the formats of others first, those that accept much last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from importlib import import_module, metadata, util
-from typing import TYPE_CHECKING
+from importlib import import_module, metadata
 
-from capsule.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from capsule.transfer.interface import Format
+from capsule.errors import CapsuleError, InvalidInput
+from capsule.transfer.interface import ODD, Draft, Format, Source
 
 GROUP = "capsule.formats"
 #: Modules of this package; each has FORMATS, a list.
@@ -39,6 +37,7 @@ _MODULES = (
     "plain.markdown",
     "plain.html",
 )
+_FAILURES = (*ODD, sqlite3.Error, OSError)
 
 
 @cache
@@ -51,8 +50,7 @@ def formats() -> dict[str, Format]:
     for entry in metadata.entry_points(group=GROUP):
         _add(found, entry.load())
     for name in _MODULES:
-        if util.find_spec(module := f"capsule.transfer.formats.{name}") is not None:
-            _add(found, import_module(module).FORMATS)
+        _add(found, import_module(f"capsule.transfer.formats.{name}").FORMATS)
     return found
 
 
@@ -67,3 +65,38 @@ def format_named(name: str) -> Format:
     if found is None:
         raise InvalidInput(f"{name[:60]!r} is no format; the formats are {', '.join(formats())}")
     return found
+
+
+def format_of(source: Source, only: Format | None = None) -> Format | None:
+    """The format of a file; None: none that is read, or it is read as a part of another file.
+
+    Args:
+        source: The file.
+        only: The only format to think of. The file is taken for one, unless it is a part of another.
+    """
+    for format in formats().values() if only is None else (only,):
+        if format.read is not None:
+            if _asked(format.is_part, source):
+                return None
+            if only is not None or _asked(format.recognizes, source):
+                return format
+    return None
+
+
+def _asked(question: Callable[[Source], bool], source: Source) -> bool:
+    try:
+        return question(source)
+    except _FAILURES:  # What is odd about the head is told when it is read.
+        return False
+
+
+def drafts_of(source: Source, format: Format) -> Iterator[Draft]:
+    """The conversations of a file in a format. What the format fails on is told, and ends the file."""
+    if format.read is None:
+        return
+    try:
+        yield from format.read(source)
+    except CapsuleError as error:
+        source.tell(error.message[:300])
+    except _FAILURES as error:
+        source.tell(f"not understood as {format.title}: {type(error).__name__}: {error}"[:300])

@@ -1,4 +1,4 @@
-"""The files of an import: on disk, in a zip, in memory. The one module here that opens files to read them.
+"""The files of an import: on disk, in a zip, in a stream. The one module here that opens files to read them.
 
 What must stay true: nothing is unpacked to a path that an archive names, nothing outside the given folder is read, and
 no file takes more memory than a chunk. What is refused is told by its name.
@@ -13,7 +13,7 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -176,33 +176,6 @@ def _connected(path: Path) -> sqlite3.Connection:
     database.text_factory = lambda data: data.decode("utf-8", "replace")
     database.execute("PRAGMA trusted_schema = OFF")
     return database
-
-
-def in_memory(
-    name: str, data: bytes, others: Mapping[str, bytes] | None = None, problems: Problems | None = None
-) -> File:
-    """A file in memory, for tests and for what is no file.
-
-    Args:
-        name: Its path, POSIX.
-        data: The content.
-        others: The files beside it, by paths that begin where `name` does.
-        problems: Takes what is damaged.
-    """
-    from io import BytesIO
-
-    files = {name: data, **(others or {})}
-    problems = Problems() if problems is None else problems
-
-    def made(name: str) -> File:
-        return File(
-            name, len(files[name]), lambda: BytesIO(files[name]), problems, found=lambda path: found(name, path)
-        )
-
-    def found(name: str, path: str) -> Iterator[File]:
-        return (made(other) for other in _matching(sorted(files), name, path))
-
-    return made(name)
 
 
 def _matching(names: list[str], name: str, path: str) -> Iterator[str]:

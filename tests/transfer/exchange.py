@@ -15,9 +15,8 @@ from capsule.errors import InvalidInput
 from capsule.transfer.conversion import document_of, draft_of, source_id
 from capsule.transfer.importing import Report
 from capsule.transfer.interface import Format, Source, read_bytes
-from capsule.transfer.reading import drafts_of, format_of
-from capsule.transfer.registry import formats
-from capsule.transfer.sources import File, Problems, files_at, in_memory, opened
+from capsule.transfer.registry import drafts_of, format_of, formats
+from capsule.transfer.sources import File, Problems, files_at, opened
 
 DATA = Path(__file__).parent / "data"
 STAMP = "2026-01-02T10:00:00.000Z"
@@ -95,7 +94,7 @@ def read_data(
 ) -> tuple[list[dict[str, Any]], Problems]:
     """The capsules in a file under a name that says nothing, and what was wrong there."""
     problems = Problems()
-    return documents([in_memory("x", data, problems=problems)], shelf, only), problems
+    return documents([File("x", len(data), lambda: BytesIO(data), problems)], shelf, only), problems
 
 
 def written(documents: list[dict[str, Any]], format: Format, shelf: Shelf | None = None) -> list[bytes]:
