@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 from capsule.errors import InvalidInput, NotFound
 from capsule.transfer.conversion import draft_of
 from capsule.transfer.interface import Format
-from capsule.transfer.registry import format_named
+from capsule.transfer.registry import format_named, formats
 
 if TYPE_CHECKING:
     from capsule.store.store import Store
@@ -61,74 +61,81 @@ class Export:
         """
         made = format_named(format)
         if made.write is None:
-            raise InvalidInput(f"{format} is only read; conversations can be written as {', '.join(_written())}")
-        count, attached = 0, dict[str, None]()
+            written = ", ".join(name for name, one in formats().items() if one.write is not None)
+            raise InvalidInput(f"{format} is only read; conversations can be written as {written}")
+        return _Writing(self._store, made, is_redacted=is_redacted).write(ids, file, is_archive=is_archive)
 
-        def read() -> Iterator[Document]:
-            nonlocal count
-            for id in ids:
-                count += 1
-                document = self._document(id, is_redacted=is_redacted)
-                if made.has_files_beside:
-                    attached.update(dict.fromkeys(_digests(document)))
-                yield document
 
-        every = read()
+class _Writing:
+    """One export."""
+
+    def __init__(self, store: Store, format: Format, *, is_redacted: bool) -> None:
+        self._store, self._format, self._is_redacted = store, format, is_redacted
+        self._count = 0
+        #: The attachments that go into an archive beside the conversations.
+        self._attached: dict[str, None] = {}
+
+    def write(self, ids: Iterable[str], file: IO[bytes], *, is_archive: bool) -> int:
+        every: Iterator[Document] = (self._document(id) for id in ids)
         some = list(islice(every, 2))
         every = chain(some, every)
-        if not is_archive and (made.joined or len(some) < 2):
-            for piece in self._joined(every, made, is_redacted=is_redacted):
+        is_joined = bool(self._format.joined)
+        if not is_archive and (is_joined or len(some) < 2):
+            for piece in self._joined(every):
                 file.write(piece)
-            return count
+            return self._count
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-            if made.joined:
-                with archive.open(_entry(f"conversations{made.extension}"), "w", force_zip64=True) as member:
-                    for piece in self._joined(every, made, is_redacted=is_redacted):
+            if is_joined:
+                with archive.open(_entry(f"conversations{self._format.extension}"), "w", force_zip64=True) as member:
+                    for piece in self._joined(every):
                         member.write(piece)
             else:
                 for document in every:
-                    name, data = self._written(document, made, is_redacted=is_redacted)
+                    name, data = self._written(document)
                     archive.writestr(_entry(name), data)
-            for digest in attached:
-                if (content := self._file(digest, is_redacted=is_redacted)) is not None:
+            for digest in self._attached:
+                if (content := self._file(digest)) is not None:
                     archive.writestr(_entry(f"attachments/{digest}"), content)
-        return count
+        return self._count
 
-    def _document(self, id: str, *, is_redacted: bool) -> Document:
+    def _document(self, id: str) -> Document:
         document = self._store.document(id)
-        if not is_redacted:
-            return document
-        from capsule.context.secrets import redacted
+        self._count += 1
+        if self._is_redacted:
+            from capsule.context.secrets import redacted
 
-        return {**_mapped(document, redacted), "id": document["id"]}
+            document = {**_mapped(document, redacted), "id": document["id"]}
+        if self._format.has_files_beside:
+            for entry in document["history"]:
+                for attached in entry.get("attachments", ()):
+                    if isinstance(attached.get("sha256"), str):
+                        self._attached[attached["sha256"]] = None
+        return document
 
-    def _written(self, document: Document, format: Format, *, is_redacted: bool) -> tuple[str, bytes]:
-        """The path and the bytes of a conversation in a format."""
-
-        def load(digest: str) -> bytes | None:
-            return self._file(digest, is_redacted=is_redacted)
-
-        draft = draft_of(document, format.name, load if format.embeds_files else None)
+    def _written(self, document: Document) -> tuple[str, bytes]:
+        """The path and the bytes of a conversation in the format."""
+        format = self._format
+        draft = draft_of(document, format.name, self._file if format.embeds_files else None)
         assert format.write is not None
         name = format.file_name(draft) if format.file_name else f"{document['id']}{format.extension}"
         return name, format.write(draft)
 
-    def _joined(self, documents: Iterable[Document], format: Format, *, is_redacted: bool) -> Iterator[bytes]:
+    def _joined(self, documents: Iterable[Document]) -> Iterator[bytes]:
         """Conversations in one file."""
-        is_array = format.joined == "array"
+        is_array = self._format.joined == "array"
         for place, document in enumerate(documents):
-            _, data = self._written(document, format, is_redacted=is_redacted)
+            _, data = self._written(document)
             yield (b"[\n" if place == 0 else b",\n") + data if is_array else data
         if is_array:
             yield b"\n]\n"
 
-    def _file(self, digest: str, *, is_redacted: bool) -> bytes | None:
+    def _file(self, digest: str) -> bytes | None:
         """An attachment; None: it is not there, or it holds secrets."""
         try:
             data = self._store._whole.file("attachments", digest, digest)
         except (NotFound, InvalidInput):
             return None
-        if is_redacted:
+        if self._is_redacted:
             from capsule.context.secrets import may_hold_tokens
 
             if may_hold_tokens(data.decode("utf-8", "replace")):
@@ -143,13 +150,6 @@ def _entry(name: str) -> zipfile.ZipInfo:
     return entry
 
 
-def _digests(document: Document) -> Iterator[str]:
-    for entry in document["history"]:
-        for attached in entry.get("attachments", ()):
-            if isinstance(attached.get("sha256"), str):
-                yield attached["sha256"]
-
-
 def _mapped(value: Any, change: Any) -> Any:
     """A value with each text changed."""
     if isinstance(value, str):
@@ -159,9 +159,3 @@ def _mapped(value: Any, change: Any) -> Any:
     if isinstance(value, dict):
         return {change(name): _mapped(item, change) for name, item in value.items()}
     return value
-
-
-def _written() -> list[str]:
-    from capsule.transfer.registry import formats
-
-    return [name for name, format in formats().items() if format.write is not None]
