@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN, flock
 from functools import cached_property
 
 _AT_FDCWD = -100  # linux/fcntl.h
@@ -179,28 +180,20 @@ class Syscalls:
 
     def try_lock(self, fd: int, shared: bool = False) -> bool:
         """Take the lock of an open file, exclusively or shared; False when another's stands in the way."""
-        locker = self._locker
         try:
-            locker.lock(fd, locker.shared if shared else locker.exclusive)
-        except locker.held:
+            flock(fd, (LOCK_SH if shared else LOCK_EX) | LOCK_NB)
+        except BlockingIOError:
             return False
-        except locker.failure as error:
-            cause = error.__cause__
-            raise cause if isinstance(cause, OSError) else OSError(errno.ENOLCK, str(error)) from error
         return True
 
     def wait_lock(self, fd: int) -> bool:
         """Take the lock of an open file exclusively, as soon as it can be had; True."""
-        self._locker.lock(fd, self._locker.waiting)
+        flock(fd, LOCK_EX)
         return True
 
     def unlock(self, fd: int) -> None:
         """Give back the lock of an open file."""
-        self._locker.unlock(fd)
-
-    @cached_property
-    def _locker(self) -> _Locker:
-        return _Locker()
+        flock(fd, LOCK_UN)
 
     def listdir(self, directory: str) -> list[str]:
         """The names in a directory."""
@@ -228,38 +221,6 @@ def _boot() -> str:
             return file.read().strip()
     except OSError:
         return ""
-
-
-class _Locker:
-    """The platform's lock of an open file, on descriptors that are kept open.
-
-    Where that is flock, it is called as it is, at 1 microsecond. Else it is portalocker's `lock`, which costs 8, as it
-    looks the platform's call up each time; its `Lock` objects cost 80, as they open the file each time. Its import
-    takes 50 ms, more than everything else that a short command does.
-    """
-
-    def __init__(self) -> None:
-        self.exclusive: int
-        self.shared: int
-        self.waiting: int
-        self.lock: Callable[..., None]
-        self.unlock: Callable[[int], None]
-        self.held: type[Exception]
-        self.failure: type[Exception]
-        try:
-            from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN, flock
-        except ImportError:
-            import portalocker
-
-            flags = portalocker.LockFlags
-            self.exclusive, self.shared = flags.EXCLUSIVE | flags.NON_BLOCKING, flags.SHARED | flags.NON_BLOCKING
-            self.waiting = flags.EXCLUSIVE
-            self.lock, self.unlock = portalocker.lock, portalocker.unlock
-            self.held, self.failure = portalocker.AlreadyLocked, portalocker.LockException
-        else:
-            self.exclusive, self.shared, self.waiting = LOCK_EX | LOCK_NB, LOCK_SH | LOCK_NB, LOCK_EX
-            self.lock, self.unlock = flock, lambda fd: flock(fd, LOCK_UN)
-            self.held = self.failure = BlockingIOError
 
 
 def _load_sync_range() -> Callable[[int, int, int, int], int] | None:
