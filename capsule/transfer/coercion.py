@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
+from math import inf
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
@@ -27,7 +28,7 @@ def moment(value: Any) -> str | None:
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             return None
         number = float(value)
-        while abs(number) >= 1e11:
+        while 1e11 <= abs(number) < inf:
             number /= 1000
         return timestamps.from_ms(round(number * 1000))
     except (ValueError, OverflowError, OSError):

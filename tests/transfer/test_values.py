@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule.transfer import values
+from capsule.transfer.coercion import moment
 from capsule.transfer.pairs import Pair, applied, difference
 from capsule.transfer.values import completed, first_values, records, shape_of
 
@@ -107,6 +108,23 @@ def test_a_value_that_is_too_large_is_refused_and_the_next_is_read(monkeypatch: 
     found, told = read(b'{"id": 1}\n{"id": "' + b"x" * 50_000 + b'"}\n{"id": 3}\n', 1_000)
     assert [value["id"] for _, value in found] == [1, 3]
     assert [line for _, line in told] == [2]
+
+
+@pytest.mark.parametrize(
+    ("value", "time"),
+    [
+        (1767348000.125, "2026-01-02T10:00:00.125Z"),
+        ("1767348000125", "2026-01-02T10:00:00.125Z"),
+        (1767348000125000000, "2026-01-02T10:00:00.125Z"),
+        ("2026-01-02 11:00+01:00", "2026-01-02T10:00:00.000Z"),
+        (float("inf"), None),  # As a database may have it.
+        (float("nan"), None),
+        (True, None),
+        ("soon", None),
+    ],
+)
+def test_a_time_of_a_source_is_read_in_any_unit(value: Any, time: str | None) -> None:
+    assert moment(value) == time
 
 
 JSON = st.recursive(
