@@ -29,16 +29,16 @@ def difference(wanted: Fields, built: Fields) -> Fields:
         if other is value:  # As most are: a pair hands texts on.
             continue
         kind = type(value)
-        if kind is str:
-            if value != other:
-                rest[key] = value
-        elif other is _MISSING:
+        if kind is not type(other):
             rest[key] = value
-        elif kind is dict and type(other) is dict:
+        elif kind is dict:
             if below := difference(value, other):
                 rest[key] = below
-        elif (found := _unlike(value, other)) is not None:
-            rest[key] = found[0]
+        elif kind is list:
+            if (found := _unlike(value, other)) is not None:
+                rest[key] = found[0]
+        elif value != other:
+            rest[key] = value
     if not built.keys() <= wanted.keys():
         rest[_ABSENT] = [key for key in built if key not in wanted]
     return rest
