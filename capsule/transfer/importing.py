@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b, sha256
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, BinaryIO, get_args
 
 from capsule import timestamps
@@ -171,6 +171,7 @@ class _Read:
         digest: The digest of its content.
         is_whole: Whether all of it was taken, so that the next import need not read it.
         taken: The conversations in it.
+        awaited: How many conversations in it are not written yet, or could not be.
         near: The patterns and the digest of the files that it was read with; None: there are none.
     """
 
@@ -178,6 +179,7 @@ class _Read:
     digest: str
     is_whole: bool = True
     taken: list[Taken] = field(default_factory=list)
+    awaited: int = 0
     near: dict[str, Any] | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -227,7 +229,7 @@ class _Run:
             self._pool.shutdown()
             if not self._is_dry_run:
                 for read in self._read:
-                    if read.is_whole:
+                    if read.is_whole and not read.awaited:
                         self._memory.keep_file(read.digest, read.as_json())
                 self._memory.save()
 
@@ -245,7 +247,7 @@ class _Run:
     def _taken(self, file: File) -> Iterator[File]:
         """Import a file; the parts of it, as they are read."""
         report, only = self.report, self._only.name if self._only else ""
-        read, problems = _Read(file.name, f"{only}:{_digest(file)}"), report.problems.count
+        read, problems = _Read(file.name, f"{only}:{file.digest()}"), report.problems.count
         before = self._memory.file(read.digest)
         if before is not None and self._is_as(file, before):
             for id, title, count, name, source, inside in before["rows"]:
@@ -345,6 +347,7 @@ class _Run:
 
     def _note(self, new: _Made, state: str = "") -> None:
         new.taken = replace(new.taken, state=state or new.taken.state)
+        new.read.awaited += 1
         self._pending.append(new)
         self._settle(_AT_ONCE)
 
@@ -356,14 +359,16 @@ class _Run:
                 if new.write is not None:
                     new.write.result()
                     self._memory.keep_conversation(new.taken.id, new.digest)
-                self.report.conversations.append(new.taken)
-                new.read.taken.append(new.taken)
             except TakenId:  # Another process was quicker.
                 new.write = None
                 self._put(new)
             except _TOLD as error:
-                new.read.is_whole = False
                 new.tell(error.message)
+                continue
+            else:
+                self.report.conversations.append(new.taken)
+                new.read.taken.append(new.taken)
+            new.read.awaited -= 1
 
     def _in_trash(self) -> set[str]:
         if self._trashed is None:
@@ -388,10 +393,3 @@ class _Run:
         if not self._is_dry_run:
             self._store.engine.keep_file("attachments", digest, digest, content)
         return digest, len(content)
-
-
-def _digest(file: File) -> str:
-    digest = blake2b(digest_size=16)
-    for chunk in file.chunks():
-        digest.update(chunk)
-    return digest.hexdigest()

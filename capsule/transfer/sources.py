@@ -117,6 +117,13 @@ class File:
         except _DAMAGED as error:
             self.tell(f"can't be read to its end: {error}")
 
+    def digest(self) -> str:
+        """The digest of the content. Cost: reading it."""
+        digest = blake2b(digest_size=16)
+        for chunk in self.chunks():
+            digest.update(chunk)
+        return digest.hexdigest()
+
     def digest_of_near(self, patterns: Iterable[str]) -> str:
         """The digest of the names, sizes and times of the files that match patterns."""
         digest = blake2b(digest_size=16)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from capsule import Store
-from capsule.errors import InvalidInput, NotFound, Refused
+from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused, StorageFailed, StoreBusy
 from capsule.format.merge.merge import merge
 from capsule.transfer.importing import Report
 from capsule.transfer.registry import formats
@@ -207,6 +207,28 @@ def test_without_its_memory_an_import_says_the_same(store: Store) -> None:
     store.engine.delete("imports", "digests")
 
     assert states(take(store, said("a"))) == ["unchanged"]
+
+
+@pytest.mark.parametrize("error", [StorageFailed("the disk is full", path="x"), StoreBusy("held", id="x", holder="x")])
+def test_a_file_of_which_a_conversation_could_not_be_written_is_read_again(
+    store: Store, error: CapsuleError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, create, failures = said("a", id="1") + said("b", id="2"), store.engine.create, [error]
+
+    def failing(*args: Any) -> int:
+        if failures:
+            raise failures.pop()
+        return create(*args)
+
+    monkeypatch.setattr(store.engine, "create", failing)
+    if isinstance(error, StorageFailed):
+        with pytest.raises(StorageFailed):
+            take(store, data)
+    else:
+        assert take(store, data).problems.count == 1
+    take(store, data)
+
+    assert len(store.ids()) == 2
 
 
 def test_a_locked_conversation_is_reported_and_the_others_are_taken(store: Store) -> None:
