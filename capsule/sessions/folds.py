@@ -133,12 +133,12 @@ class Folds(NamedTuple):
         """As `compacted_inbound`, of the outbound file: an ack leaves if its message left the inbound."""
         inbound, outbound = self
         kept = {message.id: message for message in self.undelivered()}
-        said = {id: message.in_reply_to for id, message in outbound.messages.items() if id not in kept}
+        said = {id: message.where for id, message in outbound.messages.items() if id not in kept}
         said = outbound.said | said
         snapshot = _snapshot(
             outbound,
             now,
-            said=_windowed(said, [id for id, answered in said.items() if answered in inbound.messages]),
+            said=_windowed(said, [id for id, where in said.items() if where[0] in inbound.messages]),
             acks={id: list(ack) for id, ack in outbound.acks.items() if id in inbound.messages},
             tool=list(outbound.tool) if outbound.tool else None,
             state=outbound.state,

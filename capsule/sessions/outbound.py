@@ -45,6 +45,11 @@ class OutMessage:
         id, seq, kind = str(event["id"]), int(get("seq", 0)), str(get("kind", "chat"))
         return cls(event, id, seq, kind, str(get("inReplyTo", "")), due, str(get("target", "")))
 
+    @property
+    def where(self) -> list[str]:
+        """What tells where it went: the message that it answers, its destination and its thread; empty ones: none."""
+        return [self.in_reply_to, str(self.event.get("to", "")), str(self.event.get("thread", ""))]
+
 
 class Ack(NamedTuple):
     """The last word of a worker about a message.
@@ -79,7 +84,7 @@ class Outbound(Fold):
 
     Attributes:
         messages: The messages of the file, by id, oldest first.
-        said: Of each of the last messages that a compaction took out, the message that it answered.
+        said: Where each of the last messages went that a compaction took out, as `OutMessage.where`.
         acks: The last one for each message that the worker got.
         claims: Those of them that are not `completed`.
         tool: The tool that the agent uses now.
@@ -87,7 +92,7 @@ class Outbound(Fold):
     """
 
     messages: dict[str, OutMessage] = field(default_factory=dict)
-    said: dict[str, str] = field(default_factory=dict)
+    said: dict[str, list[str]] = field(default_factory=dict)
     acks: dict[str, Ack] = field(default_factory=dict)
     claims: dict[str, Ack] = field(default_factory=dict)
     tool: Tool | None = None
@@ -132,7 +137,8 @@ class Outbound(Fold):
 
     def _take_compacted(self, event: Event) -> None:
         self.highest = max(self.highest, int(event["seq"]))
-        self.said.update(event["said"])
+        for id, where in event["said"].items():  # Older files have the answered message alone.
+            self.said[id] = [where, "", ""] if isinstance(where, str) else where
         for id, ack in event["acks"].items():
             self._put(id, Ack(*ack))
         self.tool = Tool(*event["tool"]) if event.get("tool") else None

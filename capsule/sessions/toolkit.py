@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from capsule.engines.interface import Engine
     from capsule.sessions.events import Action, Event
     from capsule.sessions.folds import Folds
+    from capsule.sessions.outbound import OutMessage
     from capsule.store.store import Store
 
 #: Bytes of the keys and texts that a session keeps for its later runs.
@@ -101,7 +102,8 @@ class Toolkit:
 
     def add_reaction(self, message: str, emoji: str) -> Said:
         """React to a message of the session, in or out. Raises NotFound."""
-        is_in = message in self._session.folds().inbound.messages
+        inbound = self._session.folds().inbound
+        is_in = message in inbound.messages or message in inbound.left
         where = {"in_reply_to": message} if is_in else self._where(message)
         return self._say(kind="reaction", emoji=emoji, target=message, **where)
 
@@ -125,7 +127,7 @@ class Toolkit:
         Raises NotFound; Refused: its time is over, or it was withdrawn. Cost: a look at each message of the session.
         """
         session = self._session
-        ends = _mine(session, question).get("expiresAt")
+        ends = _mine(session, question).event.get("expiresAt")
         if ends is None:
             raise NotFound(f"message {question} is no question", id=question)
         found = session.folds().inbound.messages.values()
@@ -202,9 +204,10 @@ class Toolkit:
         return Said(id, str(next(filter(None, words), "")))
 
     def _where(self, sent: str) -> dict[str, Any]:
-        """Where a message went, for what follows it."""
-        event = _mine(self._session, sent)
-        return {"to": event.get("to"), "thread": event.get("thread"), "in_reply_to": event.get("inReplyTo")}
+        """Where a message went, for what follows it; also if a compaction took it out."""
+        outbound = self._session.folds().outbound
+        answered, to, thread = outbound.said.get(sent) or _mine(self._session, sent).where
+        return {"to": to or None, "thread": thread or None, "in_reply_to": answered or None}
 
     def _content(self, path: str) -> bytes:
         folder = os.path.realpath(self._folder or os.devnull)
@@ -226,8 +229,8 @@ def _unlinked(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
-def _mine(session: Session, id: str) -> Event:
+def _mine(session: Session, id: str) -> OutMessage:
     message = session.folds().outbound.messages.get(id)
     if message is None:
         raise NotFound(f"you sent no message {id[:80]!r} in this session, or it is long done", id=id)
-    return message.event
+    return message

@@ -103,6 +103,11 @@ def test_what_was_delivered_stays_so_while_the_other_file_still_has_it() -> None
     assert due_out(Folds(again, fold(Outbound("s1"), files.out_events)), files.now) == [last]
 
 
+def test_a_file_that_an_older_version_compacted_says_the_same() -> None:
+    older = {"event": "compacted", "seq": 3, "said": {"o1": "m1"}, "acks": {}, "tool": None, "state": {}}
+    assert fold(Outbound("s1"), [older]).said == {"o1": ["m1", "", ""]}
+
+
 def test_an_event_that_is_unknown_or_makes_no_sense_is_kept_and_passed_over() -> None:
     files = Files()
     odd: list[dict[str, Any]] = [

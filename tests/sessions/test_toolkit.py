@@ -8,7 +8,7 @@ import pytest
 
 from capsule import Store, timestamps
 from capsule.errors import InvalidInput, NotFound, Refused
-from capsule.sessions.events import Action, Route, destinations, incoming, reply_id
+from capsule.sessions.events import Action, Route, ack, delivered, destinations, incoming, reply_id, routing
 from capsule.sessions.registry import AgentGroup, Registry, SessionRow
 from capsule.sessions.rules import schedules
 from capsule.sessions.rules.deliveries import route_of
@@ -57,12 +57,18 @@ def test_nothing_goes_to_whom_the_map_does_not_name(store: Store, session: Sessi
     assert not session.folds().outbound.messages
 
 
+@pytest.mark.parametrize("is_compacted", [False, True])
 def test_a_message_is_edited_where_it_went_and_a_reaction_goes_where_its_message_is(
-    store: Store, session: Session
+    store: Store, session: Session, is_compacted: bool
 ) -> None:
     sent = tools(store).send_message("one", to="team")
     kit = tools(store)
     kit.send_message("skipped")
+    if is_compacted:
+        session.tell(lambda folds: [routing(route=HOME), delivered(message=sent.id, platform_id="p1")])
+        session.say(lambda folds: [ack(state="completed", messages={"m1": 0}, instance="w")])
+        session.compact(timestamps.now())
+        assert not any(id in fold.messages for id, fold in zip(("m1", sent.id), session.folds(), strict=True))
     edit, mine, theirs = (
         session.folds().outbound.messages[said.id]
         for said in (kit.edit_message(sent.id, "uno"), kit.add_reaction(sent.id, "👍"), kit.add_reaction("m1", "👀"))
