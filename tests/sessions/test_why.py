@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from capsule.sessions import why
-from capsule.sessions.events import delivered, outgoing, reply_id, routed
+from capsule.sessions.events import delivered, outgoing, reply_id, routed, undeliverable
 from capsule.sessions.rules.deliveries import after_attempt, due_out, send
 from capsule.sessions.rules.messages import finish, release, retried
 from tests.sessions.files import Files, chat
@@ -47,6 +47,19 @@ def test_the_way_of_a_message_is_told_in_the_order_of_time() -> None:
     files.compact()
     left = why.way("m1", [why.Files("s1", "helper", files.in_events, files.out_events)])
     assert [step.kind for step in left] == ["routed", "completed"], "what is left after the files were compacted"
+
+
+def test_an_answer_that_is_tried_again_in_the_millisecond_in_which_it_failed_stands_behind_that() -> None:
+    files = Files()
+    files.arrive(chat("m1"))
+    files.claim()
+    answer = outgoing(id=reply_id("s1", "m1", 0), content="yes", in_reply_to="m1", number=0)
+    files.say(*send(files.folds, [answer]), *finish(files.folds, ["m1"], instance="w1", state="completed"))
+    files.tell(undeliverable(message=answer["id"], reason="out of order"))
+    files.tell(*retried(files.folds, [answer["id"]], files.now), delivered(message=answer["id"], platform_id="p1"))
+    steps = why.way("m1", [why.Files("s1", "helper", files.in_events, files.out_events)])
+    assert len({step.at for step in steps}) == 1
+    assert [step.kind for step in steps][-4:] == ["completed", "undeliverable", "retry", "delivered"]
 
 
 def test_what_waits_for_its_next_try_is_due_at_once_at_a_persons_word() -> None:
