@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from capsule import Store
 from capsule.context import drift
-from capsule.context.capture import Capture, capture
+from capsule.context.capture import Capture
 from capsule.context.document import take_apart
 from capsule.context.files import Selection, within
 from capsule.context.tokens import estimate
@@ -22,24 +22,11 @@ from capsule.engines.files.storage import FileStorage
 from capsule.errors import InvalidInput, Refused
 from capsule.format import codec
 from capsule.locate import load_settings
-
-
-def captured(root: Path, **selection: object) -> Capture:
-    return capture(str(root), Selection(**selection))  # type: ignore[arg-type]
-
-
-def context_of(made: Capture) -> dict[str, object]:
-    return codec.decode(b"".join(made.encoded()), "context")
+from tests.context.projects import captured, context_of, lay_out
 
 
 def reasons(made: Capture) -> dict[str, str]:
     return {one.path: one.why for one in made.left_out}
-
-
-def lay_out(root: Path, files: dict[str, bytes]) -> None:
-    for name, data in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(data)
 
 
 def test_a_captured_context_has_the_fields_of_the_format(tmp_path: Path) -> None:

@@ -9,27 +9,16 @@ from typing import Any
 import pytest
 
 from capsule.context import drift
-from capsule.context.capture import capture
 from capsule.context.drift import Drift
-from capsule.context.files import Selection
-from capsule.format import codec
+from tests.context.projects import captured, context_of, lay_out
 
 FILES = {"a.py": b"one\ntwo\n", "b.py": b"x\n", "sub/c.md": b"# C\n", ".env": b"A=1\n", "d.bin": b"\0"}
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    root = tmp_path / "project"
-    for name, data in FILES.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(data)
-    return root
-
-
-def context_of(root: Path, **selection: Any) -> dict[str, Any]:
-    made = capture(str(root), Selection(**selection))
-    made.secrets_allowed = True
-    return codec.decode(b"".join(made.encoded()), "context")
+    lay_out(tmp_path / "project", FILES)
+    return tmp_path / "project"
 
 
 def check(context: dict[str, Any], project: Path | None = None) -> Drift:
@@ -37,7 +26,7 @@ def check(context: dict[str, Any], project: Path | None = None) -> Drift:
 
 
 def test_changed_missing_and_new_files_are_listed(project: Path) -> None:
-    context = context_of(project)
+    context = context_of(captured(project))
     os.utime(project / "a.py", (1, 1))
     assert check(context) == Drift(str(project)) and check(context).is_current
     (project / "a.py").write_bytes(b"one\n2\n")
@@ -49,7 +38,7 @@ def test_changed_missing_and_new_files_are_listed(project: Path) -> None:
 
 
 def test_a_file_outside_the_selection_is_not_new(project: Path) -> None:
-    context = context_of(project, include=("*.py", "*.txt"), exclude=("*.log.txt",), file_bytes=100)
+    context = context_of(captured(project, include=("*.py", "*.txt"), exclude=("*.log.txt",), file_bytes=100))
     for name, data in {
         "x.md": b"x",
         "a.log.txt": b"x",
@@ -65,13 +54,13 @@ def test_a_file_outside_the_selection_is_not_new(project: Path) -> None:
 
 def test_a_file_left_out_by_the_budget_is_not_new(project: Path) -> None:
     (project / "large.py").write_bytes(b"value = call(argument)\n" * 400)
-    context = context_of(project, budget=300)
+    context = context_of(captured(project, budget=300))
     assert context["metadata"]["selection"]["leftOut"] == ["large.py"]
     assert check(context).is_current
 
 
 def test_a_file_that_became_a_symlink_or_fifo_is_gone(project: Path, tmp_path: Path) -> None:
-    context = context_of(project)
+    context = context_of(captured(project))
     (project / "a.py").unlink()
     (project / "a.py").symlink_to(tmp_path / "elsewhere")
     (project / "b.py").unlink()
@@ -80,14 +69,14 @@ def test_a_file_that_became_a_symlink_or_fifo_is_gone(project: Path, tmp_path: P
 
 
 def test_a_moved_project_is_checked_at_the_given_path(project: Path, tmp_path: Path) -> None:
-    context = context_of(project)
+    context = context_of(captured(project))
     project.rename(tmp_path / "moved")
     assert "--project" in check(context).problem and not check(context).is_current
     assert check(context, tmp_path / "moved").is_current
 
 
 def test_an_edited_text_and_a_shortened_digest_are_reported(project: Path) -> None:
-    context = context_of(project)
+    context = context_of(captured(project))
     digest = context["metadata"]["contextHash"]
     for known in (digest, digest[:20], digest[:20] + "...", None, "", "md5:x"):
         context["metadata"]["contextHash"] = known
@@ -115,7 +104,7 @@ def test_a_context_without_usable_files_has_a_problem_and_no_drift() -> None:
 
 
 def test_a_hand_edited_selection_does_not_crash(project: Path) -> None:
-    context = context_of(project)
+    context = context_of(captured(project))
     for selection in (None, {"include": ["[", 1], "leftOut": [1, None]}, {"include": ["../x"]}, {"budget": True}):
         context["metadata"]["selection"] = selection
         found = check(context)
@@ -125,7 +114,7 @@ def test_a_hand_edited_selection_does_not_crash(project: Path) -> None:
 def test_a_path_that_leads_out_of_the_project_is_not_read(project: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (project / "link").symlink_to(tmp_path)
-    context = context_of(project)
+    context = context_of(captured(project))
     context["metadata"]["files"] += [{"path": "link/secret", "sha256": "0"}, {"path": "../secret", "sha256": "0"}]
     found = check(context)
     assert found.gone == ("link/secret",) and "1 entries" in found.problem
@@ -135,7 +124,7 @@ def test_a_path_that_leads_out_of_the_project_is_not_read(project: Path, tmp_pat
 def test_git_applies_the_diff(project: Path, tmp_path: Path) -> None:
     import subprocess
 
-    context = context_of(project)
+    context = context_of(captured(project))
     (project / "a.py").write_bytes(b"one\n2\nthree")
     (project / "b.py").unlink()
     (project / "new.txt").write_bytes(b"new\r\nlines\n\n")
@@ -154,7 +143,7 @@ def test_git_applies_the_diff(project: Path, tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_compared_by_lines_is_named(project: Path) -> None:
-    context = context_of(project)
+    context = context_of(captured(project))
     (project / "a.py").write_bytes(b"line\n" * 30_000)
     assert "too many to compare" in "\n".join(drift.diff(context, check(context)))
     context["fullContext"] = "by hand"

@@ -159,33 +159,28 @@ def test_writes_of_its_maker_to_a_new_conversation_are_reported(root: Path, stor
 def test_own_writes_are_distinguished_from_those_of_others(root: Path, store: Store, other: Store) -> None:
     store.wait_for_changes(timeout_s=0)  # From here on it remembers.
     follower = Follower(store)
+
+    def changes_by(author: Store) -> list[Change]:
+        """The changes of a write of each kind."""
+        message = author.append(id, content="first")
+        changes = [follower.next("appended")]
+        author.edits.message(id, str(message.id), "later")
+        changes.append(follower.next("edited"))
+        author.tag(id, author.instance_id)
+        changes.append(follower.next("head"))
+        with author.locks.take(id):
+            changes.append(follower.next("locked"))
+        return [*changes, follower.next("unlocked")]
+
     id = store.create(title="Plan", type="group", messages=HELLO).id
-    mine = [follower.next("created")]
-    message = store.append(id, content="mine")
-    mine.append(follower.next("appended"))
-    store.edits.message(id, str(message.id), "still mine")
-    mine.append(follower.next("edited"))
-    store.tag(id, "x")
-    mine.append(follower.next("head"))
-    with store.locks.take(id):
-        mine.append(follower.next("locked"))
-    mine.append(follower.next("unlocked"))
+    mine = [follower.next("created"), *changes_by(store)]
     store.delete(id)
     mine.append(follower.next("deleted"))
     store.trash.restore(id)
     mine.append(follower.next("restored"))
     assert all(change.own and change.source == "store" for change in mine), mine
-    theirs: list[Change] = []
-    other.append(id, content="theirs")
-    theirs.append(follower.next("appended"))
-    other.edits.message(id, str(message.id), "theirs now")
-    theirs.append(follower.next("edited"))
-    other.tag(id, "y")
-    theirs.append(follower.next("head"))
-    with other.locks.take(id):
-        theirs.append(follower.next("locked"))
-    theirs.append(follower.next("unlocked"))
-    in_place(file_of(root, id), file_of(root, id).read_bytes().replace(b"theirs now", b"by hand"))
+    theirs = changes_by(other)
+    in_place(file_of(root, id), file_of(root, id).read_bytes().replace(b"hello", b"by hand"))
     theirs.append(follower.next("edited"))
     assert not any(change.own for change in theirs), theirs
     assert theirs[-1].source == "outside"
