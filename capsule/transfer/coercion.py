@@ -122,7 +122,8 @@ def data_url(type: Any, data: bytes) -> str:
 
 def counts_of(record: Any, names: dict[str, str]) -> Fields:
     """The numbers that a record has under names, by our names of them; `names` has theirs by ours."""
-    return {ours: record[name] for ours, name in names.items() if type(object_of(record).get(name)) is int}
+    found = object_of(record)
+    return {ours: found[name] for ours, name in names.items() if type(found.get(name)) is int}
 
 
 def call_of(record: Fields) -> Fields:
