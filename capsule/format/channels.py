@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from capsule.errors import InvalidInput
+from capsule.format.agents import GLOBAL
 from capsule.format.fields import ACCESSES, TYPES
-from capsule.format.projects import GLOBAL
 
 #: Characters.
 MAX_CHANNEL_NAME = 80

@@ -12,9 +12,8 @@ from typing import Any
 
 from capsule.errors import InvalidDocument, InvalidInput, Problem
 from capsule.format import codec, validation
-from capsule.format.agents import check_agent_id
+from capsule.format.agents import check_agent_id, check_project_id
 from capsule.format.canonical import in_order, order_record
-from capsule.format.projects import check_project_id
 from capsule.ids import check_id
 
 Document = dict[str, Any]

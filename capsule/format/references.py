@@ -1,4 +1,4 @@
-"""Which one a person means, by a prefix or a word instead of a full id.
+"""What a person means, by a prefix or a word instead of a full id, and by a day or a duration instead of a time.
 
 What must stay true: a prefix that fits several is an error that names them, never a guess.
 """
@@ -6,13 +6,18 @@ What must stay true: a prefix that fits several is an error that names them, nev
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from capsule import timestamps
 from capsule.errors import InvalidInput, NotFound, Remedy
+from capsule.settings import seconds
 
 _MIN_PREFIX = 4
 _PLACE = re.compile("@[0-9]{1,12}")
 _LIST = Remedy("list")
+_DAY = re.compile(r"\d{4}-?\d\d-?\d\d|\d{4}-?W\d\d-?\d")
+_NAMED = {"today": 0, "yesterday": 1}
 
 
 def one_of(fitting: list[str], prefix: str, what: str = "conversation", remedy: Remedy = _LIST) -> str:
@@ -62,3 +67,35 @@ def find_message(history: list[dict[str, Any]], wanted: str, id: str) -> int:
         if message:
             places.setdefault(str(message.get("id")), at)  # Of two of one id the first is meant, as in the tree.
     return places[one_of(list(places), wanted, f"message in conversation {id}:", Remedy("messages", id))]
+
+
+def moment(text: str, *, until: bool = False) -> str:
+    """The time that `text` means, as the format writes times. Days are those of UTC.
+
+    Args:
+        text: `2025-01-31`, `2025-01-31T12:00Z`, `today`, `yesterday`, or a duration before now: `90m`, `24h`, `3d`.
+        until: Whether it is the end of a span, which does not belong to it. A day that is the end does: the span then
+            ends with it.
+
+    Raises:
+        InvalidInput: It is none of these.
+    """
+    said = text.strip().lower()
+    now = timestamps.parse(timestamps.now())
+    try:
+        if said in _NAMED:
+            found = datetime(now.year, now.month, now.day, tzinfo=UTC) - timedelta(days=_NAMED[said])
+        elif re.fullmatch(r"[\d.]+\s*[a-z]+", said):
+            return timestamps.canonical((now - timedelta(seconds=seconds(said))).isoformat())
+        else:
+            found = timestamps.parse(text.strip())
+        if until and (said in _NAMED or _DAY.fullmatch(text.strip())):
+            found += timedelta(days=1)
+    except OverflowError:
+        found = (datetime.max if until and said[-1:].isdigit() else datetime.min).replace(tzinfo=UTC)
+    except (ValueError, InvalidInput):
+        raise InvalidInput(
+            f"{text[:100]!r} is no time: give a day like 2025-01-31, a time like 2025-01-31T12:00Z, today, yesterday, "
+            "or how long ago, like 24h or 3d"
+        ) from None
+    return timestamps.canonical(found.isoformat())

@@ -9,9 +9,8 @@ import json
 from typing import Any
 
 from capsule.errors import NotFound
-from capsule.format.agents import AGENT_ID, MAX_AGENT_ID
+from capsule.format.agents import AGENT_ID, MAX_AGENT_ID, MAX_PROJECT_ID, PROJECT_ID
 from capsule.format.fields import PARTS, Field
-from capsule.format.projects import MAX_PROJECT_ID, PROJECT_ID
 
 Schema = dict[str, Any]
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from capsule import timestamps
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
+from capsule.format.agents import GLOBAL
 from capsule.format.channels import Channel, channel_id, check_channel_name
 from capsule.format.fields import ACCESSES
 from capsule.format.members import Member, granted, joined, left, members_in
 from capsule.format.new import new_capsule
-from capsule.format.projects import GLOBAL
 from capsule.ids import is_id
 from capsule.messaging.consent import State
 from capsule.messaging.conversations import Document, OfOneType

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from capsule.format.projects import GLOBAL
+from capsule.format.agents import GLOBAL
 
 Availability = Literal["available", "requires permission", "blocked", "unavailable"]
 

@@ -18,9 +18,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from capsule.errors import NotFound, Refused, Remedy
+from capsule.format.agents import GLOBAL as GLOBAL
 from capsule.format.channels import Channel, channel_in
 from capsule.format.members import Member, members_in
-from capsule.format.projects import GLOBAL as GLOBAL
 from capsule.messaging.consent import Profile as Profile
 from capsule.messaging.consent import State as State
 from capsule.messaging.consent import consent as consent

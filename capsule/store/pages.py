@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from capsule.errors import InvalidInput
-from capsule.format.moments import moment
-from capsule.format.references import find_message, place_in
+from capsule.format.references import find_message, moment, place_in
 from capsule.timestamps import sortable
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from capsule.errors import NotFound, Remedy
 from capsule.format import codec, migrations
 from capsule.format.head import Head
 from capsule.format.merge.copy_names import original_of
-from capsule.format.moments import moment
-from capsule.format.references import find_message, one_of
+from capsule.format.references import find_message, moment, one_of
 from capsule.ids import check_id
 
 if TYPE_CHECKING:

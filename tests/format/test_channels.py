@@ -8,11 +8,20 @@ import pytest
 
 from capsule import Store
 from capsule.errors import InvalidInput
-from capsule.format.agents import MAX_AGENT_ID, new_agent, project_of
+from capsule.format.agents import (
+    GLOBAL,
+    MAX_AGENT_ID,
+    MAX_PROJECT_ID,
+    check_project_id,
+    is_project_id,
+    new_agent,
+    new_project,
+    project_id,
+    project_of,
+)
 from capsule.format.channels import MAX_CHANNEL_NAME, Channel, channel_id, channel_in, check_channel_name, notes_id
 from capsule.format.head import Head, ParsedHead
 from capsule.format.new import new_capsule
-from capsule.format.projects import GLOBAL, MAX_PROJECT_ID, check_project_id, is_project_id, new_project, project_id
 from capsule.ids import is_id
 
 STAMP = "2026-01-01T00:00:00.000Z"

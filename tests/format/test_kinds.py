@@ -9,13 +9,12 @@ import pytest
 
 from capsule.errors import InvalidDocument, InvalidInput
 from capsule.format import codec, schema
-from capsule.format.agents import new_agent
+from capsule.format.agents import new_agent, new_project
 from capsule.format.channels import Channel
 from capsule.format.kinds import CONVERSATION, KINDS, PROJECT
 from capsule.format.merge.clean_form import clean
 from capsule.format.message import check_message
 from capsule.format.new import new_capsule
-from capsule.format.projects import new_project
 from capsule.git.drivers.filter import kind_of
 from capsule.git.setup.attributes import attribute_lines
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from capsule import Store
 from capsule.format import new
+from capsule.format.agents import GLOBAL, new_project, project_id
 from capsule.format.canonical import order_message
 from capsule.format.channels import Channel
-from capsule.format.projects import GLOBAL, new_project, project_id
 from capsule.messaging.conversations import direct_id
 from capsule.store.creation import write_new
 

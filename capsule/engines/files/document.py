@@ -229,9 +229,7 @@ class HeldDocument:
     def _distrust(self, doubt: str, *, is_done: bool = False) -> None:
         """Have the next one look at the whole file; after a flush that failed also have it written anew.
 
-        Args:
-            doubt: As `Known` has it.
-            is_done: Whether what was begun was written.
+        `is_done` says whether what was begun was written all the same.
         """
         note = self.note.write if is_done else self.note.doubt
         note(Known(Signature(0, 0, 0, 0), None, new_tag(), "", self._storage.boot, doubt))

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import orjson
 
 from capsule.engines.files.external_edits import decoded
 from capsule.engines.files.protocols import Known, Scanned, Signature, Source
-from capsule.engines.index.messages import Message, messages_of, pieces_of
+from capsule.engines.index.search.folding import count as count_words
 from capsule.errors import CapsuleError, InvalidDocument
-from capsule.format import anatomy, codec, migrations, validation
+from capsule.format import anatomy, canonical, codec, migrations, validation
+from capsule.format.facts import Fact, facts_of
 from capsule.format.head import Head
 from capsule.format.merge.copy_names import original_of
+from capsule.format.tree.tree import ROOT
+from capsule.timestamps import ms_of
 
 #: The signature that no file has.
 NOTHING = Signature(0, 0, 0, 0)
@@ -29,11 +33,32 @@ _SECOND_NS = 1_000_000_000
 _TRIES = 5
 
 _FILE = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+_BETWEEN = b"\n    },\n    {\n"
+_FIRST, _LAST = len(b"\n    {\n"), len(b"\n    }")
 _ENTRY = 6  # What `codec.encode_entry` puts before and behind the lines of an entry.
 
 
 #: A row of the table of conversations, by the names of its columns.
 Row = dict[str, Any]
+
+
+class Message(NamedTuple):
+    """One message as the index has it; see `schema` for the columns of the same names, and for the table of facts."""
+
+    id: str
+    parent: str | None
+    role: str
+    sender: str | None
+    time_ms: int
+    words: int
+    content: str
+    tools: str | None
+    digest: int
+    facts: list[Fact]
+
+
+#: Makes a message of a tuple, at a third of the cost.
+_message = partial(tuple.__new__, Message)
 
 
 class Found(NamedTuple):
@@ -287,3 +312,39 @@ def _rest(document: dict[str, Any]) -> tuple[int, int]:
     metadata = {key: value for key, value in document.get("metadata", {}).items() if key != "lock"}
     head = {key: value for key, value in document.items() if key not in ("history", "context", "updatedAt", "metadata")}
     return zlib.crc32(orjson.dumps([head, metadata])), zlib.crc32(orjson.dumps(document.get("context")))
+
+
+# -- Messages --------------------------------------------------------------------------------------------------------
+# Equal entries have equal digests, wherever they stand and in whatever layout; an entry without an id or a time is
+# refused, and migrating the document gives it both.
+
+
+def pieces_of(block: bytes) -> list[bytes]:
+    """The lines of each entry in the bytes of a canonical history, without its braces."""
+    return block[_FIRST:-_LAST].split(_BETWEEN) if block else []
+
+
+def messages_of(entries: list[dict[str, Any]], pieces: Iterable[bytes]) -> list[Message] | None:
+    """The messages, each with the lines it stands in; None when one has no id, no time or an order of its own."""
+    made = []
+    for entry, piece in zip(entries, pieces, strict=True):
+        get = entry.get
+        role, content, stamp, id = entry["role"], entry["content"], get("timestamp"), get("id")
+        parent = (entry["parent"] or ROOT) if "parent" in entry else None
+        if not id or not stamp or not canonical.is_in_order(tuple(entry)):
+            return None
+        digest = zlib.crc32(piece) << 31 | len(piece) & 0x7FFFFFFF
+        words, tools = count_words(content), _tools(entry)
+        facts = facts_of(entry)
+        made.append(_message((id, parent, role, get("from"), ms_of(stamp), words, content, tools, digest, facts)))
+    return made
+
+
+def _tools(entry: dict[str, Any]) -> str | None:
+    """Tool calls and reasoning as text; None when there are none."""
+    if "reasoning" not in entry and "toolCalls" not in entry:
+        return None
+    parts = [entry["reasoning"]] if isinstance(entry.get("reasoning"), str) else []
+    if entry.get("toolCalls"):
+        parts.append(orjson.dumps(entry["toolCalls"]).decode())
+    return "\n".join(part for part in parts if part) or None

@@ -12,8 +12,7 @@ from typing import Any
 import orjson
 
 from capsule.engines.index.heads import HEAD_FIELDS, fields_of
-from capsule.engines.index.messages import Message
-from capsule.engines.index.reading import Found, Row
+from capsule.engines.index.reading import Found, Message, Row
 from capsule.engines.index.search import words
 from capsule.format.head import Head
 from capsule.format.tree import tree

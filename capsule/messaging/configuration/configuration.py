@@ -18,10 +18,9 @@ from capsule.engines.interface import CONVERSATIONS
 from capsule.engines.memory import MemoryEngine
 from capsule.errors import CapsuleError, NotFound, Problem, Refused
 from capsule.format import codec
-from capsule.format.agents import MAX_AGENT_ID
+from capsule.format.agents import GLOBAL, MAX_AGENT_ID, project_id
 from capsule.format.channels import channel_id, check_channel_name
 from capsule.format.kinds import AGENT, PROJECT
-from capsule.format.projects import GLOBAL, project_id
 from capsule.ids import folder_ids
 from capsule.messaging.configuration.frontmatter import AgentFile, agents_in
 from capsule.messaging.configuration.plans import Action, Key, Kind, Plan, state_of

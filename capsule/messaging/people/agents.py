@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
 from capsule.errors import CapsuleError, InvalidInput, Refused
-from capsule.format.agents import MAX_AGENT_ID, check_agent_id, new_agent, project_of
-from capsule.format.projects import GLOBAL, new_project, project_id
+from capsule.format.agents import GLOBAL, MAX_AGENT_ID, check_agent_id, new_agent, new_project, project_id, project_of
 from capsule.ids import folder_ids
 from capsule.messaging import notices
 from capsule.messaging.consent import DISCOVERABLE, DM_POLICIES, consent

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound
+from capsule.format.agents import GLOBAL, project_id
 from capsule.format.kinds import AGENT
-from capsule.format.projects import GLOBAL, project_id
 from capsule.messaging.conversations import direct_id
 from capsule.messaging.people.documents import AgentDocuments, Document, ProjectDocuments
 from capsule.messaging.policy import Object, Profile, State, may

@@ -137,14 +137,14 @@ def seconds(text: str, option: str) -> int:
 
 
 def moment(text: str, option: str, *, until: bool = False) -> str:
-    """A point in time, as the format writes it; see `capsule.format.moments`.
+    """A point in time, as the format writes it; see `capsule.format.references`.
 
     Raises:
         typer.BadParameter: It is none.
     """
-    from capsule.format import moments
+    from capsule.format import references
 
     try:
-        return moments.moment(text, until=until)
+        return references.moment(text, until=until)
     except InvalidInput as error:
         raise usage(error.message, option) from None
