@@ -227,10 +227,8 @@ class HeldDocument:
         return self.note.write(known._replace(doubt=""))
 
     def _distrust(self, doubt: str, *, is_done: bool = False) -> None:
-        """Have the next one look at the whole file; after a flush that failed also have it written anew.
-
-        `is_done` says whether what was begun was written all the same.
-        """
+        """Have the next one look at the whole file, and after a flush that failed have it written anew; `is_done` says
+        whether what was begun was written all the same."""
         note = self.note.write if is_done else self.note.doubt
         note(Known(Signature(0, 0, 0, 0), None, new_tag(), "", self._storage.boot, doubt))
         self.close()
