@@ -18,7 +18,7 @@ from capsule.sessions.rules.messages import receive, release
 from capsule.sessions.session import Session
 from capsule_cli import worker as process
 from tests.cli.conftest import Program
-from tests.sessions.hosting import until
+from tests.processes import until
 
 ANSWERS = ("sh", "-c", "cat > /dev/null; echo done")
 HANGS = ("sh", "-c", "echo begun >&2; exec sleep 100")
