@@ -68,19 +68,6 @@ def source_id(draft: Draft) -> str:
     return "sha256:" + sha256(orjson.dumps(said, default=repr)).hexdigest()
 
 
-def conversation_id(format: str, draft: Draft, suffix: str = "") -> str:
-    """The id of the conversation that a draft becomes.
-
-    Args:
-        format: The name of the format.
-        draft: The draft.
-        suffix: Tells it from others of the same id: those that have no id and say the same, and copies.
-    """
-    if draft.is_own and is_id(draft.id) and not suffix:
-        return draft.id
-    return imported_conversation_id(format, source_id(draft) + suffix)
-
-
 def document_of(
     draft: Draft, format: str, stamp: str, tell: Tell, keep: Keep, suffix: str = "", most: int = MOST
 ) -> Document:
@@ -92,15 +79,15 @@ def document_of(
         stamp: The time now, for what has no time.
         tell: Takes what is odd or left out, and the id of the message.
         keep: Stores attachments.
-        suffix: As `conversation_id` takes it.
+        suffix: Tells it from others of the same id: those that have no id and say the same, and copies.
         most: The largest message that is accepted, in bytes.
 
     Raises:
         Empty: It says nothing.
         InvalidInput: It has what JSON can't hold.
     """
-    id = conversation_id(format, draft, suffix)
-    is_own = draft.is_own and id == draft.id
+    is_own = draft.is_own and is_id(draft.id) and not suffix
+    id = draft.id if is_own else imported_conversation_id(format, source_id(draft) + suffix)
     entries = ordered([_checked(entry, tell, keep, most, is_own=is_own) for entry in draft.history], tell)
     if not entries and not (is_own or draft.head.get("title")):
         raise Empty("it has no messages")

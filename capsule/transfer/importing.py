@@ -230,7 +230,7 @@ class _Run:
             if not self._is_dry_run:
                 for read in self._read:
                     if read.is_whole and not read.awaited:
-                        self._memory.keep_file(read.digest, read.as_json())
+                        self._memory.files[read.digest] = read.as_json()
                 self._memory.save()
 
     def take(self, files: deque[File], progress: Progress) -> None:
@@ -248,7 +248,7 @@ class _Run:
         """Import a file; the parts of it, as they are read."""
         report, only = self.report, self._only.name if self._only else ""
         read, problems = _Read(file.name, f"{only}:{file.digest()}"), report.problems.count
-        before = self._memory.file(read.digest)
+        before = self._memory.files.get(read.digest)
         if before is not None and self._is_as(file, before):
             for id, title, count, name, source, inside in before["rows"]:
                 state = "unchanged" if id else "skipped"
@@ -325,7 +325,7 @@ class _Run:
                 new.write = self._pool.submit(write_new, self._store, new.document, has_checked_messages=True)
             self._note(new, "imported")
             return False
-        if self._memory.conversation(id) == new.digest:
+        if self._memory.conversations.get(id) == new.digest:
             self._note(new, "unchanged")
             return False
         present, removed, theirs = self._store.document(id), self._removed_from(id), self._on_conflict == "update"
@@ -341,7 +341,7 @@ class _Run:
             if is_changed:
                 self._store._change(id, lambda conversation: conversation.rewrite(change, reason="edited"))
             if not is_open:
-                self._memory.keep_conversation(id, new.digest)
+                self._memory.conversations[id] = new.digest
         self._note(new, "updated" if is_changed else "skipped" if is_open else "unchanged")
         return is_open
 
@@ -358,7 +358,7 @@ class _Run:
             try:
                 if new.write is not None:
                     new.write.result()
-                    self._memory.keep_conversation(new.taken.id, new.digest)
+                    self._memory.conversations[new.taken.id] = new.digest
             except TakenId:  # Another process was quicker.
                 new.write = None
                 self._put(new)

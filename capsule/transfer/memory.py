@@ -24,53 +24,38 @@ _MOST = 100_000
 
 
 class Memory:
-    """What was imported into a store."""
+    """What was imported into a store.
+
+    Attributes:
+        files: What was made of a file, as JSON, by the digest of its content.
+        conversations: The digests of what was imported last, by the ids of the conversations.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._before = b""
         found: dict[str, Any] = {}
         with suppress(CapsuleError, ValueError):
             if engine.exists(_KIND, _ID):
-                found = orjson.loads(engine.read(_KIND, _ID))
+                self._before = engine.read(_KIND, _ID)
+                found = orjson.loads(self._before)
         if found.get("version") != capsule.__version__:
             found = {}
-        self._files: dict[str, dict[str, Any]] = found.get("files", {})
-        self._conversations: dict[str, str] = found.get("conversations", {})
-        self._is_changed = False
-
-    def file(self, digest: str) -> dict[str, Any] | None:
-        """What was made of a file with this digest; None: it is new."""
-        return self._files.get(digest)
-
-    def keep_file(self, digest: str, made: dict[str, Any]) -> None:
-        """Remember what was made of a file, as JSON."""
-        self._files.pop(digest, None)
-        self._files[digest] = made
-        self._is_changed = True
-
-    def conversation(self, id: str) -> str | None:
-        """The digest of what was imported last as this conversation."""
-        return self._conversations.get(id)
-
-    def keep_conversation(self, id: str, digest: str) -> None:
-        """Remember what was imported as a conversation."""
-        self._conversations[id] = digest
-        self._is_changed = True
+        self.files: dict[str, dict[str, Any]] = found.get("files", {})
+        self.conversations: dict[str, str] = found.get("conversations", {})
 
     def save(self) -> None:
         """Write it, if it changed. Raises nothing for what the system refuses: it is only a help."""
-        if not self._is_changed:
-            return
         document = {
             "id": _ID,
             "version": capsule.__version__,
-            "files": _last(self._files),
-            "conversations": _last(self._conversations),
+            "files": _last(self.files),
+            "conversations": _last(self.conversations),
         }
         data = orjson.dumps(document)
-        with suppress(CapsuleError):
-            self._engine.edit(_KIND, _ID, lambda before: data)
-        self._is_changed = False
+        if data != self._before:
+            with suppress(CapsuleError):
+                self._engine.edit(_KIND, _ID, lambda before: data)
 
 
 def _last(found: dict[str, Any]) -> dict[str, Any]:

@@ -45,6 +45,8 @@ _LOOK = 4096
 #: So many objects and lists inside each other are completed: more than a capsule may have is of no use.
 _DEEPEST = 250
 _ENDS = {"{": "}", "[": "]"}
+#: So many values tell the format of a file.
+_FIRST = 50
 #: How a file in UTF-16 begins, as some consoles write it.
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -103,7 +105,7 @@ def _begin(head: bytes) -> str:
 
 
 @lru_cache(maxsize=4)
-def first_values(head: bytes, most: int = 50) -> tuple[dict[str, Any], ...]:
+def first_values(head: bytes) -> tuple[dict[str, Any], ...]:
     """The first objects of a file that begins so, not to be changed; the last one may be cut."""
     shape, text = shape_of(head), _begin(head)
     if shape == "object":
@@ -111,8 +113,8 @@ def first_values(head: bytes, most: int = 50) -> tuple[dict[str, Any], ...]:
     elif shape == "array":
         found = completed(text)
     else:
-        found = [completed(line) for line in text.split("\n", most)[:most] if line.lstrip()[:1] == "{"]
-    return tuple(value for value in found if isinstance(value, dict))[:most] if isinstance(found, list) else ()
+        found = [completed(line) for line in text.split("\n", _FIRST)[:_FIRST] if line.lstrip()[:1] == "{"]
+    return tuple(value for value in found if isinstance(value, dict))[:_FIRST] if isinstance(found, list) else ()
 
 
 def records(chunks: Iterable[bytes], head: bytes, tell: Tell) -> Iterator[Record]:
