@@ -28,6 +28,7 @@ from capsule.messaging.consent import finds
 from capsule.messaging.consent import in_scope as in_scope
 
 if TYPE_CHECKING:
+    from capsule.engines.index.participation import Mine
     from capsule.format.head import Head, ParsedHead
 
 Action = Literal[
@@ -152,8 +153,8 @@ class Object:
         )
 
     @classmethod
-    def listed(cls, head: Head) -> Object:
-        """The object in a head."""
+    def listed(cls, head: Head | Mine) -> Object:
+        """The object in a head, or in what the index has of the conversations of an agent."""
         about = (head.participants, head.archived, head.history or "joined", head.channel, head.created_by or "")
         return cls(head.id, head.type, *about)
 

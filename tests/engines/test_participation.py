@@ -53,7 +53,7 @@ def test_an_agent_has_the_conversations_that_it_takes_part_in(store: Store) -> N
     ]
     two = next(mine for mine in index.of_agent("bob") if mine.id == "two")
     assert (two.type, two.title, two.entries, two.archived, two.history) == ("group", "Titled", 1, False, "all")
-    assert [(member.id, member.joined_at) for member in two.members] == [("anna", ""), ("bob", LATE)]
+    assert [(member.id, member.joined_at) for member in two.participants] == [("anna", ""), ("bob", LATE)]
     assert two.last == store.document("two")["history"][0]["id"]
     assert [(mine.archived, mine.last) for mine in index.of_agent("anna") if mine.id == "one"] == [(True, "")]
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +15,16 @@ import pytest
 from capsule import Store, timestamps
 from capsule.messaging.doorbells import registry, rings
 from capsule.messaging.doorbells.interface import Target, bell_text
+from tests.processes import Child
 
 START = 1_750_000_000_000
+WAITS = """
+from capsule.messaging.doorbells import registry
+from capsule.messaging.doorbells.interface import Target
+with Store.open(sys.argv[1]) as store:
+    say(registry.claim(store, "bob", Target("claude-code", {"session": "s"})) is not None)
+    hear()
+"""
 
 
 def after(seconds: float) -> str:
@@ -32,12 +39,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return time
 
 
-@pytest.fixture(params=["memory", "files"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    if request.param == "files":
-        Store.init(tmp_path / "store")
-    with Store.in_memory() if request.param == "memory" else Store.open(tmp_path / "store") as store:
-        yield store
+@pytest.fixture
+def store(each_store: Store) -> Store:
+    return each_store
 
 
 def writer(path: Path) -> Target:
@@ -194,36 +198,22 @@ def test_one_process_waits_for_a_session_and_its_rings_outlive_it(store: Store, 
     assert registry.take(third, "bob", again)
 
 
-def test_a_process_that_was_killed_waits_for_nothing(tmp_path: Path) -> None:
-    Store.init(tmp_path / "store")
-    code = (
-        "import sys, time; from capsule import Store; from capsule.messaging.doorbells import registry\n"
-        "from capsule.messaging.doorbells.interface import Target\n"
-        "store = Store.open(sys.argv[1])\n"
-        "print(registry.claim(store, 'bob', Target('claude-code', {'session': 's'})) is not None, flush=True)\n"
-        "time.sleep(1000)"
-    )
-    with Store.open(tmp_path / "store") as store:
-        other = subprocess.Popen([sys.executable, "-c", code, tmp_path / "store"], stdout=subprocess.PIPE, text=True)
-        assert other.stdout is not None
-        assert other.stdout.readline() == "True\n"
-        session = Target("claude-code", {"session": "s"})
+def test_a_process_that_was_killed_waits_for_nothing(root: Path, child: Callable[..., Child]) -> None:
+    other, session = child(WAITS, root), Target("claude-code", {"session": "s"})
+    assert other.hear()
+    with Store.open(root) as store:
         assert registry.claim(store, "bob", session) is None
         other.kill()
-        other.communicate()
         assert registry.claim(store, "bob", session) is not None
+        assert Path(store.engine.name(registry.KIND, "bob")).parent.parent.name == ".capsule"
 
 
-def test_a_file_of_targets_that_says_something_else_is_taken_for_none(tmp_path: Path) -> None:
-    Store.init(tmp_path / "store")
-    with Store.open(tmp_path / "store") as store:
-        registry.register(store, "bob", Target("codex", {"session": "one"}))
-        path = Path(store.engine.name(registry.KIND, "bob"))
-        assert path.parent.parent.name == ".capsule"
-        path.write_text('{"bells": [1]}')
-        assert registry.bells(store, "bob") == registry.Bells()
-        registry.register(store, "bob", Target("codex", {"session": "two"}))
-        assert len(registry.bells(store, "bob").bells) == 1
+def test_a_file_of_targets_that_says_something_else_is_taken_for_none(store: Store) -> None:
+    registry.register(store, "bob", Target("codex", {"session": "one"}))
+    store.engine.edit(registry.KIND, "bob", lambda data: b'{"bells": [1]}')
+    assert registry.bells(store, "bob") == registry.Bells()
+    registry.register(store, "bob", Target("codex", {"session": "two"}))
+    assert len(registry.bells(store, "bob").bells) == 1
 
 
 def test_a_bell_says_who_wrote_and_no_sender_can_add_a_line() -> None:

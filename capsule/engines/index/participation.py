@@ -52,7 +52,7 @@ class Mine:
     Attributes:
         entries: How many messages it has, in all its branches.
         last: The id of the last of them; empty: there is none. A cursor that has it, at its place, has read everything.
-        members: The agents that take part, and those that left.
+        participants: The agents that take part, and those that left.
         history: What the participants read: `joined` or `all`; empty: it does not say.
         channel: What makes it a channel; None: it is none.
         created_by: The agent that made it; None: it does not say.
@@ -64,7 +64,7 @@ class Mine:
     entries: int
     archived: bool
     updated_at: str
-    members: tuple[Member, ...]
+    participants: tuple[Member, ...]
     history: str
     channel: Channel | None
     created_by: str | None
@@ -155,11 +155,11 @@ class Participations:
     def _refresh(self, db: sqlite3.Connection) -> None:
         for id in self.stale if self._of else ():
             was = self._entries.pop(id, None)
-            for member in was[-1].members if was is not None else ():
+            for member in was[-1].participants if was is not None else ():
                 self._of.get(member.id, {}).pop(id, None)
             for row in db.execute(f"{_MINE} WHERE id = ? AND gone = 0 AND damaged = ''", (id,)):
                 entry = self._entry(row, was)
-                for member in entry[-1].members:
+                for member in entry[-1].participants:
                     if member.is_in and member.id in self._of:
                         self._of[member.id][id] = entry
         self.stale = set()

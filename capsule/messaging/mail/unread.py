@@ -96,8 +96,7 @@ class Unread:
         self, agent: str, state: policy.State, mine: Mine, cursor: Any, parts: Mapping[Part, Any] | None, reading: Any
     ) -> Seat | None:
         """The seat of an agent; None: it may not read the conversation, or it is none of messages."""
-        about = (mine.members, mine.archived, mine.history or "joined", mine.channel, mine.created_by or "")
-        object = policy.Object(mine.id, mine.type, *about)
+        object = policy.Object.listed(mine)
         is_mail = mine.type in TYPES and not (mine.channel and mine.channel.owner)  # Notes are none.
         if not is_mail or not policy.may(agent, "read", object, state).allowed:
             return None
@@ -128,7 +127,7 @@ class Unread:
             return replace(seat, item=None)
         name = mine.title
         if mine.type == "direct":
-            name = next((member.id for member in mine.members if member.id != seat.agent), name)
+            name = next((member.id for member in mine.participants if member.id != seat.agent), name)
         at, id, sender, content, time = said.last
         last = Mail(mine.id, mine.type, id, at, sender, content, time)
         item = InboxItem(mine.id, mine.type, name, said.total, said.senders, last, seat.interest.wakes)

@@ -6,9 +6,10 @@ What must stay true: what an agent says of others is told to itself and to the s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from capsule.format.head import camel
 from capsule.messaging.policy import Profile
 
 
@@ -87,23 +88,9 @@ class Agent:
 
     def as_json(self) -> dict[str, Any]:
         """The agent as `--json` prints it."""
-        about = {
-            "id": self.id,
-            "name": self.name,
-            "project": self.project,
-            "projectPath": self.project_path,
-            "description": self.description,
-            "createdAt": self.created_at,
-            "lastSeen": self.last_seen,
-            "status": self.status,
-            "statusMessage": self.status_message,
-            "notifications": self.notifications,
-            "dmPolicy": self.dm_policy,
-            "discoverable": self.discoverable,
-            "online": self.online,
-            "listening": self.listening,
-        }
-        return about if self.dm is None else about | {"dm": self.dm}
+        shown = {camel(name): value for name, value in asdict(self).items()} | {"status": self.status}
+        left_out = {"busy", *(["dm"] if self.dm is None else [])}
+        return {name: value for name, value in shown.items() if name not in left_out}
 
 
 @dataclass(frozen=True, slots=True)
