@@ -142,11 +142,13 @@ def test_killed_hosts_and_workers_answer_every_message_once_whatever_the_clock_d
         while len(serving) < len(sent):
             rows = Registry(store.engine).read().serving
             serving = {key: row.id for key in sent if (row := rows.get((key[1], "conversations", key[0], "")))}
+            assert nursery.is_running, nursery.hear()
             assert time.monotonic() < deadline
         sessions = {key: Session(store.engine, id) for key, id in serving.items()}
         waiting = [(sessions[key], ids) for key, ids in sent.items()]
         waiting += [(session, []) for made in series.values() for session in made.values()]
         while any(not is_settled(*each) for each in waiting):
+            assert nursery.is_running, nursery.hear()  # Which raises what it said at its end.
             assert time.monotonic() < deadline, {
                 session.id: Counter(state_of(session, id) for id in ids) for session, ids in waiting
             }
