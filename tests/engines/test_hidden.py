@@ -54,9 +54,3 @@ def test_the_title_of_a_hidden_conversation_is_not_found(store: Store) -> None:
     hidden = {"closed": None, "late": ms_of(LATE) + 10**12}
     assert found(store, hidden) == [("late", None), ("open", None)]
     assert found(store, hidden, "", title_only=True) == [("late", None), ("open", None)]
-
-
-def test_what_is_hidden_is_not_counted(store: Store) -> None:
-    fish(store, "open", LATE)
-    fish(store, "closed", EARLY, LATE)
-    assert store.engine.index.search(Asked("fish"), ms_of(LATE), hidden={"closed": None}).total == 1

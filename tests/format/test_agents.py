@@ -8,8 +8,8 @@ import jsonschema  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
 from capsule.errors import InvalidDocument, InvalidInput
-from capsule.format import codec, schema
-from capsule.format.agents import MAX_AGENT_ID, check_agent_id, is_agent_id, new_agent
+from capsule.format import schema
+from capsule.format.agents import MAX_AGENT_ID, check_agent_id, is_agent_id
 from capsule.format.kinds import AGENT
 from capsule.ids import is_id
 
@@ -26,13 +26,6 @@ def test_an_agent_id_is_a_slug_and_two_of_them_name_one_direct_conversation() ->
         with pytest.raises(InvalidInput):
             check_agent_id(id)
     assert not is_id(f"direct_{'x' * (MAX_AGENT_ID + 1)}_{'x' * MAX_AGENT_ID}")
-
-
-def test_a_new_agent_is_valid_and_in_canonical_order() -> None:
-    made = new_agent("anna", STAMP, project_path="/p")
-    AGENT.check(made, "x")
-    assert codec.encode(AGENT.read(codec.encode(made), "x")) == codec.encode(made)
-    jsonschema.validate(made, schema.schema("agent"), cls=jsonschema.Draft202012Validator)
 
 
 @pytest.mark.parametrize(

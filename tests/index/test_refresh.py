@@ -12,11 +12,11 @@ import pytest
 
 from capsule import Store
 from capsule.engines.files.disk.syscalls import Syscalls
-from capsule.engines.files.engine import FilesEngine
-from capsule.engines.files.storage import FileStorage
 from capsule.errors import InvalidInput
 from capsule.format import codec
 from tests.index.state import state, state_of_the_files
+from tests.storage.faults import store_on
+from tests.torture.filesystem import Rebooted
 
 
 def path_of(root: Path, id: str) -> Path:
@@ -64,14 +64,9 @@ class Reading(Syscalls):
 @pytest.fixture
 def counting(root: Path) -> Iterator[tuple[Store, Reading]]:
     """A store on the same directory whose reads are counted."""
-    from capsule import locate
-
     system = Reading()
-    store = Store(
-        str(root), locate.load_settings(str(root)), FilesEngine(FileStorage(str(root), sys=system)), keep_locks=False
-    )
-    yield store, system
-    store.close()
+    with store_on(root, system, keep_locks=False) as store:
+        yield store, system
 
 
 def until_settled(root: Path) -> None:
@@ -340,12 +335,6 @@ def test_a_second_name_elsewhere_is_a_way_to_write_too(store: Store, root: Path)
 
 
 def test_after_a_start_of_the_machine_the_latest_files_are_read_again(root: Path) -> None:
-    from capsule import locate
-
-    class Rebooted(Syscalls):
-        def boot(self) -> str:
-            return "another run"
-
     with Store.open(root, keep_locks=False) as store:
         id = store.create(title="T", type="group", messages=[{"role": "user", "content": "xxx"}]).id
         assert texts(store, id) == ["xxx"]
@@ -363,8 +352,7 @@ def test_after_a_start_of_the_machine_the_latest_files_are_read_again(root: Path
     db.close()
     with Store.open(root) as unaware:
         assert not any(head.damaged for head in unaware.heads())
-    settings = locate.load_settings(str(root))
-    with Store(str(root), settings, FilesEngine(FileStorage(str(root), sys=Rebooted()))) as rebooted:
+    with store_on(root, Rebooted()) as rebooted:
         assert [bool(head.damaged) for head in rebooted.heads()] == [True]
 
 

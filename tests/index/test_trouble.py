@@ -19,6 +19,7 @@ from capsule import Store
 from capsule.engines.files.disk.syscalls import Syscalls
 from capsule.errors import Refused
 from tests.index.state import state, state_of_the_files
+from tests.storage.faults import store_on
 
 COUNT = 12
 LAST = "SELECT id FROM messages WHERE capsule = (SELECT num FROM capsules WHERE id = ?) ORDER BY at DESC"
@@ -173,16 +174,10 @@ class ReadOnly(Syscalls):
 def test_a_store_that_cannot_be_written_is_indexed_in_memory_and_it_is_said_once(
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from capsule import locate
-    from capsule.engines.files.engine import FilesEngine
-    from capsule.engines.files.storage import FileStorage
-
     ids = filled(root)
     shutil.rmtree(root / ".capsule")
     before = {path: path.stat() for path in root.rglob("*") if path.is_file()}
-    settings = locate.load_settings(str(root))
-    engine = FilesEngine(FileStorage(str(root), sys=ReadOnly()))
-    with caplog.at_level(logging.WARNING), Store(str(root), settings, engine) as store:
+    with caplog.at_level(logging.WARNING), store_on(root, ReadOnly()) as store:
         for _ in range(3):
             assert state(store) == state_of_the_files(root)
         with pytest.raises(Refused):

@@ -9,16 +9,15 @@ from pathlib import Path
 import orjson
 import pytest
 
-from capsule.engines.files.disk.syscalls import Syscalls
 from capsule.engines.files.document import HeldDocument
 from capsule.engines.files.external_edits import mendable
 from capsule.engines.files.protocols import Interfered, Known
 from capsule.engines.files.repair import mend
 from capsule.engines.files.storage import FileStorage
-from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, Refused, StoreBusy
+from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.format import anatomy, codec, new
-from capsule.ids import new_id
 from tests.storage.conftest import STAMP, document, entry, head, texts_of
+from tests.torture.filesystem import Rebooted
 
 KIND = "conversations"
 LATER = "2025-01-12T10:31:00.000Z"
@@ -313,26 +312,6 @@ def test_a_torn_document_is_mended_and_the_original_is_kept(storage: FileStorage
     assert path.read_bytes() == whole and Path(kept).read_bytes() == torn
 
 
-def test_the_mutex_excludes_another_storage_of_the_same_place(storage: FileStorage, root: Path, make) -> None:  # type: ignore[no-untyped-def]
-    other = make(str(root))
-    with storage.mutex(KIND, "plan"), other.mutex(KIND, "else", 0):
-        with pytest.raises(StoreBusy), other.mutex(KIND, "plan", 0):
-            pass
-        with pytest.raises(StoreBusy), storage.mutex(KIND, "plan", 0):
-            pass
-    with other.mutex(KIND, "plan", 0):
-        pass
-    other.close()
-
-
-def test_a_mutex_is_released_when_its_block_fails(storage: FileStorage) -> None:
-    for failure in (RuntimeError, KeyboardInterrupt):
-        with pytest.raises(failure), storage.mutex(KIND, "plan"):
-            raise failure
-    with storage.mutex(KIND, "plan", 0):
-        pass
-
-
 def test_an_id_with_a_path_is_refused(storage: FileStorage, root: Path) -> None:
     for id in ["", ".", "../x", "a/b", "a\0b", "x" * 129, ".tmp"]:
         for use in (
@@ -373,18 +352,6 @@ def test_a_path_that_is_no_regular_file_is_no_document(storage: FileStorage, roo
     assert [place.name for place in (root / KIND).iterdir()] == ["plan.json"]
 
 
-def test_an_instance_is_alive_from_its_announcement_until_its_storage_closes(root: Path, make) -> None:  # type: ignore[no-untyped-def]
-    one, other = make(str(root)), make(str(root))
-    instance = new_id()
-    assert not other.instances.alive(instance)
-    one.instances.announce(instance)
-    one.instances.announce(instance)
-    assert one.instances.alive(instance) and other.instances.alive(instance)
-    one.close()
-    assert not other.instances.alive(instance)
-    other.close()
-
-
 def test_an_invalid_instance_id_is_not_alive(storage: FileStorage) -> None:
     for instance in ["", "../../etc/passwd", "a/b", "x" * 999, "\0", "nobody"]:
         assert not storage.instances.alive(instance)
@@ -415,10 +382,6 @@ def test_a_leftover_temporary_blocks_no_writer_and_is_kept(storage: FileStorage,
 
 
 def test_a_signature_from_before_a_reboot_is_not_trusted(root: Path) -> None:
-    class Rebooted(Syscalls):
-        def boot(self) -> str:
-            return "another run"
-
     before, after = FileStorage(str(root)), FileStorage(str(root), sys=Rebooted())
     data = put(before, "plan", ["one"])
     with before.mutex(KIND, "plan") as held:
