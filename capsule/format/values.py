@@ -58,10 +58,11 @@ def fault(field: Field, value: Any, *, any_choice: bool = False) -> str:
         value: The value, as the decoder gave it.
         any_choice: Take values of enumerations that this version does not know.
     """
+    is_it, called = _KINDS[field.kind]
     if value is None:
-        return "" if field.null else f"must be {_SAID[field.kind]}, is null"
-    if not _IS[field.kind](value):
-        return f"must be {_SAID[field.kind]}, is {kind_of(value)}{_first_wrong(field, value)}"
+        return "" if field.null else f"must be {called}, is null"
+    if not is_it(value):
+        return f"must be {called}, is {kind_of(value)}{_first_wrong(field, value)}"
     if field.choices and not any_choice and value not in field.choices:
         return f"must be one of {', '.join(field.choices)}, is {_short(value)}"
     if field.kind == "time" and canonical_time(value) is None:
@@ -83,6 +84,13 @@ def _list_of(kind: type) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, list) and all(isinstance(item, kind) for item in value)
 
 
+_are_texts = _list_of(str)
+
+
+def _are_entries(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(item, dict) for item in value.values())
+
+
 def _is_share(value: Any) -> bool:
     number = float(orjson.dumps(value)) if isinstance(value, orjson.Fragment) else value
     return type(number) in (int, float) and 0 <= number <= 1
@@ -93,41 +101,29 @@ def _are_mentions(value: Any) -> bool:
     if not isinstance(value, dict):
         return False
     kinds = value.get("kinds", {})
-    lists = all(_IS["texts"](value.get(name, [])) for name in ("valid", "invalid", "unknown"))
-    return lists and isinstance(kinds, dict) and _IS["texts"](list(kinds.values()))
+    lists = all(_are_texts(value.get(name, [])) for name in ("valid", "invalid", "unknown"))
+    return lists and isinstance(kinds, dict) and _are_texts(list(kinds.values()))
 
 
-_IS: dict[str, Callable[[Any], bool]] = {
-    "text": _is(str),
-    "time": _is(str),
-    "whole": _is_whole,
-    "share": _is_share,
-    "yes or no": _is(bool),
-    "texts": _list_of(str),
-    "object": _is(dict),
-    "objects": _list_of(dict),
-    "mentions": _are_mentions,
-    "switches": are_switches,
-    "entries": lambda value: isinstance(value, dict) and all(isinstance(item, dict) for item in value.values()),
-    "part": _is(dict),
-    "parts": _is(list),
-    "members": _is(list),
-}
-_SAID = {
-    "text": "a text",
-    "time": "a time (a text like 2025-01-12T10:30:00.000Z)",
-    "whole": "a whole number",
-    "share": "a number from 0 to 1",
-    "yes or no": "true or false",
-    "texts": "a list of texts",
-    "object": "an object",
-    "objects": "a list of objects",
-    "mentions": "an object of the lists of texts valid, invalid and unknown, and of kinds, an object of texts",
-    "entries": "an object of objects",
-    "switches": 'an object of names, each with {"enabled": true} or {"enabled": false}',
-    "part": "an object",
-    "parts": "a list of objects",
-    "members": "a list of texts and objects",
+#: Whether a value is of a kind, and what the kind is called.
+_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "text": (_is(str), "a text"),
+    "time": (_is(str), "a time (a text like 2025-01-12T10:30:00.000Z)"),
+    "whole": (_is_whole, "a whole number"),
+    "share": (_is_share, "a number from 0 to 1"),
+    "yes or no": (_is(bool), "true or false"),
+    "texts": (_are_texts, "a list of texts"),
+    "object": (_is(dict), "an object"),
+    "objects": (_list_of(dict), "a list of objects"),
+    "mentions": (
+        _are_mentions,
+        "an object of valid, invalid and unknown, lists of texts, and kinds, an object of texts",
+    ),
+    "entries": (_are_entries, "an object of objects"),
+    "switches": (are_switches, 'an object of names, each with {"enabled": true} or {"enabled": false}'),
+    "part": (_is(dict), "an object"),
+    "parts": (_is(list), "a list of objects"),
+    "members": (_is(list), "a list of texts and objects"),
 }
 
 
