@@ -2,7 +2,8 @@
 
 Each finished save is noted in a journal, so that the test knows what the person did.
 What must stay true: the editor knows nothing of the store, of its mutexes or its notes; it opens the file by its name
-and reads it as bytes. A person who sees half a document reads it again, and so does this editor; `sed` can't.
+and reads it as bytes. A person who sees half a document reads it again, and so does this editor. `sed` can't: what it
+read while others appended, and saved half, the person saves again.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from tests.torture.writers import noted
 
 #: A command reports a file that is not whole for longer than this, in seconds.
 _REPORTED_S = 0.5
+#: The layout that the store writes, and `sed` needs.
+_LAYOUT = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
 
 
 def _write(fd: int, data: bytes) -> None:
@@ -169,24 +172,23 @@ def edit(person: Person, stopped: Callable[[], bool]) -> None:
     def save_again() -> None:
         if text:  # Who has saved nothing yet reads again until the other person has.
             os.write(journal, b'{"again": true}\n')
-            SAVES[person.save](person.path, text)
+            SAVES.get(person.save, rename_over)(person.path, text)
 
     text = b""
     while not stopped():
+        document = _read(person.path, save_again)
         if person.save == "sed":
             done = _sed(person, n)
+            text = orjson.dumps(document | done, option=_LAYOUT)
         else:
-            document = _read(person.path, save_again)
             _think(person, stopped, rng.choice((0, 0, 1, 2, 5, 20)))
             done = _changed(document, person, n, rng)
-            layout = rng.choice((orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE, orjson.OPT_INDENT_2, 0))
-            text = orjson.dumps(document, option=layout)
+            text = orjson.dumps(document, option=rng.choice((_LAYOUT, orjson.OPT_INDENT_2, 0)))
             SAVES[person.save](person.path, text)
         os.write(journal, json.dumps(done).encode() + b"\n")
         n += 1
         _think(person, stopped, rng.choice((0, 1, 1, 2, 5)))  # Without a pause it would read only its own save.
-    if person.save != "sed":
-        _read(person.path, save_again)
+    _read(person.path, save_again)
 
 
 def main() -> None:
