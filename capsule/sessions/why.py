@@ -17,6 +17,7 @@ Event = dict[str, Any]
 _SHOWN = 60
 _ACKS = {"processing": "claimed"} | {word: word for word in ("completed", "failed", "returned", "dropped")}
 #: The order of steps of the same millisecond in two files.
+_ORDER: tuple[str, ...]
 _ORDER = ("routed", "ignored", "received", "claimed", "said", "completed", "failed", "returned", "dropped")
 _ORDER += ("attempt", "undeliverable", "retry")
 
