@@ -61,6 +61,15 @@ def test_a_thread_that_goes_on_where_responses_ended_doubles_no_message() -> Non
     assert [entry.get("parent") for entry in after[0]["history"]] == [None] * 7
 
 
+def test_a_row_without_an_id_takes_no_thread_away() -> None:
+    script = (DATA / "llm/threads.sql").read_text("utf-8")
+    whole, _ = read_data(database(script))
+    table = "UPDATE threads SET id = NULL WHERE forked_from NOT NULL"
+    rest, _ = read_data(database(f"{script}; {table}"))
+
+    assert rest == whole[:1]
+
+
 def test_a_forked_thread_names_its_origin_and_has_the_times_of_what_both_share() -> None:
     (thread, fork), _ = read(DATA / "llm/threads.sql")
 

@@ -88,6 +88,12 @@ def test_a_file_with_several_sessions_is_several_conversations() -> None:
     assert not problems.found
 
 
+def test_a_session_without_a_message_is_empty_and_not_damaged() -> None:
+    documents, problems = read_data((MARK + SESSION.format("s")).encode())
+
+    assert (documents, problems.found) == ([], [])
+
+
 def test_the_markdown_beside_the_json_of_its_session_says_the_same(tmp_path: Path) -> None:
     session = json.loads((FILES / "session.json").read_text())
     (tmp_path / "debug" / session["sessionId"]).mkdir(parents=True)

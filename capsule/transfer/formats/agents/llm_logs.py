@@ -64,14 +64,14 @@ class _Reader:
         """The rows of a table that name this in a column without an index, which is read once."""
         if table not in self.known:
             ids = self.known.setdefault(table, {})
-            for row in self.rows(f"SELECT id, {column} FROM {table} ORDER BY id"):
+            for row in self.rows(f"SELECT id, {column} FROM {table} WHERE id NOT NULL ORDER BY id"):
                 ids.setdefault(row.get(column, row["id"]), []).append(row["id"])
         return (self.row(table, own) for own in self.known[table].get(id, ()))
 
     def drafts(self) -> Iterator[Draft]:
         self.of("responses", "conversation_id", None)
-        ids = {row["id"] for row in self.rows("SELECT id FROM threads")} | {*self.known["responses"]}
-        return read_each(self.source, lambda id, _: self.draft(id), ((None, id) for id in sorted(ids)))
+        ids = {row["id"] for row in self.rows("SELECT id FROM threads WHERE id NOT NULL")} | {*self.known["responses"]}
+        return read_each(self.source, lambda id, _: self.draft(id), ((None, id) for id in sorted(ids, key=str)))
 
     def draft(self, id: str) -> Draft | None:
         thread, old = self.row("threads", id), self.row("conversations", id)

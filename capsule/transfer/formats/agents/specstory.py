@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect
 from collections.abc import Iterator
+from itertools import pairwise
 
 from capsule.transfer.coercion import counts_of, filled, moment, object_of, objects_of, rest, text_of
 from capsule.transfer.interface import Draft, Fields, Format, Source, around, first, read_each, read_text, shape
@@ -276,7 +277,7 @@ def _session(
     title = next((line[2:].strip() for line in above if line.startswith("# ")), "")
     mark = _MARK.match(lines[0].lstrip("\ufeff"))
     messages, at = list[Fields](), dict[int, int]()
-    for begin, stop in zip(begins, [*begins[1:], end], strict=True):
+    for begin, stop in pairwise([*begins, end]):
         last = next((n for n in range(stop - 1, begin, -1) if lines[n].strip()), begin)
         for line, message in _shown(lines, shown, begin, last if lines[last].strip() == "---" else stop, source):
             at[len(messages)] = line
