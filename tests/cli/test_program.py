@@ -120,9 +120,9 @@ def test_a_flag_means_one_thing_in_every_command_and_no_two_share_a_value() -> N
 def _said(repository: Path) -> Iterator[tuple[str, str]]:
     """All that the program says, and what its pages do: where, and the text."""
     for path in [*repository.glob("capsule/**/*.py"), *repository.glob("cli/**/*.py")]:
-        tree = ast.parse(path.read_text("utf-8"))
-        parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-        for node in ast.walk(tree):
+        nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+        parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+        for node in nodes:
             place = f"{path}:{getattr(node, 'lineno', 0)}"
             if isinstance(node, ast.JoinedStr):
                 yield place, "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
@@ -328,15 +328,13 @@ def test_starting_imports_nothing_heavy(capsule: Any, words: list[str]) -> None:
         }
 
 
-def _complete(capsule: Any, line: str, at: int, shell: str = "bash") -> list[str]:
+def _complete(line: str, at: int, shell: str = "bash") -> list[str]:
     asked = {"COMP_WORDS": line, "COMP_CWORD": str(at), "_TYPER_COMPLETE_ARGS": line}  # As bash and zsh ask.
-    process = capsule.start(env=capsule.environment(_CAPSULE_COMPLETE=f"complete_{shell}", **asked))
-    stdout, stderr = process.communicate(timeout=60)
-    assert stderr == b""
-    return stdout.decode().split()
+    result = CliRunner().invoke(app, env={"_CAPSULE_COMPLETE": f"complete_{shell}", **asked}, prog_name="capsule")
+    assert (result.stderr, result.exit_code) == ("", 0)
+    return result.stdout.split()
 
 
-@pytest.mark.slow
 def test_the_shell_completes_ids_and_commands_and_choices(capsule: Any) -> None:
     for id in ("alpha-1", "alpha-2", "beta-1", "untitled-1"):
         capsule("new", "--id", id)
@@ -357,15 +355,15 @@ def test_the_shell_completes_ids_and_commands_and_choices(capsule: Any) -> None:
         ("inbox --as b", ["bob"]),
         ("append alpha-1 --role as", ["assistant"]),
     ):
-        assert sorted(_complete(capsule, f"capsule {line}", len(shlex.split(line)))) == words
-    assert "--json" in _complete(capsule, "capsule list --j", 2)
-    assert "damaged" not in _complete(capsule, "capsule show unti", 2, "zsh")
-    assert "damaged" in " ".join(_complete(capsule, "capsule show unto", 2, "zsh"))
+        assert sorted(_complete(f"capsule {line}", len(shlex.split(line)))) == words
+    assert "--json" in _complete("capsule list --j", 2)
+    assert "damaged" not in _complete("capsule show unti", 2, "zsh")
+    assert "damaged" in " ".join(_complete("capsule show unto", 2, "zsh"))
 
 
 def test_completion_in_no_store_offers_nothing_and_says_nothing(capsule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CAPSULE_STORE", "/nowhere")
-    assert _complete(capsule, "capsule show al", 2) == []
+    assert _complete("capsule show al", 2) == []
 
 
 def test_a_signal_whose_exception_python_drops_is_raised_once_more(child: Callable[..., Child]) -> None:

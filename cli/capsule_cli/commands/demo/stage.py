@@ -9,7 +9,7 @@ from typing import Any
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.output import Stopped, out, shown
 
-DEADLINE_S = 60
+DEADLINE_S = 120
 
 
 def say(text: str) -> None:

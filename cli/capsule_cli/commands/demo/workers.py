@@ -44,7 +44,7 @@ def act(directory: str, names: dict[str, str], run: Callable[..., str], start: C
     _step(host, "running")
     run("capsule send --as rosa --to mower 'Can you mow?'")
     sheep = run("capsule send --as rosa --to vet 'How are the sheep?'").strip()
-    for _ in range(3000):
+    for _ in range(50 * DEADLINE_S):
         if os.path.isdir(os.path.join(directory, "hanging")):
             break
         time.sleep(0.02)
@@ -54,9 +54,8 @@ def act(directory: str, names: dict[str, str], run: Callable[..., str], start: C
     say(f"$ kill -9 {pid}      (the worker of vet, in the middle of its answer)")
     _step(host, "retry")
     hurry = start(f"capsule session retry {sheep}")
-    if (
-        hurry.wait(DEADLINE_S) == 0
-    ):  # On a slow machine the next try, which is due after five seconds, has begun already.
+    # On a slow machine the next try, which is due after five seconds, has begun already.
+    if hurry.wait(DEADLINE_S) == 0:
         say(f"$ capsule session retry {sheep}")
     answers = [listener.hear() for _ in range(3)]
     for each in answers:
