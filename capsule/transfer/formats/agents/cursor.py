@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _CHATS = "workbench.panel.aichat.view.aichat.chatdata"
 #: What has a key with a prefix; the range uses the index, which LIKE does not.
-_BELOW = "SELECT {} FROM cursorDiskKV WHERE key >= ?1 || ':' AND key < ?1 || ';' AND value NOT NULL ORDER BY rowid"
+_BELOW = "SELECT {} FROM cursorDiskKV WHERE key >= ? || ':' AND key < ? || ';' AND value NOT NULL ORDER BY rowid"
 _AT = "SELECT key, value FROM {} WHERE key = ? AND value NOT NULL"
 _OF_A_COMPOSER = (
     *("composerId", "name", "createdAt", "lastUpdatedAt", "isArchived", "text", "richText"),
@@ -137,7 +137,7 @@ def _composer(row: Fields, database: sqlite3.Connection, source: Source) -> Draf
     id, data = text_of(row["key"]).partition(":")[2], _value(row, source)
     stored = {
         text_of(bubble["key"]).rpartition(":")[2]: bubble
-        for bubble in read_rows(database, _BELOW.format("key, value"), f"bubbleId:{id}")
+        for bubble in read_rows(database, _BELOW.format("key, value"), *[f"bubbleId:{id}"] * 2)
     }
     inline = {text_of(bubble.get("bubbleId")): bubble for bubble in objects_of(data.get("conversation"))}
     inline |= {key: object_of(bubble) for key, bubble in object_of(data.get("conversationMap")).items()}
@@ -175,7 +175,7 @@ def _chats(value: Fields) -> Iterator[Draft]:
 
 def _read(source: Source) -> Iterator[Draft]:
     with source.database() as database:
-        keys = [row["key"] for row in read_rows(database, _BELOW.format("key"), "composerData")]
+        keys = [row["key"] for row in read_rows(database, _BELOW.format("key"), *["composerData"] * 2)]
         composers = ((None, row) for key in keys for row in read_rows(database, _AT.format("cursorDiskKV"), key))
         yield from read_each(source, lambda row, _: _composer(row, database, source), composers)
         for row in read_rows(database, _AT.format("ItemTable"), _CHATS) if "ItemTable" in source.tables else ():

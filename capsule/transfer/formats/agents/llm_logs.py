@@ -25,9 +25,9 @@ _OF_A_RESPONSE = ("id", "model", "prompt", "system", "response", "reasoning", "c
 #: Every message on the way from the ends of a thread, and of its turns, to a root.
 _CHAIN = """
 WITH RECURSIVE up(hash) AS (
-  SELECT tip_message_hash FROM threads WHERE id = ?1
-  UNION SELECT tip_message_hash FROM turns WHERE thread_id = ?1
-  UNION SELECT parent_message_hash FROM turns WHERE thread_id = ?1
+  SELECT tip_message_hash FROM threads WHERE id = ?
+  UNION SELECT tip_message_hash FROM turns WHERE thread_id = ?
+  UNION SELECT parent_message_hash FROM turns WHERE thread_id = ?
   UNION SELECT messages.parent_hash FROM messages JOIN up ON messages.hash = up.hash
 ) SELECT messages.* FROM messages JOIN up ON messages.hash = up.hash ORDER BY messages.rowid
 """
@@ -103,7 +103,7 @@ class _Reader:
 
     def thread(self, id: str, thread: Fields) -> list[Fields]:
         """The messages of a thread."""
-        messages = list(self.rows(_CHAIN, id))
+        messages = list(self.rows(_CHAIN, id, id, id))
         parents = {row["hash"]: row.get("parent_hash") for row in messages}
         times: dict[Any, str | None] = {}
         wrote: dict[Any, Fields] = {}
