@@ -49,6 +49,17 @@ def test_a_message_that_is_not_understood_is_told_and_its_answers_stay() -> None
     assert len(document["history"]) == len(messages) - 1
 
 
+def test_a_message_stays_whose_file_has_no_id() -> None:
+    about = {"attachments": [{"id": "", "name": "notes.txt"}]}
+    message = {"author": {"role": "user"}, "create_time": 1, "content": {"content_type": "text", "parts": ["x"]}}
+    node = {"id": "a", "parent": None, "message": message | {"metadata": about}}
+    (document,), problems = read_data(orjson.dumps([{"id": "1", "mapping": {"a": node}}]))
+
+    assert not problems.found
+    assert document["history"][0]["content"] == "x"
+    assert document["history"][0]["attachments"][0]["name"] == "notes.txt"
+
+
 @pytest.mark.parametrize(
     ("role", "time", "is_damage"),
     [("user", None, True), ("assistant", None, True), ("system", None, False), ("system", "yesterday", True)],

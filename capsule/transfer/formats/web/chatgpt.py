@@ -67,7 +67,7 @@ def _read(node: Fields) -> Fields:
     listed = [_ATTACHED.read(file) for file in files]
     seen = {found[1]: one for one in fields.get("attachments", ()) if (found := _ID.match(one["pointer"]))}
     for file in listed:
-        file |= {name: value for name, value in seen.pop(file["reference"], {}).items() if name == "pointer"}
+        file |= {name: value for name, value in seen.pop(file.get("reference"), {}).items() if name == "pointer"}
     pointed = {one["pointer"] for one in listed if "pointer" in one}
     if listed:
         rest = [one for one in fields.get("attachments", ()) if one["pointer"] not in pointed]
