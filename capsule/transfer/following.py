@@ -112,10 +112,11 @@ class FolderWatch:
             self._look()
 
     def _add(self, folder: str) -> None:
-        """Watch a folder and those in it. Raises OSError."""
+        """Watch a folder and those in it, but those that are gone again. Raises OSError."""
         assert self._inotify is not None
         for top, _ in _walked(folder):
-            self._folders[self._inotify.watch(top, _WRITTEN)] = top
+            with suppress(FileNotFoundError):
+                self._folders[self._inotify.watch(top, _WRITTEN)] = top
 
     def changed(self) -> set[str]:
         """The files written since the last call. It waits until there are some, a second if the kernel can't tell."""
@@ -131,8 +132,6 @@ class FolderWatch:
             elif not os.path.basename(path).startswith("."):
                 try:
                     self._add(path)
-                except FileNotFoundError:
-                    continue
                 except OSError:  # The system watches no more folders.
                     self._inotify = None
                     return self._look()

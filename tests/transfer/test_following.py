@@ -11,7 +11,7 @@ import pytest
 
 from capsule import Store
 from capsule.engines.files.disk import inotify
-from capsule.transfer.following import follow
+from capsule.transfer.following import FolderWatch, follow
 from capsule.transfer.importing import Taken
 from capsule.transfer.sources import Damage
 from tests.transfer.exchange import DATA, said
@@ -89,3 +89,31 @@ def test_each_conversation_is_told_when_it_is_imported(store: Store, tmp_path: P
 
     with pytest.raises(Enough):
         follow(store, [str(tmp_path)], tell)
+
+
+def test_a_folder_that_goes_while_it_is_found_takes_none_beside_it_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not sys.platform.startswith("linux"):
+        pytest.skip("inotify is Linux's")
+    watch, folder = FolderWatch([str(tmp_path)]), tmp_path / "new"
+    files = {folder / name / "chat.jsonl" for name in ("a", "b", "c")}
+    for file in files:
+        file.parent.mkdir(parents=True)
+        file.write_bytes(said("a"))
+
+    def seen(self: inotify.Inotify, directory: str, wanted: int) -> int:
+        if Path(directory) != folder and all(map(Path.exists, files)):
+            shutil.rmtree(directory)
+        return watched(self, directory, wanted)
+
+    watched = inotify.Inotify.watch
+    monkeypatch.setattr(inotify.Inotify, "watch", seen)
+    found = watch.changed()
+    others = sorted(file for file in files if file.exists())
+    assert len(others) == 2
+    assert found == set(map(str, others))
+
+    for file in others:
+        file.write_bytes(said("b"))
+        assert watch.changed() == {str(file)}
