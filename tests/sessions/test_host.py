@@ -22,6 +22,7 @@ from capsule.sessions.host.opened import Opened
 from capsule.sessions.host.router import Router
 from capsule.sessions.host.supervisor import ahead
 from capsule.sessions.registry import Registry, Wiring
+from capsule.sessions.rules import questions
 from capsule.sessions.rules.deliveries import send
 from capsule.sessions.rules.messages import claim, pick
 from capsule.sessions.session import Session
@@ -39,6 +40,13 @@ def test_a_message_wakes_a_worker_and_its_answer_comes_back(store: Store) -> Non
     assert answer["metadata"]["session"]["hops"] == 1
     steps = [line["step"] for line in lines]
     assert [step for step in steps if step in ("running", "message", "started")] == ["running", "message", "started"]
+
+
+def test_a_host_makes_no_registry_in_a_store_without_sessions() -> None:
+    with Store.in_memory() as store:
+        opened = Opened(store.engine, Registry(store.engine), lambda step, **about: None)
+        opened.settle(lambda state: questions.expired(state.put(), timestamps.now()))
+        assert store.engine.ids("sessions") == []
 
 
 @pytest.mark.parametrize("editable", [False, True])

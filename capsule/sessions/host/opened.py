@@ -66,10 +66,13 @@ class Opened:
         return self._state
 
     def settle(self, change: Callable[[State], Result]) -> None:
-        """Tell sessions of their questions, and note it in the registry."""
-        for id, event in change(self.state())[1]:
+        """Tell sessions of their questions, and note it in the registry. A store without sessions gets no registry."""
+        before = self.state()
+        after, told = change(before)
+        for id, event in told:
             self.tell(id, partial(receive, messages=[event]))
-        self.registry.edit(lambda state: change(state)[0])
+        if after != before:
+            self.registry.edit(lambda state: change(state)[0])
 
     def tell(self, id: str, rule: Edit) -> None:
         """Write what a rule says into the inbound file of a session, durably, and into the log."""
