@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from capsule import InvalidInput, NotFound, Refused, Store
+from capsule.messaging.mail.listening import Asked, Listener
+from capsule.messaging.mail.unread import Unread
 
 
 @pytest.fixture
@@ -81,6 +83,19 @@ def test_ones_own_messages_are_never_unread(store: Store) -> None:
     store.messages.send("two", agent="bob", to="anna")
     assert store.messages.pointer("anna") == "1 unread from bob"
     assert store.messages.pointer("bob") == "1 unread from anna"
+
+
+def test_a_listener_looks_at_a_message_that_is_not_for_it_once(store: Store) -> None:
+    id = store.messages.send("to bob", agent="anna", to="bob").conversation
+    since, asked = store.changes().cursor, Asked("anna")
+    listener = Listener(store, Unread(store), since, asked, 10, None)
+    assert listener.look() == []
+    for count in (2, 3):
+        store.messages.send("to bob, too", agent="anna", to="bob")
+        assert listener.look_at(store.changes(listener.since)) == []
+        assert store.index.first_behind(id, listener.stands[id]) == count
+    store.messages.send("to anna", agent="bob", to="anna")
+    assert [mail.content for mail in listener.look_at(store.changes(listener.since))] == ["to anna"]
 
 
 def test_without_a_target_the_message_goes_to_the_only_other_agent(store: Store) -> None:

@@ -6,7 +6,7 @@ listener goes on where it stood, whatever others of the same agent read meanwhil
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import merge
@@ -82,7 +82,7 @@ class Listener:
             stands, done = self._before
             self.stands = {id: stands.get(id, ()) for id in self._seats}
             wanted |= {id for id, seat in self._seats.items() if done.get(id) is not seat.mine}
-        mail = self._given(wanted)
+        mail = self._given({id: _end(self._seats[id].mine) for id in wanted})
         if len(mail) < self._limit:
             self.done = {id: seat.mine for id, seat in self._seats.items()}
         return mail
@@ -102,7 +102,11 @@ class Listener:
         changed &= self._seats.keys()
         for id in changed:
             self.stands.setdefault(id, self._seats[id].behind.read if id in back else ())
-        return self._given(changed)
+        ends = {id: _end(self._seats[id].mine) for id in changed}
+        for change in changes.changes:
+            if change.kind == "appended" and change.id in changed and change.messages:
+                ends[change.id] = change.count - 1, change.messages[-1]
+        return self._given(ends)
 
     def _sit(self) -> None:
         self._wishes = self._unread.wishes(self._asked.agent)
@@ -110,19 +114,31 @@ class Listener:
         self._seats = {id: seat for id, seat in seats.items() if self._asked.conversation in (None, id)}
         self._others -= self._seats.keys()
 
-    def _given(self, ids: Iterable[str]) -> list[Mail]:
-        """The messages of these conversations behind where it stands."""
+    def _given(self, ends: Mapping[str, Mark]) -> list[Mail]:
+        """The messages of these conversations behind where it stands, given the last message of each that is known."""
+        found = {id: mail for id in ends if (mail := self._read(id)) is not None}
         # By time; the messages of one conversation stay in its order.
-        mail = list(islice(merge(*map(self._read, ids), key=lambda each: each.timestamp), self._limit))
-        for id, each in {each.conversation: each for each in mail}.items():
-            cursor = cursor_at(each.at, each.id, partial(self._store.index.message_ids, id, refresh=False))
-            self.stands[id] = marks_of(cursor) or self.stands[id]
+        mail = list(islice(merge(*found.values(), key=lambda each: each.timestamp), self._limit))
+        given = {each.conversation: each for each in mail}
+        for id, there in found.items():
+            last = given.get(id)
+            marks: list[Mark] = [(last.at, last.id)] if last is not None else []
+            if last is (there[-1] if there else None):  # So it has seen what is not for it, too.
+                marks.append(ends[id])
+            ids = partial(self._store.index.message_ids, id, refresh=False)
+            stands = (marks_of(cursor_at(*mark, ids)) for mark in sorted(marks, reverse=True))
+            self.stands[id] = next(filter(None, stands), self.stands[id])
         return mail
 
-    def _read(self, id: str) -> list[Mail]:
+    def _read(self, id: str) -> list[Mail] | None:
         seat = self._seats[id]
         unread = self._store.index.behind(replace(seat.behind, read=self.stands[id]), id, refresh=False)
         try:
             return mail_at(self._store, seat, {each.place: each.message for each in unread})
         except (NotFound, InvalidDocument, Refused):
-            return []  # It went, was damaged, or is not for the agent any more.
+            return None  # It went, was damaged, or is not for the agent any more.
+
+
+def _end(mine: Mine) -> Mark:
+    """The last message of a conversation."""
+    return mine.entries - 1, mine.last
