@@ -7,6 +7,7 @@ behind it; and the writer goes on, or is killed there.
 from __future__ import annotations
 
 import os
+import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -73,15 +74,18 @@ def lost(root: Path, saved_at: int, read_at: int, killed: bool) -> tuple[list[st
 
     child = os.fork()
     if child == 0:
-        with suppress(BaseException):
+        try:
             store = store_on(root, sys)
             store.load(id)
             sys.meanwhile = meanwhile
             with suppress(InvalidDocument):
                 acks.write_text(store.append(id, content="meanwhile").id)
             (root / "calls").write_text(str(sys.calls))
-        os._exit(0)
-    os.waitpid(child, 0)
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
     if acks.exists():
         acked.append(acks.read_text())
     if read.exists():

@@ -15,7 +15,7 @@ from capsule.engines.changes import Change
 from capsule.errors import InvalidInput
 from capsule.watch import listeners
 from capsule.watch.stream import Watch
-from tests.processes import PATIENCE_S
+from tests.processes import PATIENCE_S, until
 
 
 async def heard(watch: Watch, enough: Callable[[list[Change]], bool]) -> list[Change]:
@@ -186,8 +186,7 @@ def test_closing_the_store_ends_every_wait() -> None:
     polled: list[object] = []
     poll = threading.Thread(target=lambda: polled.append(store.wait_for_changes(cursor).changes))
     poll.start()
-    while store._listeners.hub is None or not store._listeners.hub.running:
-        pass
+    until(lambda: store._listeners.hub is not None and store._listeners.hub.running)
 
     async def follow() -> None:
         watches = [asyncio.ensure_future(anext(store.watch(), None)) for _ in range(3)]
