@@ -147,6 +147,16 @@ def test_the_rooms_above_the_engines_use_no_files_and_no_processes() -> None:
             assert not {alias.name for alias in node.names} & OF_THE_MACHINE, place
 
 
+def test_one_module_takes_kernel_locks_and_portalocker_takes_them() -> None:
+    found = [(module, node) for module, tree in TREES.items() for node in nodes(tree)]
+    named = {(module, alias.name) for module, node in found if isinstance(node, ast.Import) for alias in node.names}
+    named |= {(module, str(node.module)) for module, node in found if isinstance(node, ast.ImportFrom)}
+    takers = {module for module, name in named if name.partition(".")[0] in ("msvcrt", "portalocker")}
+    assert takers == {"capsule.engines.files.disk.kernel_locks"}
+    # F_FULLFSYNC of macOS, which is no lock.
+    assert {module for module, name in named if name == "fcntl"} == {"capsule.engines.files.disk.syscalls"}
+
+
 def test_only_the_doors_use_standard_streams_and_the_environment() -> None:
     below = [name for name in MODULES if layer(name) < len(LAYERS) - 1]
     for module, node in ((name, node) for name in below for node in nodes(TREES[name])):

@@ -25,6 +25,7 @@ from typing import Any
 import orjson
 
 from capsule import timestamps
+from capsule.engines.files.disk import kernel_locks
 from capsule.engines.files.disk.whole_files import naming, replace_file
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Problem, Refused
 from capsule.ids import is_id
@@ -156,14 +157,12 @@ class Tokens:
     @contextmanager
     def _changed(self) -> Iterator[list[Token]]:
         """The tokens, for the body to change; they are written when it ends, and no other process writes meanwhile."""
-        import portalocker
-
         path = str(self.path)
         with naming(path, "write"):
             self.path.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
             fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             with os.fdopen(fd, "rb") as lock:
-                portalocker.lock(lock, portalocker.LockFlags.EXCLUSIVE)
+                kernel_locks.lock(lock.fileno(), wait=True)
                 tokens = self.all()
                 yield tokens
                 value = {"version": _VERSION, "store": self.root, "tokens": list(map(_written, tokens))}

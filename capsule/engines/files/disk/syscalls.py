@@ -12,8 +12,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN, flock
 from functools import cached_property
+from types import ModuleType
 
 _AT_FDCWD = -100  # linux/fcntl.h
 _RENAME_EXCHANGE = 2  # linux/fs.h
@@ -180,20 +180,23 @@ class Syscalls:
 
     def try_lock(self, fd: int, shared: bool = False) -> bool:
         """Take the lock of an open file, exclusively or shared; False when another's stands in the way."""
-        try:
-            flock(fd, (LOCK_SH if shared else LOCK_EX) | LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        is_taken: bool = self._kernel_locks.lock(fd, shared=shared)
+        return is_taken
 
     def wait_lock(self, fd: int) -> bool:
         """Take the lock of an open file exclusively, as soon as it can be had; True."""
-        flock(fd, LOCK_EX)
-        return True
+        is_taken: bool = self._kernel_locks.lock(fd, wait=True)
+        return is_taken
 
     def unlock(self, fd: int) -> None:
         """Give back the lock of an open file."""
-        flock(fd, LOCK_UN)
+        self._kernel_locks.unlock(fd)
+
+    @cached_property
+    def _kernel_locks(self) -> ModuleType:
+        from capsule.engines.files.disk import kernel_locks  # Commands that only read take no lock.
+
+        return kernel_locks
 
     def listdir(self, directory: str) -> list[str]:
         """The names in a directory."""
