@@ -15,7 +15,12 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = (
     ("capsule", "capsule.errors", "capsule.ids", "capsule.timestamps", "capsule.settings", "capsule.git.program"),
     ("capsule.format",),
-    ("capsule.engines.files.disk", "capsule.engines.files.protocols", "capsule.engines.changes"),
+    (
+        "capsule.engines.files.disk",
+        "capsule.engines.files.protocols",
+        "capsule.engines.changes",
+        "capsule.engines.touched",
+    ),
     (
         "capsule.engines",
         "capsule.locks.policy",

@@ -266,13 +266,13 @@ class Engine(Protocol):
     def index(self) -> Index:
         """The index of the conversations: lists, search, and changes since a cursor."""
 
-    def tracker(self) -> Tracker | None:
-        """A tracker that waits for changes of conversations; None: the system gives no notices."""
+    def tracker(self) -> Tracker:
+        """A tracker that waits for changes of conversations. Raises `StorageFailed`, `Refused`."""
 
     # -- Beside the documents --------------------------------------------------------------------------------------
 
-    def notices(self) -> Notices | None:
-        """What tells which documents of any kind a store wrote from now on; None: the system gives no notices.
+    def notices(self) -> Notices:
+        """What tells which documents of any kind a store wrote from now on. Raises `StorageFailed`, `Refused`.
 
         Of a write by another program nothing is told before a store has taken it in.
         """

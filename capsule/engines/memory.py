@@ -16,8 +16,9 @@ from capsule import timestamps
 from capsule.engines.files.disk.layout import FOLDERS
 from capsule.engines.files.protocols import Interfered, News, Notices, Trashed
 from capsule.engines.interface import CONVERSATIONS, Document, missing
-from capsule.engines.memory_source import MemorySource, MemoryTracker
+from capsule.engines.memory_source import MemorySource
 from capsule.engines.memory_transaction import MemoryTransaction, Stored
+from capsule.engines.touched import Touched
 from capsule.errors import NotFound, Refused, StoreBusy
 from capsule.format import codec
 from capsule.ids import check_file_name, check_id
@@ -46,8 +47,8 @@ class MemoryEngine:
         self._files: dict[tuple[str, str], bytes] = {}
         self._beats: dict[tuple[str, str], str] = {}
         self._instances: dict[str, dict[str, Any]] = {}
-        self._trackers: weakref.WeakSet[MemoryTracker] = weakref.WeakSet()
-        self._of_all: weakref.WeakSet[MemoryTracker] = weakref.WeakSet()
+        self._trackers: weakref.WeakSet[Touched] = weakref.WeakSet()
+        self._of_all: weakref.WeakSet[Touched] = weakref.WeakSet()
         self._serial = 0
         self._index: Index | None = None
 
@@ -101,9 +102,9 @@ class MemoryEngine:
     def _touched(self, kind: str, id: str) -> None:
         if kind == CONVERSATIONS:
             for tracker in list(self._trackers):
-                tracker.touch(id)
+                tracker.touch([id])
         for tracker in list(self._of_all):
-            tracker.touch(f"{kind}-{id}")
+            tracker.touch([f"{kind}-{id}"])
 
     def create(self, kind: str, document: Document, written: Callable[[str], None] | None = None) -> int:
         """See `Engine.create`."""
@@ -207,12 +208,12 @@ class MemoryEngine:
                 self._index = Index(MemorySource(self), CONVERSATIONS, lambda id: None)
             return self._index
 
-    def tracker(self) -> MemoryTracker:
+    def tracker(self) -> Touched:
         """See `Engine.tracker`."""
         return self._added(self._trackers)
 
-    def _added(self, trackers: weakref.WeakSet[MemoryTracker]) -> MemoryTracker:
-        tracker = MemoryTracker()
+    def _added(self, trackers: weakref.WeakSet[Touched]) -> Touched:
+        tracker = Touched()
         with self._guard:
             trackers.add(tracker)
         return tracker

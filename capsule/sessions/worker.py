@@ -145,17 +145,14 @@ class Worker:
             for id in [id for id, at in self._looks.items() if at is not None and at <= now]:
                 if self._work_on(id, stop):
                     idle_since = time.monotonic()
-            longest_s = longest_s if notices else _OFTEN_S
             idle_left_s = longest_s if self._idle_s is None else idle_since + self._idle_s - time.monotonic()
             due_at_s = min((timestamps.ms_of(at) / 1000 for at in self._looks.values() if at is not None), default=None)
             due_in_s = longest_s if due_at_s is None else max(0.0, due_at_s - time.time())
             if (self._session and time.monotonic() - began > _TURN_S) if due_in_s <= 0 else idle_left_s <= 0:
                 return
-            select.select(
-                [notices.fileno()] if notices else [], [], [], min(longest_s, max(0.0, idle_left_s), due_in_s)
-            )
-            written = notices.changed() if notices else None
-            if written is None and notices and not notices.is_open:
+            select.select([notices.fileno()], [], [], min(longest_s, max(0.0, idle_left_s), due_in_s))
+            written = notices.changed()
+            if not notices.is_open:
                 notices = self._engine.notices()
             self._look_at(written)
 

@@ -36,9 +36,8 @@ _RESCAN_S = 10.0
 _RESCAN_COSTS = 1000
 #: Seconds between two calls of `check`.
 _CHECK_S = 2.0
-#: Without notices: the shortest time between two scans, in seconds and as a multiple of a scan's duration (2 %).
-_POLL_S = 0.2
-_POLL_COSTS = 50
+#: Seconds before the thread begins again after a failure.
+_AGAIN_S = 0.2
 #: Seconds that the thread stays without a waiter: a long poll comes back soon.
 _LINGER_S = 10.0
 
@@ -70,7 +69,7 @@ class Hub:
     Its thread runs while there is a waiter and for a while after. When it begins to listen, it wakes every waiter.
 
     Args:
-        listen: Opens a tracker of the documents; None where the system gives no notices.
+        listen: Opens a tracker of the documents.
         look: Updates the index; returns the changes after a cursor (None: no changes), and the cursor after them.
         check: Called at intervals, for changes without a notice: a program that has ended writes nothing.
         most: The largest number of changes that `look` returns; if it returns as many, there may be more.
@@ -78,7 +77,7 @@ class Hub:
 
     def __init__(
         self,
-        listen: Callable[[], Tracker | None],
+        listen: Callable[[], Tracker],
         look: Callable[[str | None], tuple[Sequence[Change], str]],
         check: Callable[[], None],
         most: int,
@@ -99,7 +98,6 @@ class Hub:
         self._thread: threading.Thread | None = None
         #: A byte sent into the second socket ends a wait for the first.
         self._bell: tuple[socket.socket, socket.socket] | None = None
-        self._is_polling = False
         self._pool: ThreadPoolExecutor | None = None
 
     @property
@@ -190,7 +188,7 @@ class Hub:
                 _log.exception("watching was interrupted, and begins again")
                 self._wake(None)
                 with self._changed:
-                    if self._changed.wait_for(lambda: self._stopped, _POLL_S):
+                    if self._changed.wait_for(lambda: self._stopped, _AGAIN_S):
                         self._thread = None
                         return
 
@@ -213,30 +211,17 @@ class Hub:
         tracker: Tracker | None = None
         try:
             while True:
-                tracker = tracker or self._tracker()  # Before the look, so that nothing happens in between.
+                tracker = tracker or self._listen()  # Before the look, so that nothing happens in between.
                 began = time.monotonic()
                 cursor = self._look(cursor)
                 look_s = time.monotonic() - began
                 if not self._is_wanted():
                     return
-                if tracker is None:
-                    _wait(bell, None, max(_POLL_S, _POLL_COSTS * look_s))
-                    self._check()
-                else:
-                    self._await_touch(bell, tracker, max(_RESCAN_S, _RESCAN_COSTS * look_s))
-                    tracker = tracker if tracker.is_open else None
+                self._await_touch(bell, tracker, max(_RESCAN_S, _RESCAN_COSTS * look_s))
+                tracker = tracker if tracker.is_open else None
         finally:
             if tracker is not None:
                 tracker.close()
-
-    def _tracker(self) -> Tracker | None:
-        tracker = self._listen()
-        if tracker is None and not self._is_polling:
-            _log.warning(
-                "the system gives no notices of changes; the files are scanned at intervals, so changes arrive later"
-            )
-        self._is_polling = tracker is None
-        return tracker
 
     def _await_touch(self, bell: socket.socket, tracker: Tracker, timeout_s: float) -> None:
         """Return when a document was touched, when the tracker can't tell, and after `timeout_s`."""

@@ -117,10 +117,10 @@ def test_a_dead_instance_is_dead_during_a_check_by_another_and_a_live_one_is_che
     asked = 0
 
     class Counting(Syscalls):
-        def try_lock(self, fd: int, shared: bool = False) -> bool:
+        def try_lock(self, fd: int, shared: bool = False, wait: bool = False) -> bool:  # type: ignore[override]
             nonlocal asked
             asked += 1
-            return super().try_lock(fd, shared)
+            return super().try_lock(fd, shared, wait)
 
     asking = os.open(directory / ONE, os.O_RDWR)
     assert Syscalls().try_lock(asking, True)
@@ -175,7 +175,7 @@ def test_an_instance_can_be_announced_again_after_the_derived_directory_was_move
 
 def test_an_instance_that_cannot_be_checked_counts_as_alive(directory: Path) -> None:
     class Failing(Syscalls):
-        def try_lock(self, fd: int, shared: bool = False) -> bool:
+        def try_lock(self, fd: int, shared: bool = False, wait: bool = False) -> bool:  # type: ignore[override]
             raise OSError(37, "No locks available")
 
     directory.mkdir(parents=True)

@@ -9,6 +9,7 @@ import pytest
 
 from capsule import Store
 from capsule.engines.changes import Change
+from capsule.engines.files.disk.notices import DirectoryNotices
 from tests.processes import PATIENCE_S
 
 
@@ -41,6 +42,18 @@ class Follower:
 def has(*kinds: str) -> Callable[[list[Change]], bool]:
     """A condition: changes of all these kinds are there."""
     return lambda changes: {change.kind for change in changes} >= set(kinds)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each test on files runs a second time with notices from watchfiles alone."""
+    if "root" in metafunc.fixturenames:
+        metafunc.parametrize("way", ["sooner", "watchfiles"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if getattr(request, "param", "") == "watchfiles":
+        monkeypatch.setattr(DirectoryNotices, "sooner", staticmethod(lambda directory, suffix: None))
 
 
 @pytest.fixture

@@ -91,14 +91,14 @@ def test_a_file_name_that_is_not_utf_8_does_not_stop_the_watch(
 def test_a_failure_in_the_watch_thread_is_logged_and_the_thread_starts_again(
     root: Path, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    listen, failures = store.engine.storage.tracker, [KeyError("one"), OSError("other")]
+    listen, failures = store.engine.storage.notices, [KeyError("one"), OSError("other")]
 
-    def fail(kind: str) -> Tracker | None:
+    def fail(kind: str) -> Tracker:
         if failures and threading.current_thread().name == "capsule-watch":
             raise failures.pop()
         return listen(kind)
 
-    monkeypatch.setattr(store.engine.storage, "tracker", fail)
+    monkeypatch.setattr(store.engine.storage, "notices", fail)
     follower = Follower(store)
     while failures:
         follower.cursor = store.wait_for_changes(follower.cursor, timeout_s=0.05).cursor
@@ -128,8 +128,6 @@ def test_a_failed_read_of_the_changes_raises_its_error_in_the_wait(
 
 _WITHOUT_NOTICES = """
     import asyncio, ctypes, logging
-    from capsule.watch import hub
-    hub._POLL_COSTS = 1
     # In a user namespace of its own its limit is its own too, and can be lowered without taking anything from others;
     # where that is not to be had, it takes all there are, until it ends.
     libc = ctypes.CDLL(None, use_errno=True)
@@ -160,7 +158,7 @@ _WITHOUT_NOTICES = """
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/sys/fs/inotify"), reason="the limit is one of Linux")
-def test_without_an_inotify_instance_the_store_scans_and_warns_once(
+def test_without_an_inotify_instance_the_files_are_looked_at_and_it_warns(
     root: Path, other: Store, child: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = child(_WITHOUT_NOTICES, root)

@@ -31,15 +31,14 @@ class BesideDocuments:
 
     storage: FileStorage
 
-    def notices(self) -> Notices | None:
+    def notices(self) -> Notices:
         """See `Engine.notices`. Costs one watch, as every write ends with the header of its note in a mutex file."""
-        from capsule.engines.files.disk.notices import open_tracker  # Seldom needed, and ctypes with it.
+        from capsule.engines.files.disk.notices import DirectoryNotices  # Seldom needed, and ctypes with it.
 
         mutexes = Directory(self.storage.layout, self.storage.sys, "mutex")
-        with suppress(OSError):
+        with whole_files.naming(mutexes.path, "watch"):
             mutexes.ensure()
-        tracker = open_tracker(mutexes.path, "")
-        return None if tracker is None else Notices(tracker)
+            return Notices(DirectoryNotices(mutexes.path, ""))
 
     def keep_file(self, kind: str, id: str, name: str, data: bytes) -> str:
         """See `Engine.keep_file`. Costs writing and flushing it; or reading it, if it is there."""

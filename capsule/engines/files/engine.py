@@ -267,9 +267,9 @@ class FilesEngine(BesideDocuments):
                     self._index = Index(self.storage, CONVERSATIONS, self._settled_soon)
         return self._index
 
-    def tracker(self) -> Tracker | None:
+    def tracker(self) -> Tracker:
         """See `Engine.tracker`."""
-        return self.storage.tracker(CONVERSATIONS)
+        return self.storage.notices(CONVERSATIONS)
 
     # -- Trash and instances ---------------------------------------------------------------------------------------
 

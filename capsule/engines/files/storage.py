@@ -271,6 +271,14 @@ class FileStorage:
 
         return open_tracker(self.layout.documents(kind), _SUFFIX)
 
+    def notices(self, kind: str) -> Tracker:
+        """What wakes those who wait for documents of a kind. Raises `StorageFailed`, `Refused`."""
+        from capsule.engines.files.disk.notices import DirectoryNotices
+
+        directory = self.layout.documents(kind)
+        with whole_files.naming(directory, "watch"):
+            return DirectoryNotices(directory, _SUFFIX)
+
     def clear_temporary(self, kind: str, id: str) -> str:
         """Put away a temporary that a dead writer left; the caller holds the mutex. In words what was done."""
         temporary = self.layout.temporary(kind, id)

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from capsule.sessions.events import Event
     from capsule.sessions.toolkit import Said, Toolkit
 
-#: Seconds between two looks where the system gives no notices.
-_LOOK_S = 1.0
-
 
 class Sent(Answer):
     message: str
@@ -120,12 +117,13 @@ async def _answered(toolkit: Toolkit, question: str, seconds: float) -> Event:
     notices, ends = toolkit.engine.notices(), time.monotonic() + seconds
     try:
         while not (found := toolkit.answer(question)) and (left_s := ends - time.monotonic()) > 0:
-            with anyio.move_on_after(left_s if notices else min(left_s, _LOOK_S)):
-                await (_told(notices, toolkit.session) if notices else anyio.sleep(_LOOK_S))
+            with anyio.move_on_after(left_s):
+                await _told(notices, toolkit.session)
+            if not notices.is_open:
+                notices = toolkit.engine.notices()
         return found or {}
     finally:
-        if notices:
-            notices.close()
+        notices.close()
 
 
 async def _told(notices: Notices, session: str) -> None:

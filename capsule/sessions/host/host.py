@@ -47,8 +47,6 @@ LOOK_S = 30.0
 _ELSEWHERE_S = 5.0
 #: How often a standby tries the lock, in seconds; and how long workers have to end, when the host does.
 _STANDBY_S, _GRACE_S = 1.0, 10.0
-#: How often all sessions are looked at where the system tells of no writes, in seconds.
-_UNTOLD_S = 1.0
 
 
 class Host:
@@ -138,7 +136,7 @@ class Host:
                     notices, touched = self._engine.notices(), None
                 self._turn(touched)
                 self._wait(notices)
-                touched = None if notices is None else notices.changed()
+                touched = notices.changed()
         finally:
             self._workers.stop(_GRACE_S)
             self._deliverer.close()
@@ -154,16 +152,15 @@ class Host:
             return self._bell[1].send(b".") > 0
         return False
 
-    def _wait(self, notices: Notices | None) -> None:
+    def _wait(self, notices: Notices) -> None:
         """Wait until something is written, a worker ends, or something is due."""
         now, at = timestamps.now(), time.monotonic()
         soonest = min([self._next_sweep, *self._again.copy().values()]) - at
-        waits = [LOOK_S if notices else _UNTOLD_S, soonest]
+        waits = [LOOK_S, soonest]
         waits += [timestamps.seconds_between(now, due) for due in sorted(self._due.copy().values())[:1]]
         poll = select.poll()
         poll.register(self._bell[0], select.POLLIN)
-        if notices is not None:
-            poll.register(notices, select.POLLIN)
+        poll.register(notices, select.POLLIN)
         poll.poll(max(0, math.ceil(min(waits) * 1000)))
         with suppress(BlockingIOError):
             while self._bell[0].recv(4096):

@@ -159,7 +159,7 @@ class Mutexes:
         while True:
             if mutex.fd < 0:
                 mutex.fd = self._open(name)
-            if self._sys.wait_lock(mutex.fd) if timeout_s is None else self._sys.try_lock(mutex.fd):
+            if self._sys.try_lock(mutex.fd, False, timeout_s is None):
                 found = names_file(self._sys, f"{self._directory.path}/{name}", mutex.fd)
                 if found is not None:
                     mutex.size = found.st_size

@@ -13,7 +13,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from types import ModuleType
+
+from capsule.engines.files.disk import kernel_locks
 
 _AT_FDCWD = -100  # linux/fcntl.h
 _RENAME_EXCHANGE = 2  # linux/fs.h
@@ -178,25 +179,9 @@ class Syscalls:
         """When this run of the system began, in nanoseconds since 1970."""
         return time.time_ns() - time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
-    def try_lock(self, fd: int, shared: bool = False) -> bool:
-        """Take the lock of an open file, exclusively or shared; False when another's stands in the way."""
-        is_taken: bool = self._kernel_locks.lock(fd, shared=shared)
-        return is_taken
-
-    def wait_lock(self, fd: int) -> bool:
-        """Take the lock of an open file exclusively, as soon as it can be had; True."""
-        is_taken: bool = self._kernel_locks.lock(fd, wait=True)
-        return is_taken
-
-    def unlock(self, fd: int) -> None:
-        """Give back the lock of an open file."""
-        self._kernel_locks.unlock(fd)
-
-    @cached_property
-    def _kernel_locks(self) -> ModuleType:
-        from capsule.engines.files.disk import kernel_locks  # Commands that only read take no lock.
-
-        return kernel_locks
+    #: Take the lock of an open file, and give it back; False when another's stands in the way.
+    try_lock = staticmethod(kernel_locks.lock)
+    unlock = staticmethod(kernel_locks.unlock)
 
     def listdir(self, directory: str) -> list[str]:
         """The names in a directory."""

@@ -1,0 +1,34 @@
+"""Loading one module of a library without the rest of its package.
+
+Two libraries cost a quick command as much as starting Python does, for what it does not use: the package of portalocker
+reads its version from the installed metadata and makes classes for semaphores and Redis, that of watchfiles loads
+asyncio. Both are kept below their next major version, as where their modules stand is not promised.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+
+
+def load_part(name: str) -> ModuleType:
+    """Import a module of a package, but not the package itself.
+
+    Args:
+        name: The module's whole name, as `portalocker.portalocker`.
+
+    Returns:
+        The module. A later import of the package finds it, and adds the rest.
+    """
+    package = name.partition(".")[0]
+    if package in sys.modules or (spec := find_spec(package)) is None:
+        return import_module(name)
+    stand_in = ModuleType(package)
+    stand_in.__path__ = spec.submodule_search_locations or []
+    sys.modules[package] = stand_in
+    try:
+        return import_module(name)
+    finally:
+        del sys.modules[package]
