@@ -84,6 +84,8 @@ GRANTED: dict[str, frozenset[str]] = {
 _PAIR = re.compile("direct_([a-z0-9-]+)_([a-z0-9-]+)")
 #: Ids that say what a conversation is and whose, so that nothing else may have one.
 TELLING = re.compile("(direct|channel|notes)_")
+#: Ids that say so, or seem to: in any case, as some file systems know none. No chat that is imported gets one.
+RESERVED = re.compile("(direct|group|channel|notes)_", re.IGNORECASE)
 _MOST_NAMED = 5
 
 

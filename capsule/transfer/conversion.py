@@ -3,9 +3,10 @@
 `metadata.imported` remembers where a conversation and each of its messages come from: `format` and `id` there, and
 `digest`, the digest of what was taken. A message whose digest is another one by now was changed here.
 
-What must stay true: ids are made of the source's ids alone, and message ids of their conversation too, so that every
-store makes the same ones. `document_of(draft_of(x)) == x`, apart from `version`. What can't be accepted is told and
-left out. Pure: the clock comes as an argument.
+What must stay true: what is imported is data. It is a chat in which no agent takes part or speaks, unless it is
+trusted. Ids are made of the source's ids alone, and message ids of their conversation too, so that every store makes
+the same ones. `document_of(draft_of(x)) == x` for what is trusted, apart from `version`. What can't be accepted is told
+and left out. Pure: the clock comes as an argument.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from capsule.format.fields import MODES, ROLES, TYPES, names
 from capsule.format.message import check_message
 from capsule.format.text.titles import check_title, title_by_rule, title_from
 from capsule.format.tree.tree import Tree
-from capsule.ids import imported_conversation_id, imported_message_id, is_id
+from capsule.ids import imported_conversation_id, imported_message_id
 from capsule.timestamps import is_canonical
 from capsule.transfer.branches import ordered
 from capsule.transfer.coercion import moment
@@ -41,6 +42,8 @@ from capsule.transfer.digests import (
     without_defaults,
 )
 from capsule.transfer.interface import Draft, Fields, Source
+from capsule.transfer.pairs import OWN
+from capsule.transfer.privacy import keeps_id, without_agents
 from capsule.transfer.values import MOST
 
 Document = dict[str, Any]
@@ -69,7 +72,15 @@ def source_id(draft: Draft) -> str:
 
 
 def document_of(
-    draft: Draft, format: str, stamp: str, tell: Tell, keep: Keep, suffix: str = "", most: int = MOST
+    draft: Draft,
+    format: str,
+    stamp: str,
+    tell: Tell,
+    keep: Keep,
+    suffix: str = "",
+    most: int = MOST,
+    *,
+    is_trusted: bool = False,
 ) -> Document:
     """The capsule that a draft becomes.
 
@@ -81,12 +92,16 @@ def document_of(
         keep: Stores attachments.
         suffix: Tells it from others of the same id: those that have no id and say the same, and copies.
         most: The largest message that is accepted, in bytes.
+        is_trusted: Whether it may be a conversation of agents, and its messages from agents.
 
     Raises:
         Empty: It says nothing.
         InvalidInput: It has what JSON can't hold.
     """
-    is_own = draft.is_own and is_id(draft.id) and not suffix
+    is_own = keeps_id(draft, is_trusted=is_trusted) and not suffix
+    format = OWN if draft.is_own else format
+    if not is_trusted:
+        draft = without_agents(draft, is_chat=is_own)
     id = draft.id if is_own else imported_conversation_id(format, source_id(draft) + suffix)
     entries = ordered([_checked(entry, tell, keep, most, is_own=is_own) for entry in draft.history], tell)
     if not entries and not (is_own or draft.head.get("title")):
@@ -202,7 +217,9 @@ def _with_head(
     if not is_own:
         metadata = {name: value for name, value in metadata.items() if name in OF_METADATA}
         related = {name: metadata[name] for name in RELATED if isinstance(metadata.get(name), str)}
-        metadata |= {name: imported_conversation_id(format, other) for name, other in related.items()}
+        metadata |= {
+            name: other if draft.is_own else imported_conversation_id(format, other) for name, other in related.items()
+        }
     else:
         metadata = _with_source_back({"metadata": metadata}).get("metadata", {})
     mode, kind, tags = metadata.pop("mode", "api"), metadata.pop("type", "chat"), metadata.pop("tags", [])
@@ -289,7 +306,8 @@ def draft_of(document: Document, format: str, load: Load | None = None) -> Draft
     """
     history, tree = document["history"], Tree(document["history"])
     about = document["metadata"].get(IMPORTED)
-    about = about if isinstance(about, dict) and about.get("format") == format else {}
+    # A copy of a capsule is a capsule by now, with an id of its own.
+    about = about if isinstance(about, dict) and about.get("format") == format != OWN else {}
     edited = {entry["id"] for entry in history if is_edited(entry)}
     is_own = not about or (str(about.get("id")).startswith("sha256:") and bool(edited))
     current = document["metadata"].get("currentNode")

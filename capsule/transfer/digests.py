@@ -48,10 +48,10 @@ def digests_of_head(document: Document) -> dict[str, str]:
     return {name: digest_of(value) for name, value in {"title": document["title"], **said}.items()}
 
 
-def digest_of_document(document: Document) -> str:
-    """The digest of a conversation as an import brings it."""
+def digest_of_document(document: Document, *, is_own: bool) -> str:
+    """The digest of a conversation as an import brings it; `is_own`: under its own id."""
     said: list[Any] = [document["title"], document["metadata"], document["context"]]
-    if IMPORTED not in document["metadata"]:
+    if is_own:
         return digest_of([*said, document["history"]])
     marks = [[entry["id"], entry.get("parent"), entry["metadata"][IMPORTED]["digest"]] for entry in document["history"]]
     return digest_of([*said, marks])

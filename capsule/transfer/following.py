@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from capsule.engines.files.disk import inotify
 from capsule.errors import NotFound
@@ -23,7 +23,7 @@ from capsule.transfer.values import END_MISSING
 
 if TYPE_CHECKING:
     from capsule.store.store import Store
-    from capsule.transfer.importing import Report, Taken
+    from capsule.transfer.report import Report, Taken
 
 #: What is written within this time, in seconds, is imported at once.
 _TOGETHER_S = 0.2
@@ -40,14 +40,15 @@ def follow(
     *,
     format: str | None = None,
     on_conflict: str = "skip",
+    is_trusted: bool = False,
 ) -> NoReturn:
     """Import files and folders, and again whenever they change, until something is raised.
 
     Args:
         store: The store.
         paths: The files and folders; a folder with all folders in it, those that come later too.
-        tell: Takes each conversation as soon as it is imported, and each damage.
-        format, on_conflict: As `store.import_` takes them.
+        tell: Takes each conversation as soon as it is imported, and each note and damage.
+        format, on_conflict, is_trusted: As `store.import_` takes them.
 
     Raises the errors of `store.import_`. Cost: reading each file that changed, whole.
     """
@@ -63,8 +64,9 @@ def follow(
                 tell(taken)
             told = len(report.conversations)
 
-        report = store.import_(*some, format=format, on_conflict=on_conflict, progress=progress)  # type: ignore[arg-type]  # It checks it.
-        for damage in report.problems.found:
+        how: Any = {"format": format, "on_conflict": on_conflict, "is_trusted": is_trusted}
+        report = store.import_(*some, progress=progress, **how)
+        for damage in report.remarks:
             if damage.what != END_MISSING:
                 tell(damage)
 

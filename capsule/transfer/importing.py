@@ -1,8 +1,8 @@
 """Bringing conversations into a store: each file, each draft in it, and what becomes of it.
 
 What must stay true: each conversation is one durable write, so that an import can be stopped and run again. What was
-imported before is found by its id, and nothing is doubled. Damage is reported and ends nothing but its own record.
-What is remembered of imports (`memory`) is derived: without it they only take longer.
+imported before is found by its id, and nothing is doubled. Only a chat is written to, unless what comes is trusted.
+What two sources say of one conversation is both kept. Damage is reported and ends nothing but its own record.
 """
 
 from __future__ import annotations
@@ -17,25 +17,20 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, BinaryIO, get_args
 
 from capsule import timestamps
-from capsule.errors import (
-    InvalidDocument,
-    InvalidInput,
-    Locked,
-    LockLost,
-    Refused,
-    StoreBusy,
-)
+from capsule.errors import InvalidDocument, InvalidInput, Locked, LockLost, Refused, StoreBusy
 from capsule.format import codec
 from capsule.store.change import REMOVED
 from capsule.store.creation import TakenId, write_new
 from capsule.store.reading import KIND
-from capsule.transfer.conversion import Empty, document_of, source_id
-from capsule.transfer.digests import digest_of_document
+from capsule.transfer.conversion import Empty, Tell, document_of, source_id
+from capsule.transfer.digests import digest_of, digest_of_document
 from capsule.transfer.interface import Draft, Format, Source, read_bytes
-from capsule.transfer.memory import Memory
+from capsule.transfer.memory import Memory, Read
+from capsule.transfer.privacy import keeps_id
 from capsule.transfer.registry import drafts_of, format_named, format_of
-from capsule.transfer.revision import OnConflict, revised
-from capsule.transfer.sources import File, Problems, files_at, opened, spooled
+from capsule.transfer.report import Report, Taken
+from capsule.transfer.revision import OnConflict, Revised, contradicts, revised
+from capsule.transfer.sources import File, files_at, opened, spooled
 
 if TYPE_CHECKING:
     from capsule.store.store import Store
@@ -43,72 +38,12 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 #: Takes the bytes that were read, all bytes, and the report so far.
 Progress = Callable[[int, int, "Report"], None]
-STATES = ("imported", "updated", "unchanged", "skipped")
 #: The largest attachment that is stored, in bytes.
 _LARGEST_FILE = 1 << 28
 #: So many new conversations are written at once.
 _AT_ONCE = 8
 #: Errors of one conversation, which the others do not share.
 _TOLD = (InvalidInput, InvalidDocument, Locked, LockLost, StoreBusy)
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """A conversation of a source, and what became of it.
-
-    Attributes:
-        id: The conversation.
-        title: Its title in the source.
-        messages: The number of its messages in the source.
-        format: The format of the source.
-        source: The id that it has there.
-        path: The file.
-        state: `imported`, `updated`, `unchanged`, or `skipped`: it is in the trash, both sides changed the same, or it
-            is empty, and then its id is so too.
-    """
-
-    id: str
-    title: str
-    messages: int
-    format: str
-    source: str
-    path: str
-    state: str
-
-    def as_json(self) -> dict[str, Any]:
-        """The conversation as JSON."""
-        source = {"format": self.format, "id": self.source, "path": self.path}
-        return {"id": self.id, "title": self.title, "messages": self.messages, "source": source, "state": self.state}
-
-
-@dataclass(slots=True)
-class Report:
-    """What an import did.
-
-    Attributes:
-        conversations: The conversations that were found.
-        problems: What was damaged, with its place.
-        unknown: The files that no format knows.
-    """
-
-    conversations: list[Taken] = field(default_factory=list)
-    problems: Problems = field(default_factory=Problems)
-    unknown: list[str] = field(default_factory=list)
-
-    def count(self, state: str) -> int:
-        """The number of conversations in a state."""
-        return Counter(taken.state for taken in self.conversations)[state]
-
-    def as_json(self) -> dict[str, Any]:
-        """The report as JSON."""
-        counts = Counter(taken.state for taken in self.conversations)
-        problems = [{"path": one.path, "line": one.line, "what": one.what} for one in self.problems.found]
-        return {
-            **{state: counts[state] for state in STATES},
-            "damaged": self.problems.count,
-            "conversations": [taken.as_json() for taken in self.conversations],
-            "problems": problems,
-        }
 
 
 class Import:
@@ -123,6 +58,7 @@ class Import:
         format: str | None = None,
         on_conflict: OnConflict = "skip",
         is_dry_run: bool = False,
+        is_trusted: bool = False,
         stream: BinaryIO | None = None,
         progress: Progress | None = None,
     ) -> Report:
@@ -134,6 +70,8 @@ class Import:
             on_conflict: Where the source and this store changed the same message or field: `skip` leaves it, `update`
                 takes what the source has (the former text goes to the trash), and `copy` makes a second conversation.
             is_dry_run: Whether only the report is made.
+            is_trusted: Whether the paths are a backup of this store, which comes back as it was. Otherwise only chats
+                keep their ids. What agents said to each other comes in as a copy: a chat without participants.
             stream: A file that is read once, besides `paths`.
             progress: Called with the bytes that were read, all bytes, and the report so far: what it has is durable.
 
@@ -143,7 +81,7 @@ class Import:
             Refused, StorageFailed: The system did not permit it; what was imported before stays.
 
         Cost: reading the files once, and for each new conversation two flushes. A file that was imported before is
-            only read for its digest.
+            only read for its digest, and the heads of its conversations.
         """
         if self._store.agent is not None:
             raise Refused("conversations are imported by the owner of the store", path="")
@@ -152,7 +90,7 @@ class Import:
         only = None if format is None else format_named(format)
         if only is not None and only.read is None:
             raise InvalidInput(f"{only.name} is only written; the content of a file tells its format")
-        run = _Run(self._store, only, on_conflict, is_dry_run=is_dry_run)
+        run = _Run(self._store, only, on_conflict, is_dry_run=is_dry_run, is_trusted=is_trusted)
         with ExitStack() as stack:
             files = deque(file for path in paths for file in files_at(path, run.report.problems))
             if stream is not None:
@@ -161,64 +99,68 @@ class Import:
             run.take(files, progress or (lambda done, total, report: None))
         return run.report
 
+    def forget(self) -> None:
+        """Forget what files were imported, so that no text of them is left. The next import reads them again.
 
-@dataclass(slots=True)
-class _Read:
-    """A file that was read.
-
-    Attributes:
-        name: Its path.
-        digest: The digest of its content.
-        is_whole: Whether all of it was taken, so that the next import need not read it.
-        taken: The conversations in it.
-        awaited: How many conversations in it are not written yet, or could not be.
-        near: The patterns and the digest of the files that it was read with; None: there are none.
-    """
-
-    name: str
-    digest: str
-    is_whole: bool = True
-    taken: list[Taken] = field(default_factory=list)
-    awaited: int = 0
-    near: dict[str, Any] | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """What is remembered of it."""
-        rows = [
-            (one.id, one.title, one.messages, one.format, one.source, one.path.removeprefix(self.name))
-            for one in self.taken
-        ]
-        return {"rows": rows, "near": self.near}
+        Raises StoreBusy, Refused, StorageFailed. Cost: a look for each conversation that was imported.
+        """
+        Memory(self._store.engine).forget()
 
 
 @dataclass(slots=True)
 class _Made:
-    """What a draft became, and the write that is under way; None: there is none."""
+    """What a draft became.
+
+    Attributes:
+        source: The digest of where it comes from.
+        line: The line of the draft in its file.
+        is_copy: Whether it is a conversation of agents, which comes in as a chat.
+        present: The conversation that it goes on with; None: it is not read.
+        write: The write that is under way; None: there is none.
+        other: Makes it of the draft again, given a suffix to its id.
+    """
 
     taken: Taken
-    read: _Read
+    read: Read
     tell: Callable[[str], None]
     document: Document = field(default_factory=dict)
     digest: str = ""
+    source: str = ""
+    line: int | None = None
+    is_copy: bool = False
+    present: Document | None = None
     write: Future[Any] | None = None
+    other: Callable[[str], _Made] | None = None
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a capsule that keeps its id."""
+        return self.taken.id == self.taken.source
+
+    def remark(self, report: Report, what: str) -> None:
+        """Let the report say what became of the draft besides its state."""
+        report.notes.add(self.taken.path, what, self.line)
 
 
 class _Run:
     """One import."""
 
-    def __init__(self, store: Store, only: Format | None, on_conflict: str, *, is_dry_run: bool) -> None:
+    def __init__(
+        self, store: Store, only: Format | None, on_conflict: str, *, is_dry_run: bool, is_trusted: bool
+    ) -> None:
         self.report = Report()
         self._store = store
         self._only = only
         self._on_conflict = on_conflict
         self._is_dry_run = is_dry_run
+        self._is_trusted = is_trusted
         self._memory = Memory(store.engine)
         self._stamp = timestamps.now()
         #: New conversations are written while the next ones are read: most of a write is waiting for the disk.
         self._pool = ThreadPoolExecutor(_AT_ONCE)
         #: What is not in the report yet: behind a write that is under way, in the order of the source.
         self._pending: deque[_Made] = deque()
-        self._read: list[_Read] = []
+        self._read: list[Read] = []
         self._trashed: set[str] | None = None
         self._removed: dict[str, list[Any]] | None = None
 
@@ -246,13 +188,11 @@ class _Run:
 
     def _taken(self, file: File) -> Iterator[File]:
         """Import a file; the parts of it, as they are read."""
-        report, only = self.report, self._only.name if self._only else ""
-        read, problems = _Read(file.name, f"{only}:{file.digest()}"), report.problems.count
-        before = self._memory.files.get(read.digest)
-        if before is not None and self._is_as(file, before):
-            for id, title, count, name, source, inside in before["rows"]:
-                state = "unchanged" if id else "skipped"
-                self._note(_Made(Taken(id, title, count, name, source, file.name + inside, state), read, file.tell))
+        report, how = self.report, f"{self._only.name if self._only else ''}:{'trusted' if self._is_trusted else ''}"
+        read, problems = Read(file.name, f"{how}:{file.digest()}"), report.problems.count
+        if (known := self._memory.known(file, read.digest)) is not None:
+            for taken in known:
+                self._note(_Made(taken, read, file.tell))
             return
         asked = set[str]()
         is_known = False
@@ -271,51 +211,82 @@ class _Run:
         read.is_whole = read.is_whole and is_known and report.problems.count == problems
         self._read.append(read)
 
-    def _is_as(self, file: File, before: dict[str, Any]) -> bool:
-        """Whether a file, those it was read with, and what was made of it are as they were."""
-        near = before["near"]
-        if near is not None and near["digest"] != file.digest_of_near(near["patterns"]):
-            return False
-        return all(self._store.engine.exists(KIND, row[0]) for row in before["rows"] if row[0])
-
-    def _drafts(self, file: File, format: Format, read: _Read) -> Iterator[None]:
-        nameless: Counter[str] = Counter()
+    def _drafts(self, file: File, format: Format, read: Read) -> Iterator[None]:
+        seen: Counter[str] = Counter()
         for draft in drafts_of(file, format):
-            suffix = ""
-            if not draft.id:
-                said = source_id(draft)
-                suffix = f"#{nameless[said]}" if nameless[said] else ""
-                nameless[said] += 1
-            self._take(file, format, draft, suffix, read)
+            said = source_id(draft)
+            self._take(file, format, draft, seen[said], read)
+            seen[said] += 1
             yield
 
-    def _take(self, file: File, format: Format, draft: Draft, suffix: str, read: _Read) -> None:
+    def _take(self, file: File, format: Format, draft: Draft, nth: int, read: Read) -> None:
+        """Import a draft: the n-th of its id in this file."""
+        place, limit = digest_of([os.path.abspath(file.name), nth]), self._store.settings.message_bytes
+
         def tell(what: str, id: str = "") -> None:
             file.tell(what, draft.lines.get(id, draft.line))
 
-        def put(suffix: str) -> tuple[str, bool]:
-            limit = self._store.settings.message_bytes
-            document = document_of(draft, format.name, self._stamp, tell, self._keep, suffix, limit)
-            digest, count = digest_of_document(document), len(document["history"])
-            taken = Taken(document["id"], document["title"], count, format.name, source_id(draft), file.name, "")
-            return digest, self._put(_Made(taken, read, tell, document, digest))
+        def made(suffix: str = "", told: Tell = lambda what, id: None) -> _Made:
+            suffix = suffix if draft.id or not nth else f"#{nth}{suffix}"
+            document = document_of(
+                draft, format.name, self._stamp, told, self._keep, suffix, limit, is_trusted=self._is_trusted
+            )
+            count, source = len(document["history"]), source_id(draft)
+            taken = Taken(document["id"], document["title"], count, format.name, source, file.name, "")
+            is_copy = draft.is_own and not keeps_id(draft, is_trusted=self._is_trusted)
+            new = _Made(taken, read, tell, document, source=place, line=draft.line, is_copy=is_copy)
+            new.digest = digest_of_document(document, is_own=new.is_own)
+            return new
 
         try:
-            digest, is_conflict = put(suffix)
-            if is_conflict and self._on_conflict == "copy":
-                put(f"{suffix}#copy-{digest}")
+            self._bring(made(told=tell), made)
         except Empty:  # As an empty chat is: no damage, and nothing to keep.
             if draft.id:
                 self._note(_Made(Taken("", "", 0, format.name, draft.id, file.name, "skipped"), read, tell))
         except _TOLD as error:
             tell(error.message)
 
-    def _put(self, new: _Made) -> bool:
-        """Write what a draft became, and note its state; whether both sides changed the same."""
-        id, engine = new.taken.id, self._store.engine
+    def _bring(self, first: _Made, other: Callable[[str], _Made]) -> None:
+        """Import what a draft became, or what it becomes with a suffix to its id, if that is not for it."""
+        new = self._placed(first, other)
+        new.other, id, source = other, new.taken.id, new.taken.source
+        if new is not first:
+            new.remark(self.report, f"conversation {first.taken.id} holds something else; this one is kept as {id}")
+        elif new.is_copy:
+            new.remark(self.report, f"{source} is imported as a copy, chat {id}; --trusted brings it back as it was")
+        if self._put(new) and self._on_conflict == "copy":
+            copy = other(f"#copy-{new.digest}")
+            copy.other = other
+            self._put(copy)
+
+    def _placed(self, first: _Made, other: Callable[[str], _Made]) -> _Made:
+        """What a draft became, under the id of the first conversation that it can go on with, or of a new one.
+
+        It contradicts what another source brought; what the same source brought, it changes.
+        """
+        mine, new, number = None, first, 1
+        while self._exists(id := new.taken.id):
+            digest, source = self._memory.conversations.get(id, ("", new.source))
+            if digest == new.digest:
+                return new
+            present = new.present = self._store.document(id)
+            if self._is_trusted or present["metadata"].get("type") in (None, "chat"):
+                if new.is_own or not contradicts(present, new.document):
+                    return new
+                mine = mine or (new if source == new.source else None)
+            number += 1
+            new = other(f"#other-{number}")
+        return mine or new
+
+    def _exists(self, id: str) -> bool:
         if any(pending.taken.id == id for pending in self._pending):
             self._settle(0)
-        if not engine.exists(KIND, id):
+        return self._store.engine.exists(KIND, id)
+
+    def _put(self, new: _Made) -> bool:
+        """Write what a draft became, and note its state; whether both sides changed the same."""
+        id = new.taken.id
+        if not self._exists(id):
             if id in self._in_trash():
                 new.read.is_whole = False
                 self._note(new, "skipped")
@@ -325,23 +296,27 @@ class _Run:
                 new.write = self._pool.submit(write_new, self._store, new.document, has_checked_messages=True)
             self._note(new, "imported")
             return False
-        if self._memory.conversations.get(id) == new.digest:
+        digest, source = self._memory.conversations.get(id, ("", new.source))
+        if digest == new.digest:
             self._note(new, "unchanged")
             return False
-        present, removed, theirs = self._store.document(id), self._removed_from(id), self._on_conflict == "update"
+        present, removed = new.present or self._store.document(id), self._removed_from(id)
+        is_other, theirs = source != new.source, self._on_conflict == "update"
 
-        def change(now: Document) -> Document:
-            return revised(now, new.document, removed, theirs=theirs).document
+        def made_of(now: Document, *, is_other: bool = is_other) -> Revised:
+            return revised(now, new.document, removed, theirs=theirs, is_own=new.is_own, is_other=is_other)
 
-        found = revised(present, new.document, removed, theirs=theirs)
+        found = made_of(present)
         is_changed, is_open = found.document is not present, bool(found.conflicts) and not theirs
+        if is_other and found.document != made_of(present, is_other=False).document:
+            new.remark(self.report, f"it differs from another source of {id}: only what is new was added")
         if is_open:
             new.read.is_whole = False
         if not self._is_dry_run:
             if is_changed:
-                self._store._change(id, lambda conversation: conversation.rewrite(change, reason="edited"))
+                self._store._change(id, lambda here: here.rewrite(lambda now: made_of(now).document, reason="edited"))
             if not is_open:
-                self._memory.conversations[id] = new.digest
+                self._memory.conversations[id] = new.digest, source
         self._note(new, "updated" if is_changed else "skipped" if is_open else "unchanged")
         return is_open
 
@@ -356,18 +331,20 @@ class _Run:
         while self._pending and (len(self._pending) > most or self._pending[0].write is None):
             new = self._pending.popleft()
             try:
-                if new.write is not None:
-                    new.write.result()
-                    self._memory.conversations[new.taken.id] = new.digest
-            except TakenId:  # Another process was quicker.
-                new.write = None
-                self._put(new)
+                try:
+                    if new.write is not None:
+                        new.write.result()
+                        self._memory.conversations[new.taken.id] = new.digest, new.source
+                except TakenId:  # Another process was quicker.
+                    new.write = None
+                    assert new.other is not None
+                    self._bring(new, new.other)
+                else:
+                    self.report.conversations.append(new.taken)
+                    new.read.taken.append(new.taken)
             except _TOLD as error:
                 new.tell(error.message)
                 continue
-            else:
-                self.report.conversations.append(new.taken)
-                new.read.taken.append(new.taken)
             new.read.awaited -= 1
 
     def _in_trash(self) -> set[str]:

@@ -34,7 +34,32 @@ class Revised:
     conflicts: int
 
 
-def revised(present: Document, incoming: Document, removed: Collection[str], *, theirs: bool) -> Revised:
+def contradicts(present: Document, incoming: Document) -> bool:
+    """Whether a source has other words than it had for a message that was left as it was here, and is not dated later.
+
+    Args:
+        present, incoming: As `revised` takes them; the source's ids are not those of a capsule.
+    """
+    if _time_of(incoming) != _time_of(present):
+        return False
+    there = {entry["id"]: entry for entry in present["history"]}
+    pairs = ((there[entry["id"]], entry) for entry in incoming["history"] if entry["id"] in there)
+    return any(_words(one) != _words(other) and _is_newer(one, other, is_own=False) for one, other in pairs)
+
+
+def _words(entry: Document) -> tuple[Any, ...]:
+    return entry["role"], entry["content"], entry.get("toolCalls")
+
+
+def revised(
+    present: Document,
+    incoming: Document,
+    removed: Collection[str],
+    *,
+    theirs: bool,
+    is_own: bool,
+    is_other: bool = False,
+) -> Revised:
     """What becomes of a conversation.
 
     Args:
@@ -42,10 +67,12 @@ def revised(present: Document, incoming: Document, removed: Collection[str], *, 
         incoming: What the source has now, as `document_of` makes it; of the same id.
         removed: The ids of messages that were removed here.
         theirs: Whether the source's version is taken where both changed.
+        is_own: Whether the source is a capsule of this id.
+        is_other: Whether another source brought it. Then this one takes nothing back, unless it is dated later.
     """
     conflicts = 0
-    is_own = IMPORTED not in incoming["metadata"]
-    is_older = _time_of(incoming) < _time_of(present)
+    before, after = _time_of(present), _time_of(incoming)
+    is_older = not is_own and (after < before or (is_other and after == before))
     history = list(present["history"])
     places = {entry["id"]: place for place, entry in enumerate(history)}
     tree, added = Tree(incoming["history"]), list[Document]()
@@ -95,7 +122,8 @@ def _revise_head(result: Document, present: Document, incoming: Document, *, the
     """Take what the source changed of the head. The number of fields that were changed here too."""
     about = present["metadata"].get(IMPORTED)
     now, wanted = digests_of_head(present), digests_of_head(incoming)
-    base: dict[str, str] = about.get("digest", {}) if isinstance(about, dict) and not is_own else {}
+    base = about.get("digest") if isinstance(about, dict) and not is_own else None
+    base = base if isinstance(base, dict) else {}
     if is_own and incoming["updatedAt"] > present["updatedAt"] and _has_all(incoming, present):
         base = now  # It is the same conversation, later.
     conflicts, known = 0, dict(wanted)

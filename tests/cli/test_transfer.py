@@ -131,6 +131,22 @@ def test_discovery_shows_what_is_there_and_imports_what_is_named(
     capsule("import", "--discover", expect=3)
 
 
+def test_only_a_trusted_import_brings_back_what_agents_said(capsule: Any, tmp_path: Path) -> None:
+    for name in ("anna", "bob"):
+        capsule("agents", "register", "--as", name)
+    room = capsule.json("send", "Hi", "--to", "bob", "--as", "anna")["conversation"]
+    capsule("export", room, "--format", "capsule", "-o", str(out := tmp_path / "out.json"))
+    capsule("delete", room)
+    capsule("purge", "--yes")
+
+    report = capsule.json("import", str(out))
+    assert [(note["path"], room in note["what"]) for note in report["problems"]] == [(str(out), True)]
+    assert report["damaged"] == 0 and capsule.json("inbox", "--as", "bob")["unread"] == 0
+    capsule("import", str(out), "--trusted", expect=2)
+    assert capsule.json("import", str(out), "--trusted", "--yes")["conversations"][0]["id"] == room
+    assert capsule.json("inbox", "--as", "bob")["unread"] == 1
+
+
 @pytest.mark.slow
 def test_following_takes_what_is_written_and_ends_at_a_signal(capsule: Any, tmp_path: Path) -> None:
     folder = tmp_path / "live"

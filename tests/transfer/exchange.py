@@ -13,9 +13,9 @@ from typing import Any
 from capsule import Store
 from capsule.errors import InvalidInput
 from capsule.transfer.conversion import document_of, draft_of, source_id
-from capsule.transfer.importing import Report
 from capsule.transfer.interface import Format, Source, read_bytes
 from capsule.transfer.registry import drafts_of, format_of, formats
+from capsule.transfer.report import Report
 from capsule.transfer.sources import File, Problems, files_at, opened
 
 DATA = Path(__file__).parent / "data"
@@ -68,7 +68,7 @@ def documents(files: list[File], shelf: Shelf | None = None, only: Format | None
             seen.append(source_id(draft))
             tell = lambda what, id, draft=draft, file=file: file.tell(what, draft.lines.get(id, draft.line))  # noqa: E731
             with suppress(InvalidInput):  # It says nothing.
-                made.append(document_of(draft, format.name, STAMP, tell, shelf.keep, suffix))
+                made.append(document_of(draft, format.name, STAMP, tell, shelf.keep, suffix, is_trusted=True))
     return made
 
 

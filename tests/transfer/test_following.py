@@ -12,7 +12,7 @@ import pytest
 from capsule import Store
 from capsule.engines.files.disk import inotify
 from capsule.transfer.following import FolderWatch, follow
-from capsule.transfer.importing import Taken
+from capsule.transfer.report import Taken
 from capsule.transfer.sources import Damage
 from tests.transfer.exchange import DATA, said
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import pytest
 from capsule import Store
 from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused, StorageFailed, StoreBusy
 from capsule.format.merge.merge import merge
-from capsule.transfer.importing import Report
 from capsule.transfer.registry import formats
+from capsule.transfer.report import Report
 from tests.transfer.exchange import DATA, said, take
 
 
@@ -229,6 +230,93 @@ def test_a_file_of_which_a_conversation_could_not_be_written_is_read_again(
     take(store, data)
 
     assert len(store.ids()) == 2
+
+
+RUNS = [said("Do it", "first", id="s"), said("Do it", "second", "and more", id="s")]
+STEPS = [
+    json.dumps(
+        {
+            "schema_version": "ATIF-v1.7",
+            "session_id": "s",
+            "agent": {"name": "x", "version": "1"},
+            "steps": [
+                {"step_id": 1, "source": "user", "message": "Do it"},
+                {"step_id": 2, "source": "agent", "message": text},
+            ],
+        }
+    ).encode()
+    for text in ("first", "second")
+]
+
+
+@pytest.mark.parametrize("is_at_once", [True, False])
+@pytest.mark.parametrize("runs", [RUNS, STEPS])
+def test_two_sources_that_disagree_on_a_conversation_are_both_kept(
+    store: Store, tmp_path: Path, runs: list[bytes], is_at_once: bool
+) -> None:
+    files = [tmp_path / "1", tmp_path / "2"]
+    for file, data in zip(files, runs, strict=True):
+        file.write_bytes(data)
+    reports = [store.import_(tmp_path)] if is_at_once else [store.import_(file) for file in files]
+
+    first, second = [taken.id for report in reports for taken in report.conversations]
+    assert [texts(store, id)[:2] for id in (first, second)] == [["Do it", "first"], ["Do it", "second"]]
+    assert [first in note.what and second in note.what for note in reports[-1].notes.found] == [True]
+    for again in ([tmp_path], [files[1]], [files[0]]):
+        store.engine.delete("imports", "digests")
+        assert set(states(store.import_(*again))) == {"unchanged"}
+    files[1].write_bytes(runs[1].replace(b"second", b"changed"))
+    assert states(store.import_(tmp_path)) == ["unchanged", "updated"]
+    assert (texts(store, first)[1], texts(store, second)[1]) == ("first", "changed")
+
+
+def test_of_two_sources_with_another_title_the_first_one_stands(store: Store, tmp_path: Path) -> None:
+    for name in ("1", "2"):
+        (tmp_path / name).write_bytes(said("a", *name[1:], title=f"title {name}"))
+    report = store.import_(tmp_path)
+
+    assert (states(report), len(report.notes.found)) == (["imported", "unchanged"], 1)
+    for name in ("1", "2"):  # Their files are others, and say the same.
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes() + b"\n")
+        assert set(states(store.import_(tmp_path))) == {"unchanged"}
+    assert [store.head(id).title for id in store.ids()] == ["title 1"]
+
+
+@pytest.mark.parametrize("is_locked", [True, False])
+def test_an_import_goes_on_when_another_process_makes_the_same_conversation_first(
+    store: Store, is_locked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create, other = store.engine.create, store.beside(instance="anna")
+    id = take(store, said("a", "b"), is_dry_run=True).conversations[0].id
+
+    def slow(kind: str, document: dict[str, Any], *rest: Any) -> int:
+        if document["id"] == id and not store.engine.exists(kind, id):
+            monkeypatch.setattr(store.engine, "create", create)
+            take(other, said("a"))
+            if is_locked:
+                other.locks.take(id)
+        return create(kind, document, *rest)
+
+    monkeypatch.setattr(store.engine, "create", slow)
+    report = take(store, said("a", "b") + said("a", id="two"))
+
+    assert states(report) == (["imported"] if is_locked else ["imported", "updated"])
+    assert [id in problem.what for problem in report.problems.found] == ([True] if is_locked else [])
+    assert len(store.ids()) == 2
+
+
+def test_an_imported_conversation_comes_back_from_an_export_as_it_was(store: Store) -> None:
+    id = take(store, said("a", "b", title="theirs")).conversations[0].id
+    append(store, id)
+    store.export([id], file := BytesIO(), format="capsule")
+    store.rename(id, "mine")
+    edit_first(store, id)
+
+    assert states(take(store, file.getvalue())) == ["skipped"]
+    store.delete(id)
+    store.trash.purge()
+    assert states(take(store, file.getvalue())) == ["imported"]
+    assert texts(store, id) == ["a", "b", "mine"]
 
 
 def test_a_locked_conversation_is_reported_and_the_others_are_taken(store: Store) -> None:

@@ -19,6 +19,7 @@ import typer
 from capsule.errors import InvalidDocument, NotFound, Refused, StorageFailed
 from capsule_cli.completion import complete_format, complete_id
 from capsule_cli.shared.asked import asked
+from capsule_cli.shared.inputs import ensure_agreed
 from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import DryRun, Tags, Yes, argument, flag, option, refuse, usage
 from capsule_cli.shared.output import answer, counted, in_terminal, listing, out_bytes, progress, say, shown
@@ -26,7 +27,7 @@ from capsule_cli.signals import end_at_once
 
 if TYPE_CHECKING:
     from capsule import Store
-    from capsule.transfer.importing import Report, Taken
+    from capsule.transfer.report import Report, Taken
 
 commands = typer.Typer()
 _MOST_SHOWN = 20
@@ -47,9 +48,16 @@ def import_(
     ),
     discover: bool = flag("--discover", "Look where programs on this machine keep conversations, and choose."),
     follow: bool = flag("--follow -f", "Go on importing while the other program writes, until Ctrl-C."),
+    trusted: bool = flag(
+        "--trusted",
+        "Bring back a backup of this store as it was, what agents said too. Asks first; a script must give --yes.",
+    ),
     yes: Yes = False,
 ) -> None:
     """Import conversations of other programs. Those imported before get what is new, and nothing is doubled.
+
+    Without --trusted, nothing that is imported reaches an agent: directs, groups and channels become copies, chats
+    without participants.
 
     The exit code is 0 when all was taken or is there already, 3 when nothing was found, and 5 when something was
     damaged; the rest is in.
@@ -61,7 +69,13 @@ def import_(
             return
     if not paths:
         raise usage("give a path, - for standard input, or --discover")
-    options: dict[str, Any] = {"format": format, "on_conflict": on_conflict}
+    options: dict[str, Any] = {"format": format, "on_conflict": on_conflict, "is_trusted": trusted}
+    if trusted and not dry_run:
+        ensure_agreed(
+            f"Import {', '.join(paths)} as a backup of this store? Messages from agents in it count as theirs, reach "
+            "others, and may start workers.",
+            yes=yes,
+        )
     if follow:
         refuse(dry_run or "-" in paths, "it needs files, and writes what it finds", "--follow")
         end_at_once()
@@ -90,13 +104,13 @@ def _follow(store: Store, paths: list[str], options: dict[str, Any]) -> None:
 
 
 def _answer(report: Report, *, dry_run: bool) -> None:
-    problems = report.problems.found
+    problems, count = report.remarks, report.notes.count + report.problems.count
     counts = [f"{report.count(state)} {state}" for state in ("imported", "updated", "unchanged", "skipped")]
     would = "would be " if dry_run else ""
     lines = [f"{would}{', '.join(counts)}, {report.problems.count} damaged"]
     lines += [_place(problem.path, problem.line, problem.what) for problem in problems[:_MOST_SHOWN]]
-    if report.problems.count > _MOST_SHOWN:
-        lines.append(f"... and {report.problems.count - _MOST_SHOWN} more; --json has them")
+    if count > _MOST_SHOWN:
+        lines.append(f"... and {count - _MOST_SHOWN} more; --json has them")
     skipped = [taken for taken in report.conversations if taken.state == "skipped"][:_MOST_SHOWN]
     lines += [f"skipped: {taken.id or taken.source}  {taken.title if taken.id else '(empty)'}" for taken in skipped]
     answer(report.as_json(), shown("\n".join(lines)))
