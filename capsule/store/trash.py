@@ -162,6 +162,7 @@ class Trash:
         """
         if self._store.agent is None:
             self._store.sessions.compact()
+            self._store.import_.forget()
         return self._store.engine.purge(older_than_s)
 
     def list(self) -> list[Trashed]:

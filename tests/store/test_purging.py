@@ -1,8 +1,9 @@
-"""Purged texts are gone from all of `.capsule/`: from the log, the index, the trash and the quarantine."""
+"""Purged texts are gone from all files of the store: from the log, the index, the trash, the memory of imports.."""
 
 from __future__ import annotations
 
 import os
+from io import BytesIO
 from pathlib import Path
 
 import orjson
@@ -10,7 +11,7 @@ import pytest
 
 from capsule import Store
 
-CANARIES = ["edited", "deleted", "pruned", "overruled", "titled", "gone", "whole", "restored", "byhand"]
+CANARIES = ["edited", "deleted", "pruned", "overruled", "titled", "gone", "whole", "restored", "byhand", "imported"]
 
 
 def canary(what: str) -> str:
@@ -19,9 +20,9 @@ def canary(what: str) -> str:
 
 
 def canaries_left(root: Path) -> set[str]:
-    """The canaries that occur in any file of `.capsule/`, or in the name of one."""
+    """The canaries that occur in any file of the store, whatever kind of document it is, or in the name of one."""
     all_bytes = b"".join(
-        path.name.encode() + (path.read_bytes() if path.is_file() else b"") for path in (root / ".capsule").rglob("*")
+        path.name.encode() + (path.read_bytes() if path.is_file() else b"") for path in root.rglob("*")
     )
     return {what for what in CANARIES if canary(what).encode() in all_bytes}
 
@@ -51,6 +52,8 @@ def conversation(store: Store, root: Path) -> str:
     gone = store.create(title=canary("gone"), messages=[{"role": "user", "content": canary("gone")}]).id
     store.search(canary("gone"))
     store.delete(gone)
+    source = {"id": canary("imported"), "conversations": [{"from": "human", "value": canary("imported")}]}
+    store.delete(store.import_(stream=BytesIO(orjson.dumps(source))).conversations[0].id)
     store.search("one")
     return id
 
@@ -69,10 +72,10 @@ def _saved_by_an_editor(store: Store, id: str) -> None:
 
 def test_purged_texts_are_in_no_file(store: Store, root: Path, conversation: str) -> None:
     assert canaries_left(root) >= {"edited", "deleted", "pruned", "titled", "gone", "whole", "restored"}
-    left = root / "conversations" / f".{conversation}.tmp"  # A leftover of a dead writer.
-    left.write_text(canary("gone"))
+    for left in (f"conversations/.{conversation}.tmp", ".capsule/imports/.digests.tmp"):  # Of dead writers.
+        (root / left).write_text(canary("gone"))
     store.trash.purge()
-    assert canaries_left(root) == set() and not left.exists()
+    assert canaries_left(root) == set()
     assert {entry["content"] for entry in store.document(conversation)["history"]} == {"one", "two"}
     assert store.trash.list() == [] == store.trash.removed()
     assert not any(store.search(canary(what)).hits for what in CANARIES)

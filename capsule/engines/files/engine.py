@@ -288,7 +288,7 @@ class FilesEngine(BesideDocuments):
 
     def purge(self, older_than_s: float) -> list[str]:
         """See `Engine.purge`. Costs reading every conversation that was written here; the index is built anew."""
-        for kind in WITH_ENTRIES:
+        for kind in (*WITH_ENTRIES, *LOCAL):
             for leftover in self.storage.leftovers(kind):
                 if leftover.kind == "temporary":
                     self.storage.sweep(kind, leftover)
