@@ -1,4 +1,4 @@
-"""The files of an import: on disk, in a zip, in a stream. The one module here that opens files to read them.
+"""The files of an import: on disk, in a zip, in a stream. With `databases.py` the only module here that opens files.
 
 What must stay true: nothing is unpacked to a path that an archive names, nothing outside the given folder is read, and
 no file takes more memory than a chunk. What is refused is told by its name.
@@ -14,7 +14,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -22,9 +22,9 @@ from hashlib import blake2b
 from pathlib import Path, PurePosixPath
 from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import IO, BinaryIO
-from urllib.parse import quote
 
-from capsule.errors import NotFound
+from capsule.errors import InvalidInput, NotFound
+from capsule.transfer.databases import opened_database
 from capsule.transfer.interface import HEAD
 
 _CHUNK = 1 << 20
@@ -151,16 +151,16 @@ class File:
         try:
             with self.database() as database:
                 return frozenset(name for (name,) in database.execute("SELECT name FROM sqlite_master"))
-        except sqlite3.Error as error:
+        except (sqlite3.Error, InvalidInput) as error:
             self.tell(f"the database can't be read: {error}")
             return frozenset()
 
     @contextmanager
     def database(self) -> Iterator[sqlite3.Connection]:
-        """As `Source.database`. Raises sqlite3.Error."""
+        """As `Source.database`. Raises the errors of `opened_database`."""
         self.asked = None  # Its log is beside it, and changes under one's hands.
         if self.path is not None:
-            with closing(_connected(self.path)) as database:
+            with opened_database(self.path) as database:
                 yield database
             return
         with TemporaryDirectory(prefix="capsule-import-") as folder:
@@ -170,19 +170,8 @@ class File:
                     out.write(chunk)
                     if out.tell() > _LARGEST_DATABASE:
                         raise sqlite3.DatabaseError("it is too large to be copied out of the archive")
-            with closing(_connected(copy)) as database:
+            with opened_database(copy) as database:
                 yield database
-
-
-def _connected(path: Path) -> sqlite3.Connection:
-    """A database for reading only. One with a log that is not there is read as it is: opening it would make the log."""
-    with path.open("rb") as file:
-        has_log = file.read(20)[18:] == b"\x02\x02"
-    alone = "&immutable=1" if has_log and not Path(f"{path}-wal").exists() else ""
-    database = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro{alone}", uri=True, timeout=5)
-    database.text_factory = lambda data: data.decode("utf-8", "replace")
-    database.execute("PRAGMA trusted_schema = OFF")
-    return database
 
 
 def _matching(names: list[str], name: str, path: str) -> Iterator[str]:

@@ -7,6 +7,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.transfer.exchange import DATA, content, read, read_data
 
 THREAD = """
@@ -125,3 +127,29 @@ def test_cursor_is_read_while_it_writes(tmp_path: Path) -> None:
         assert documents[0]["history"][0]["content"] == "Why did the test fail?"
         cursor.rollback()
         assert cursor.execute("SELECT count(*) FROM cursorDiskKV").fetchone()[0] > 5
+
+
+ENDLESS = (
+    "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x AS id, 'c' AS conversation_id FROM n"
+)
+
+
+@pytest.mark.parametrize(
+    ("responses", "reason"),
+    [
+        (f"CREATE VIEW responses AS {ENDLESS}", "responses is a view"),
+        ("CREATE VIRTUAL TABLE responses USING fts5(id, conversation_id)", "responses is a virtual table"),
+        ("CREATE TABLE responses (id, conversation_id AS (hex(zeroblob(900))))", "responses is a table with generated"),
+        (f"CREATE TABLE responses AS {ENDLESS} LIMIT 20000", "steps"),
+    ],
+)
+def test_only_tables_are_read_of_a_database_and_not_without_end(
+    responses: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("capsule.transfer.databases._STEPS", 100_000)
+    monkeypatch.setattr("capsule.transfer.databases._STEPS_OF_A_BYTE", 0)
+
+    documents, problems = read_data(database(f"CREATE TABLE conversations (id); {responses}"))
+
+    assert not documents
+    assert [(problem.path, reason in problem.what) for problem in problems.found] == [("x", True)]
