@@ -86,7 +86,7 @@ def format_of(source: Source, only: Format | None = None) -> Format | None:
 def _asked(question: Callable[[Source], bool], source: Source) -> bool:
     try:
         return question(source)
-    except _FAILURES:  # What is odd about the head is told when it is read.
+    except (*_FAILURES, CapsuleError):  # What is odd about the head is told when it is read.
         return False
 
 

@@ -112,6 +112,16 @@ def test_a_bubble_that_a_checkpoint_cut_off_is_a_branch() -> None:
     assert documents[0]["metadata"]["currentNode"] == history[history.index(cut) - 1]["id"]
 
 
+def test_a_workspace_of_cursor_has_chats_and_old_composers_and_one_of_vs_code_has_none() -> None:
+    script = (DATA / "cursor/workspace.sql").read_text("utf-8")
+    documents, problems = read_data(database(script))
+    others, _ = read_data(database(script.replace("composer.", "memento.").replace("aichat", "chat")))
+
+    assert not problems.found
+    assert [(one["title"], len(one["history"])) for one in documents] == [("Old chat", 2), ("Before 2025", 2)]
+    assert not others
+
+
 def test_cursor_is_read_while_it_writes(tmp_path: Path) -> None:
     path = tmp_path / "state.vscdb"
     path.write_bytes(content(DATA / "cursor/global.sql"))

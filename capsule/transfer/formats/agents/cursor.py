@@ -1,6 +1,7 @@
 """Cursor: `state.vscdb`, a database of keys and values, read while Cursor writes it.
 
-A composer is a conversation, a bubble one message of it. The composer lists its bubbles; those that it no longer lists
+There is one for all workspaces, and one for each. That of a workspace has the chats and the composers of older versions;
+of newer composers it only lists the names. A composer is a conversation, a bubble one message of it. The composer lists its bubbles; those that it no longer lists
 were cut off when it was set back to a checkpoint, and are branches. A call of a tool and its result are one bubble
 here, and two messages for us. What the editor keeps beside the talk, the states of files, is not taken. Pure, and
 read-only.
@@ -18,7 +19,8 @@ from capsule.transfer.interface import Draft, Fields, Format, Source, read_each,
 if TYPE_CHECKING:
     import sqlite3
 
-_CHATS = "workbench.panel.aichat.view.aichat.chatdata"
+#: What the database of a workspace has under a key: chats, before composers; and composers, before 2025 with bubbles.
+_CHATS, _COMPOSERS = "workbench.panel.aichat.view.aichat.chatdata", "composer.composerData"
 #: What has a key with a prefix; the range uses the index, which LIKE does not.
 _BELOW = "SELECT {} FROM cursorDiskKV WHERE key >= ? || ':' AND key < ? || ';' AND value NOT NULL ORDER BY rowid"
 _AT = "SELECT key, value FROM {} WHERE key = ? AND value NOT NULL"
@@ -133,12 +135,14 @@ def _value(row: Fields, source: Source) -> Fields:
     return found
 
 
-def _composer(row: Fields, database: sqlite3.Connection, source: Source) -> Draft | None:
-    id, data = text_of(row["key"]).partition(":")[2], _value(row, source)
-    stored = {
-        text_of(bubble["key"]).rpartition(":")[2]: bubble
-        for bubble in read_rows(database, _BELOW.format("key, value"), *[f"bubbleId:{id}"] * 2)
-    }
+def _stored(row: Fields, database: sqlite3.Connection, source: Source) -> Draft | None:
+    id = text_of(row["key"]).partition(":")[2]
+    bubbles = read_rows(database, _BELOW.format("key, value"), *[f"bubbleId:{id}"] * 2)
+    stored = {text_of(bubble["key"]).rpartition(":")[2]: bubble for bubble in bubbles}
+    return _composer(id, _value(row, source), stored, source)
+
+
+def _composer(id: str, data: Fields, stored: dict[str, Fields], source: Source) -> Draft | None:
     inline = {text_of(bubble.get("bubbleId")): bubble for bubble in objects_of(data.get("conversation"))}
     inline |= {key: object_of(bubble) for key, bubble in object_of(data.get("conversationMap")).items()}
     listed = [text_of(one.get("bubbleId")) for one in objects_of(data.get("fullConversationHeadersOnly"))]
@@ -163,27 +167,40 @@ def _composer(row: Fields, database: sqlite3.Connection, source: Source) -> Draf
     return Draft(filled(head, updatedAt=moment(data.get("lastUpdatedAt"))), history)
 
 
-def _chats(value: Fields) -> Iterator[Draft]:
-    """The conversations of versions before composers."""
-    for tab in objects_of(value.get("tabs")):
-        history = [entry for bubble in objects_of(tab.get("bubbles")) for entry in _said(bubble)]
-        about = filled({}, source=_rest(tab, "tabId", "chatTitle", "lastSendTime", "bubbles"))
-        head = filled({"id": text_of(tab.get("tabId"))}, title=tab.get("chatTitle"), metadata=about)
-        if history:
-            yield Draft(filled(head, updatedAt=moment(tab.get("lastSendTime"))), history)
+def _chat(tab: Fields) -> Draft | None:
+    """A conversation of the versions before composers."""
+    history = [entry for bubble in objects_of(tab.get("bubbles")) for entry in _said(bubble)]
+    about = filled({}, source=_rest(tab, "tabId", "chatTitle", "lastSendTime", "bubbles"))
+    head = filled({"id": text_of(tab.get("tabId"))}, title=tab.get("chatTitle"), metadata=about)
+    return Draft(filled(head, updatedAt=moment(tab.get("lastSendTime"))), history) if history else None
+
+
+def _items(database: sqlite3.Connection, source: Source, key: str, name: str) -> Iterator[tuple[None, Fields]]:
+    """The objects that a workspace has in a list under a key."""
+    for row in read_rows(database, _AT.format("ItemTable"), key) if "ItemTable" in source.tables else ():
+        yield from ((None, item) for item in objects_of(_value(row, source).get(name)))
 
 
 def _read(source: Source) -> Iterator[Draft]:
     with source.database() as database:
-        keys = [row["key"] for row in read_rows(database, _BELOW.format("key"), *["composerData"] * 2)]
-        composers = ((None, row) for key in keys for row in read_rows(database, _AT.format("cursorDiskKV"), key))
-        yield from read_each(source, lambda row, _: _composer(row, database, source), composers)
-        for row in read_rows(database, _AT.format("ItemTable"), _CHATS) if "ItemTable" in source.tables else ():
-            yield from _chats(_value(row, source))
+        if "cursorDiskKV" in source.tables:
+            keys = [row["key"] for row in read_rows(database, _BELOW.format("key"), *["composerData"] * 2)]
+            rows = ((None, row) for key in keys for row in read_rows(database, _AT.format("cursorDiskKV"), key))
+            yield from read_each(source, lambda row, _: _stored(row, database, source), rows)
+        yield from read_each(source, lambda tab, _: _chat(tab), _items(database, source, _CHATS, "tabs"))
+        listed = _items(database, source, _COMPOSERS, "allComposers")
+        yield from read_each(source, lambda one, _: _composer(text_of(one.get("composerId")), one, {}, source), listed)
+
+
+def _recognizes(source: Source) -> bool:
+    if "cursorDiskKV" in source.tables or "ItemTable" not in source.tables:
+        return "cursorDiskKV" in source.tables
+    with source.database() as database:  # VS Code has the table too.
+        return any(list(read_rows(database, _AT.format("ItemTable"), key)) for key in (_CHATS, _COMPOSERS))
 
 
 _FOLDERS = ("~/.config/Cursor", "~/Library/Application Support/Cursor")
 _PLACES = tuple(
     f"{folder}/User/{place}/state.vscdb" for folder in _FOLDERS for place in ("globalStorage", "workspaceStorage/*")
 )
-FORMATS = [Format("cursor", "Cursor", lambda source: "cursorDiskKV" in source.tables, _read, places=_PLACES)]
+FORMATS = [Format("cursor", "Cursor", _recognizes, _read, places=_PLACES)]
