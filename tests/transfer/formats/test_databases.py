@@ -63,6 +63,28 @@ def test_a_thread_that_goes_on_where_responses_ended_doubles_no_message() -> Non
     assert [entry.get("parent") for entry in after[0]["history"]] == [None] * 7
 
 
+def test_the_instructions_that_a_later_turn_was_given_as_fragments_stand_before_what_it_answers() -> None:
+    script = (DATA / "llm/threads.sql").read_text("utf-8")
+    turn = "INSERT INTO turn_fragments SELECT id, {}, 0, 'system' FROM turns ORDER BY id LIMIT 1 OFFSET {};"
+    fragments = "INSERT INTO fragments (id, content) VALUES (8, 'Be short. '), (9, 'Answer in French.');"
+
+    (thread, _), problems = read_data(database(script + fragments + turn.format(8, 0) + turn.format(9, 2)))
+
+    assert not problems.found
+    systems = [n for n, entry in enumerate(thread["history"]) if entry["role"] == "system"]
+    assert [thread["history"][n]["content"] for n in systems] == ["Be short.", "Answer in French."]
+    assert [entry["role"] for entry in thread["history"][systems[1] :]] == ["system", "user", "assistant"]
+
+
+def test_the_first_logs_of_llm_are_chats() -> None:
+    documents, _ = read(DATA / "llm/logs.sql")
+
+    assert [[entry["content"] for entry in one["history"]] for one in documents] == [
+        ["Be short.", "Two names for a pelican", "Percy, Penelope", "One more", "Pablo"],
+        ["Another chat", "Yes"],
+    ]
+
+
 def test_a_row_without_an_id_takes_no_thread_away() -> None:
     script = (DATA / "llm/threads.sql").read_text("utf-8")
     whole, _ = read_data(database(script))

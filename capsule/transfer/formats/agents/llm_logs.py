@@ -1,4 +1,4 @@
-"""The database of `llm`: threads of messages that are stored once, and the older rows of responses.
+"""The database of `llm`: threads of messages that are stored once, the older rows of responses, and the first logs.
 
 A message of a thread is a link of a chain that threads share, so it has no time, no model and no tokens: it has those
 of the turn that wrote it. A thread that goes on where responses ended has their id and repeats what they said; what is
@@ -8,7 +8,7 @@ the same keeps the ids that it has there. Pure, and read-only.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from capsule.transfer.coercion import counts_of, filled, json_of, milliseconds, moment, rest, text_of
@@ -33,6 +33,8 @@ WITH RECURSIVE up(hash) AS (
 """
 _FRAGMENTS = """SELECT content FROM {}_fragments JOIN fragments ON fragments.id = fragment_id WHERE response_id = ?
 ORDER BY "order" """
+_INSTRUCTIONS = """SELECT content FROM turn_fragments JOIN fragments ON fragments.id = fragment_id
+WHERE turn_id = ? AND kind = 'system' ORDER BY "order" """
 _FILES = """SELECT attachments.* FROM {} JOIN attachments ON attachments.id = attachment_id WHERE {} = ?
 ORDER BY "order" """
 
@@ -71,11 +73,21 @@ class _Reader:
     def drafts(self) -> Iterator[Draft]:
         self.of("responses", "conversation_id", None)
         ids = {row["id"] for row in self.rows("SELECT id FROM threads WHERE id NOT NULL")} | {*self.known["responses"]}
-        return read_each(self.source, lambda id, _: self.draft(id), ((None, id) for id in sorted(ids, key=str)))
+        yield from read_each(self.source, lambda id, _: self.draft(id), ((None, id) for id in sorted(ids, key=str)))
+        for table in sorted({"log", "logs"} & self.tables):
+            chats: dict[str, list[Fields]] = {}
+            for row in self.rows(f"SELECT rowid AS id, * FROM {table} ORDER BY rowid"):
+                # The first row of a chat may not name it.
+                id, chat = (f"{table}/{number}" for number in (row["id"], row.get("chat_id", row["id"])))
+                row |= {"id": id, "datetime_utc": row.get("datetime_utc", row.pop("timestamp", None))}
+                chats.setdefault(chat, []).append(row)
+            items = ((None, item) for item in chats.items())
+            yield from read_each(self.source, lambda item, _: Draft({"id": item[0]}, self.responses(item[1])), items)
 
     def draft(self, id: str) -> Draft | None:
         thread, old = self.row("threads", id), self.row("conversations", id)
-        history, said, names = self.thread(id, thread), self.responses(id), dict[Any, str]()
+        rows = self.of("responses", "conversation_id", id)
+        history, said, names = self.thread(id, thread), self.responses(rows), dict[Any, str]()
         for entry, before in zip(history, said, strict=False):
             if any(entry.get(name) != before.get(name) for name in ("role", "content")):
                 break
@@ -114,8 +126,29 @@ class _Reader:
                 times[tip], tip = _end(turn), parents[tip]
             while given in parents and given not in times:
                 times[given], given = began, parents[given]
-        made = (self.message(row, wrote.get(row["hash"], {}), times.get(row["hash"])) for row in messages)
-        return [entry for entries in made for entry in entries]
+        systems, history, heard = self.systems(wrote.values()), list[Fields](), ""
+        for row in messages:
+            entries = self.message(row, wrote.get(row["hash"], {}), times.get(row["hash"]))
+            system = systems.get(row["hash"])
+            if system is not None and system["content"] not in heard:
+                history.append(system | {"parent": entries[0]["parent"]})
+                entries[0]["parent"], heard = system["id"], system["content"]
+            heard = entries[0]["content"] if entries[0]["role"] == "system" else heard
+            history += entries
+        return history
+
+    def systems(self, turns: Iterable[Fields]) -> dict[Any, Fields]:
+        """The instructions that turns were given as fragments, by the message that each answers.
+
+        Only those of the first turn are in a message of the thread.
+        """
+        found: dict[Any, Fields] = {}
+        for turn in turns:
+            texts = [text_of(row.get("content")).strip() for row in self.rows(_INSTRUCTIONS, turn.get("id"))]
+            entry = {"id": f"{turn.get('id')}/system", "role": "system", "content": "\n\n".join(filter(None, texts))}
+            if entry["content"]:
+                found[turn.get("parent_message_hash")] = filled(entry, timestamp=moment(turn.get("datetime_utc")))
+        return found
 
     def turns(self, id: str, thread: Fields) -> list[Fields]:
         """The turns of a thread and of those that it was forked from: they wrote what it shares with them."""
@@ -182,11 +215,11 @@ class _Reader:
             pieces.append(text_of(row.get("content")))
         return "".join(pieces)
 
-    def responses(self, id: str) -> list[Fields]:
-        """The messages of the older store."""
+    def responses(self, rows: Iterable[Fields]) -> list[Fields]:
+        """The messages of the older stores."""
         entries: list[Fields] = []
         system = ""
-        for row in self.of("responses", "conversation_id", id):
+        for row in rows:
             key, began = text_of(row["id"]), self.time(row)
             if (said := self._with_fragments(row, "system")) not in ("", system):
                 entries.append({"id": f"{key}/system", "role": "system", "content": said, "timestamp": began})
@@ -228,8 +261,8 @@ def _end(row: Fields) -> str | None:
 
 
 def _recognizes(source: Source) -> bool:
-    tables = source.tables
-    return {"threads", "turns", "messages", "parts"} <= tables or {"conversations", "responses"} <= tables
+    schemas = ("threads turns messages parts", "conversations responses", "_llm_migrations logs", "_llm_migrations log")
+    return any(source.tables.issuperset(schema.split()) for schema in schemas)
 
 
 def _read(source: Source) -> Iterator[Draft]:
