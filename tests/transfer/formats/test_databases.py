@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from tests.transfer.exchange import DATA, content, read, read_data
@@ -111,6 +112,25 @@ def test_the_folder_the_database_and_the_export_of_opencode_give_the_same_messag
         assert [rest(entry) for entry in other["history"]] == [rest(entry) for entry in first["history"]]
     child = next(one for one in shapes[0] if one["title"].startswith("Find the menu"))
     assert child["metadata"]["sourceConversationId"] == first["id"]
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_files_of_opencode_may_stand_on_one_line(tmp_path: Path, end: bytes) -> None:
+    for file in (DATA / "opencode/files").rglob("*.json"):
+        copy = tmp_path / file.relative_to(DATA / "opencode/files")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(orjson.dumps(orjson.loads(file.read_bytes())) + end)
+
+    assert read(tmp_path)[0] == read(DATA / "opencode/files")[0]
+
+
+def test_the_later_database_of_opencode_has_its_messages_in_the_order_of_their_numbers() -> None:
+    script = (DATA / "opencode/database.sql").read_text("utf-8") + "; DROP TABLE message; DROP TABLE part;"
+    script += "ALTER TABLE session_message ADD COLUMN seq; UPDATE session_message SET seq = -rowid"
+    documents, problems = read_data(database(script))
+
+    assert not problems.found
+    assert [documents[0]["history"][n]["content"] for n in (0, -1)] == ["Said hi.", "Say hi"]
 
 
 def rest(entry: dict[str, Any]) -> dict[str, Any]:

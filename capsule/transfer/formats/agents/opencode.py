@@ -26,7 +26,7 @@ _BESIDE = (
 )
 _TOKENS = {"inputTokens": "input", "outputTokens": "output", "reasoningTokens": "reasoning", "totalTokens": "total"}
 _UNNAMED = ("New session - ", "Child session - ")
-_OF_A_SESSION = ("id", "parentID", "parent_id", "time", "time_created", "time_updated")
+_OF_A_SESSION = ("id", "parentID", "parent_id", "fork_session_id", "time", "time_created", "time_updated")
 
 
 def _file(part: Fields) -> Fields:
@@ -114,7 +114,7 @@ def _draft(session: Fields, messages: Iterable[_Message], tell: Any, line: int |
     is_named = not title.startswith(_UNNAMED)
     left = rest(session, *_OF_A_SESSION, *(("title",) if is_named else ())) | filled({}, time=time)
     metadata = filled({}, archived="archived" in time, currentNode=current, source=left)
-    metadata = filled(metadata, sourceConversationId=session.get("parentID"))
+    metadata = filled(metadata, sourceConversationId=session.get("parentID"), forkedFrom=session.get("fork_session_id"))
     head = filled({"id": id}, title=is_named and title, createdAt=moment(time.get("created")), metadata=metadata)
     return Draft(filled(head, updatedAt=moment(time.get("updated"))), history, line)
 
@@ -128,6 +128,11 @@ def _is_session(record: Fields) -> bool:
 
 def _is_message(record: Fields) -> bool:
     return {"id", "sessionID", "role"} <= record.keys()
+
+
+def _is_object(source: Source) -> bool:
+    """Whether a file is one object, which may stand on one line."""
+    return shape(source) == "object" or (shape(source) == "lines" and len(first(source)) == 1)
 
 
 def _beside(source: Source, patterns: Iterable[str], *ids: str) -> Iterator[Source]:
@@ -146,9 +151,9 @@ def _leads(source: Source, message: Fields) -> bool:
 
 def _is_part(source: Source) -> bool:
     record = next(iter(first(source)), {})
-    if shape(source) == "object" and _is_message(record):
+    if _is_object(source) and _is_message(record):
         return not _leads(source, record)
-    return shape(source) in ("object", "array") and any(keys <= record.keys() for keys in _BESIDE)
+    return (shape(source) == "array" or _is_object(source)) and any(keys <= record.keys() for keys in _BESIDE)
 
 
 def _messages(files: Iterable[Source], source: Source) -> Iterator[_Message]:
@@ -164,8 +169,9 @@ def _messages(files: Iterable[Source], source: Source) -> Iterator[_Message]:
 
 def _rows(database: Any, table: str, of: Fields) -> Iterator[Fields]:
     """The rows of a session in their order, with what their `data` holds."""
-    for row in read_rows(database, f"SELECT * FROM {table} WHERE session_id = ? ORDER BY id", of["id"]):
-        yield object_of(row.get("data")) | rest(row, "data", "session_id", "time_created", "time_updated")
+    rows = read_rows(database, f"SELECT * FROM {table} WHERE session_id = ? ORDER BY id", of["id"])
+    for row in sorted(rows, key=lambda row: row.get("seq", 0)):
+        yield object_of(row.get("data")) | rest(row, "data", "session_id", "seq", "time_created", "time_updated")
 
 
 def _stored(source: Source) -> Iterator[Draft]:
@@ -173,9 +179,11 @@ def _stored(source: Source) -> Iterator[Draft]:
         session = row | {"parentID": row.get("parent_id")}
         session["time"] = {name[5:]: value for name, value in row.items() if name.startswith("time_")}
         parts: dict[str, list[Fields]] = {}
-        for part in _rows(database, "part", row):
-            parts.setdefault(part.pop("message_id"), []).append(part)
-        messages = [(info, parts.pop(info["id"], [])) for info in _rows(database, "message", row)]
+        messages: list[_Message] = []
+        if {"message", "part"} <= source.tables:
+            for part in _rows(database, "part", row):
+                parts.setdefault(part.pop("message_id"), []).append(part)
+            messages = [(info, parts.pop(info["id"], [])) for info in _rows(database, "message", row)]
         for id in parts:
             source.tell(f"parts of message {id}, which is not there")
         if not messages and "session_message" in source.tables:
@@ -216,11 +224,11 @@ def _later_part(part: Fields) -> Fields:
 
 def _recognizes(source: Source) -> bool:
     if source.tables:
-        return {"session", "message", "part"} <= source.tables
+        return {"session", "message", "part"} <= source.tables or {"session", "session_message"} <= source.tables
     record = next(iter(first(source)), {})
     if "messages" in record:
         return _is_session(object_of(record.get("info")))
-    return shape(source) == "object" and (_is_session(record) or _is_message(record))
+    return _is_object(source) and (_is_session(record) or _is_message(record))
 
 
 def _read(source: Source) -> Iterator[Draft]:
