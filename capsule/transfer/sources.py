@@ -38,6 +38,9 @@ _MOST_MEMBERS = 200_000
 #: The largest database that is copied out of a zip, in bytes.
 _LARGEST_DATABASE = 1 << 31
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+_ZSTD = b"\x28\xb5\x2f\xfd"
+#: The largest window of a file in Zstandard, and how much of it is unpacked at once: to 32 MB at most, in bytes.
+_WINDOW, _PIECE = 1 << 27, 1 << 10
 #: Before each file in a zip: of it the flags, how it is packed, its size so, and the lengths of its name and of more.
 _HEADER = struct.Struct("<6x2H8xI4x2H")
 _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError, ValueError)
@@ -230,11 +233,13 @@ def spooled(stream: BinaryIO, problems: Problems) -> Iterator[File]:
 
 
 def opened(file: File, depth: int = 1) -> Iterator[File]:
-    """The file; of a zip, the files in it."""
-    if not file.head.startswith(_ZIP):
+    """The file; of a zip, the files in it; of one in Zstandard, what is in it."""
+    if not file.head.startswith((*_ZIP, _ZSTD)):
         yield file
     elif depth > _DEEPEST:
         file.tell(f"refused: a zip inside {_DEEPEST} others")
+    elif file.head.startswith(_ZSTD):
+        yield from _decompressed(file, depth)
     else:
         try:
             with file.opened() as data:
@@ -247,6 +252,32 @@ def opened(file: File, depth: int = 1) -> Iterator[File]:
                     yield from _members(file, archive, depth)
         except _DAMAGED as error:
             file.tell(f"the zip can't be read: {error}")
+
+
+def _decompressed(file: File, depth: int) -> Iterator[File]:
+    """What is in a file in Zstandard, as far as it goes, under the same name and beside the same files."""
+    import zstandard  # Only old rollouts of Codex need it.
+
+    with NamedTemporaryFile(prefix="capsule-import-") as copy:
+        try:
+            with file.opened() as data:
+                packed = data.read(_PIECE)
+                while packed:  # What was appended is a frame of its own.
+                    frame = zstandard.ZstdDecompressor(max_window_size=_WINDOW).decompressobj()
+                    while packed and not frame.eof:
+                        copy.write(frame.decompress(packed))
+                        if _is_bomb(copy.tell(), file.size):
+                            file.tell("refused: it unpacks to far more than its size")
+                            return
+                        packed = frame.unused_data or data.read(_PIECE)
+                    if not frame.eof:
+                        raise EOFError("the end is missing")
+        except (zstandard.ZstdError, *_DAMAGED) as error:
+            file.tell(f"can't be unpacked to its end: {error}")
+        copy.flush()
+        inner = on_disk(Path(copy.name), file.problems)
+        inner.name, inner.found = file.name, file.found
+        yield from opened(inner, depth + 1)
 
 
 def _without_directory(file: File, data: IO[bytes], depth: int) -> Iterator[File]:
@@ -324,7 +355,7 @@ def _members(file: File, archive: zipfile.ZipFile, depth: int) -> Iterator[File]
     for name in names:
         member = made(name)
         if not member.head.startswith(_ZIP):
-            yield member
+            yield from opened(member, depth)
         elif member.size > _LARGEST_INNER:
             member.tell(f"refused: a zip in a zip with more than {_LARGEST_INNER >> 20} MB")
         else:

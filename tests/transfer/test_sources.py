@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 from capsule import Store
 from tests.transfer.exchange import DATA, said, take
@@ -93,6 +94,26 @@ def test_a_zip_is_read_and_what_is_dangerous_in_it_is_refused(
 
     assert len(report.conversations) == taken
     assert [refused in problem.what for problem in report.problems.found] == ([True] if refused else [])
+
+
+@pytest.mark.parametrize(
+    ("data", "taken", "problem"),
+    [
+        (zstandard.compress(said("a", id="1")) + zstandard.compress(said("b", id="2")), ["1", "2"], ""),
+        (zipped({"inner.jsonl.zst": zstandard.compress(said("a", id="1"))}), ["1"], ""),
+        (zstandard.compress(said("a", id="1")) + zstandard.compress(said("b", id="2"))[:-8], ["1"], "end is missing"),
+        (zstandard.compress(said("a", id="1")) + b"no frame", ["1"], "to its end"),
+        (zstandard.compress(said("a") + b" " * (1 << 25)), [], "far more than its size"),
+    ],
+    ids=["two frames", "in a zip", "cut", "with something else behind", "a bomb"],
+)
+def test_a_file_in_zstandard_is_unpacked_as_far_as_it_goes(
+    store: Store, data: bytes, taken: list[str], problem: str
+) -> None:
+    report = take(store, data)
+
+    assert [one.source for one in report.conversations] == taken
+    assert {problem in one.what for one in report.problems.found} == ({True} if problem else set())
 
 
 def test_a_text_that_is_too_large_is_refused_by_its_line(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

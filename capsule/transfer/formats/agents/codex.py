@@ -170,6 +170,9 @@ FORMATS = [
         ".jsonl",
         file_name=_file_name,
         embeds_files=True,
-        places=("~/.codex/sessions/*/*/*/*.jsonl", "~/.codex/archived_sessions/*.jsonl", "~/.codex/sessions/*.json"),
+        places=(
+            *("~/.codex/sessions/*/*/*/*.jsonl", "~/.codex/archived_sessions/*.jsonl", "~/.codex/sessions/*.json"),
+            *("~/.codex/sessions/*/*/*/*.jsonl.zst", "~/.codex/archived_sessions/*.jsonl.zst"),
+        ),
     )
 ]

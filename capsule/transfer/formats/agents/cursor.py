@@ -1,10 +1,10 @@
 """Cursor: `state.vscdb`, a database of keys and values, read while Cursor writes it.
 
-There is one for all workspaces, and one for each. That of a workspace has the chats and the composers of older versions;
-of newer composers it only lists the names. A composer is a conversation, a bubble one message of it. The composer lists its bubbles; those that it no longer lists
-were cut off when it was set back to a checkpoint, and are branches. A call of a tool and its result are one bubble
-here, and two messages for us. What the editor keeps beside the talk, the states of files, is not taken. Pure, and
-read-only.
+There is one for all workspaces, and one for each. That of a workspace has chats and composers of older versions, and of
+newer composers only the names. A composer is a conversation, a bubble one message of it. The composer lists its
+bubbles; those that it no longer lists were cut off when it was set back to a checkpoint, and are branches. A call of a
+tool and its result are one bubble here, and two messages for us. What the editor keeps beside the talk, the states of
+files, is not taken. Pure, and read-only.
 """
 
 from __future__ import annotations
