@@ -133,6 +133,23 @@ def test_the_later_database_of_opencode_has_its_messages_in_the_order_of_their_n
     assert [documents[0]["history"][n]["content"] for n in (0, -1)] == ["Said hi.", "Say hi"]
 
 
+def test_the_database_of_open_webui_gives_the_messages_of_its_export() -> None:
+    exported, _ = read(DATA / "open-webui/branches.json")
+    columns = ("id", "title", "created_at", "updated_at", "archived", "pinned", "chat", "meta")
+    with closing(sqlite3.connect(":memory:")) as made:
+        made.executescript(f"CREATE TABLE auth (id); CREATE TABLE user (id); CREATE TABLE chat ({', '.join(columns)})")
+        for row in orjson.loads((DATA / "open-webui/branches.json").read_bytes()):
+            values = (row.get(name) for name in columns)
+            texts = [orjson.dumps(value).decode() if isinstance(value, dict) else value for value in values]
+            made.execute(f"INSERT INTO chat VALUES ({', '.join('?' * len(columns))})", texts)
+        made.commit()
+        stored, problems = read_data(made.serialize())
+
+    assert not problems.found
+    assert [one["history"] for one in stored] == [one["history"] for one in exported]
+    assert stored[0]["metadata"]["archived"] is exported[0]["metadata"]["archived"]
+
+
 def rest(entry: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in entry.items() if name != "metadata"}
 

@@ -1,4 +1,4 @@
-"""The exports of Open WebUI: rows of chats, each a tree of messages with the current one.
+"""The exports of Open WebUI, and its database: rows of chats, each a tree of messages with the current one.
 
 A message holds all that an agent did: as marked parts of its text, or as items in `output`, of which the text is only
 a picture then. It becomes several messages, and is written with the marks that every version shows. Pure.
@@ -17,7 +17,18 @@ from capsule.transfer import turns
 from capsule.transfer.coercion import data_of, data_url, filled, moment, object_of, objects_of, rest, seconds, text_of
 from capsule.transfer.columns import Column, context_of, is_on, pair_of, text_of_context
 from capsule.transfer.formats.web.open_webui_text import ITEMS, do, done, pieces, plain, show, shown, text_in
-from capsule.transfer.interface import Draft, Format, Source, around, by_record, given, read_each, read_records, taken
+from capsule.transfer.interface import (
+    Draft,
+    Format,
+    Source,
+    around,
+    first,
+    given,
+    read_each,
+    read_records,
+    read_rows,
+    taken,
+)
 from capsule.transfer.pairs import Fields, Pair
 from capsule.transfer.turns import Names, Turn
 
@@ -159,7 +170,7 @@ def _closed(record: Fields) -> Fields:
 _HEAD, _TURN = Pair(_read_head, _write_head), Turn(_read, _write, _opened, _closed)
 
 
-def _draft(row: Fields, line: int, source: Source) -> Draft | None:
+def _draft(row: Fields, line: int | None, source: Source) -> Draft | None:
     if "chat" not in row:  # A chat of 2023, which is no row.
         row = filled({"chat": rest(row, "id", "title")}, id=row.get("id"), title=row.get("title"))
     chat, messages = object_of(row["chat"]), dict[str, Any]()
@@ -192,13 +203,21 @@ def _draft(row: Fields, line: int, source: Source) -> Draft | None:
     return draft
 
 
+def _rows(source: Source) -> Iterator[tuple[int | None, Fields]]:
+    """The rows of an export, and those of the database, of all its users, as an export has them."""
+    if source.tables:
+        with source.database() as database:
+            for row in read_rows(database, "SELECT * FROM chat ORDER BY rowid"):
+                flags = {name: row.get(name) == 1 for name in ("archived", "pinned")}
+                yield None, row | flags | {"chat": object_of(row.get("chat")), "meta": object_of(row.get("meta"))}
+        return
+    for line, record in read_records(source):
+        listed = record.get("chats")
+        yield from ((line, row) for row in (objects_of(listed) if isinstance(listed, list) else [record]))
+
+
 def _read_file_of(source: Source) -> Iterator[Draft]:
-    rows = (
-        (line, row)
-        for line, record in read_records(source)
-        for row in (objects_of(record["chats"]) if isinstance(record.get("chats"), list) else [record])
-    )
-    yield from read_each(source, lambda row, line: _draft(row, line, source), rows)
+    yield from read_each(source, lambda row, line: _draft(row, line, source), _rows(source))
 
 
 def _write_file_of(draft: Draft) -> bytes:
@@ -218,5 +237,9 @@ def _is_ours(record: Fields) -> bool:
     return is_row or any(isinstance(history.get("messages"), dict) for history in histories)
 
 
+def _recognizes(source: Source) -> bool:
+    return {"auth", "chat", "user"} <= source.tables or any(map(_is_ours, first(source)))
+
+
 _BOTH = (_read_file_of, _write_file_of)
-FORMATS = [Format("open-webui", "Open WebUI", by_record(_is_ours), *_BOTH, joined="array", embeds_files=True)]
+FORMATS = [Format("open-webui", "Open WebUI", _recognizes, *_BOTH, joined="array", embeds_files=True)]
