@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 
 from capsule.transfer.conversion import draft_of
 from capsule.transfer.registry import formats
@@ -128,3 +130,25 @@ def test_what_is_odd_about_a_message_is_told_by_the_line_of_its_record() -> None
 
     lines = {problem.what.split(" ")[0]: problem.line for problem in problems.found if "message" in problem.what}
     assert lines == {"a": 7, "two": 8, "message": 4, "messages": 5}
+
+
+@pytest.mark.parametrize("path", ["s1.jsonl", "s1/subagents/agent-a.jsonl"])
+def test_a_result_that_was_moved_out_of_the_transcript_is_attached(tmp_path: Path, path: str) -> None:
+    said = (
+        "<persisted-output>\nOutput too large. Full output saved to: C:\\s1\\tool-results\\{}.txt\n\nPreview:\nline 1"
+    )
+    blocks = [{"type": "tool_result", "tool_use_id": name, "content": said.format(name)} for name in "bc"]
+    results = [record(f"r{n}", None, content=[block]) for n, block in enumerate(blocks)]
+    for file, data in ((path, b"\n".join(map(orjson.dumps, results))), ("s1/tool-results/b.txt", b"line 1\nline 2")):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_bytes(data)
+    shelf = Shelf()
+    (moved,), problems = read(tmp_path / path, shelf)
+
+    (attached,) = moved["history"][0]["attachments"]
+    assert shelf.files[attached["sha256"]] == b"line 1\nline 2"
+    assert [(one.line, "c.txt is not there" in one.what) for one in problems.found] == [(2, True)]
+    (data,) = written([moved], FORMAT, shelf)
+    again, problems = read_data(data, shelf)
+    assert again == [moved]
+    assert problems.count == 1

@@ -25,6 +25,8 @@ from capsule.transfer.pairs import OWN, applied, difference, with_source, withou
 _COMMON = ("isSidechain", "userType", "entrypoint", "cwd", "sessionId", "version", "gitBranch", "slug", "agentId")
 _DEFAULT = {"isSidechain": False, "userType": "external", "cwd": "/", "version": "2.1.0", "gitBranch": ""}
 _TITLES = ("summary", "aiTitle", "customTitle")
+#: How a result begins that was too large, and the name of the file that has it.
+_MOVED = re.compile(r"<persisted-output>.{,1000}?tool-results[/\\]([\w-]+\.\w+)", re.DOTALL)
 _ABOUT = {"summary", "file-history-snapshot", "queue-operation", "last-prompt", "mode", "ai-title", "custom-title"}
 
 
@@ -232,7 +234,22 @@ def _read(source: Source) -> Iterator[Draft]:
         return ""
 
     stem = source.name.rpartition("/")[2].removesuffix(".jsonl")
-    yield from _drafts(read_records(source), source.tell, stem, title_of)
+    for draft in _drafts(read_records(source), source.tell, stem, title_of):
+        for entry in draft.history:
+            _attach_result(entry, source, stem, draft.lines.get(str(entry.get("id"))))
+        yield draft
+
+
+def _attach_result(entry: Fields, source: Source, stem: str, line: int | None) -> None:
+    """Attach the result of which the transcript has only the beginning."""
+    moved, files = _MOVED.match(entry["content"]) if entry["role"] == "tool" else None, entry.get("attachments", [])
+    if moved is None or any(file.get("name") == moved[1] for file in files):
+        return
+    places = (f"{stem}/tool-results/{moved[1]}", f"../tool-results/{moved[1]}")
+    if result := next((file for place in places for file in source.near(place)), None):
+        entry["attachments"] = [{"name": moved[1], "type": "text/plain", "data": result}, *files]
+    else:
+        source.tell(f"the result that was moved to tool-results/{moved[1]} is not there", line)
 
 
 def _groups(draft: Draft, common: Fields) -> tuple[list[list[Fields]], dict[Any, str]]:
