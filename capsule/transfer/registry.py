@@ -30,6 +30,8 @@ _MODULES = (
     "web.llama_webui",
     "web.open_webui",
     "web.librechat",
+    "web.grok",
+    "web.ai_studio",
     "agents.llm_logs",
     "agents.specstory",
     "agents.atif",

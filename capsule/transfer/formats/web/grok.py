@@ -1,0 +1,70 @@
+"""The export of Grok: `prod-grok-backend.json`, conversations with their responses, each a wrapper around its fields.
+
+Responses form a tree. An attached file lies in a folder beside the export, under its id. Pure, and read-only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from capsule.transfer.coercion import filled, moment, object_of, objects_of, rest, text_of
+from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, read_each, read_records
+
+_OF_A_CONVERSATION = ("id", "title", "create_time", "modify_time", "leaf_response_id")
+_OF_A_RESPONSE = (
+    *("_id", "conversation_id", "parent_response_id", "message", "sender", "create_time", "model", "thinking_trace"),
+    *("file_attachments", "generated_image_urls"),
+)
+
+
+def _time(value: Any) -> str | None:
+    """A time: ISO 8601, or as MongoDB exports it."""
+    date = value.get("$date") if isinstance(value, dict) else value
+    return moment(date.get("$numberLong") if isinstance(date, dict) else date)
+
+
+def _files(response: Fields, source: Source) -> Iterator[Fields]:
+    for id in filter(_is_text, response.get("file_attachments") or ()):
+        data = next(source.near(f"prod-mc-asset-server/{id}/content"), None)
+        yield {"name": id, "type": "file"} | ({"reference": id} if data is None else {"data": data})
+    for url in filter(_is_text, response.get("generated_image_urls") or ()):
+        yield {"name": url.rpartition("/")[2] or "image", "type": "image", "url": url}
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _entry(response: Fields, source: Source) -> Fields:
+    role = "user" if text_of(response.get("sender")).lower() == "human" else "assistant"
+    entry: Fields = {"role": role, "content": text_of(response.get("message"))}
+    if "parent_response_id" in response:
+        entry["parent"] = text_of(response["parent_response_id"]) or None
+    about = filled({}, source=filled({}, **rest(response, *_OF_A_RESPONSE)))
+    entry = filled(entry, id=text_of(response.get("_id")), timestamp=_time(response.get("create_time")), metadata=about)
+    model, reasoning = text_of(response.get("model")), text_of(response.get("thinking_trace"))
+    entry = filled(entry, model=role == "assistant" and model, reasoning=reasoning)
+    return filled(entry, attachments=[*_files(response, source)])
+
+
+def _draft(item: Fields, line: int, source: Source) -> Draft:
+    about = object_of(item["conversation"])
+    responses = [object_of(one.get("response")) for one in objects_of(item.get("responses"))]
+    metadata = filled({}, currentNode=about.get("leaf_response_id"), source=rest(about, *_OF_A_CONVERSATION))
+    times = {"createdAt": _time(about.get("create_time")), "updatedAt": _time(about.get("modify_time"))}
+    head = filled({"id": text_of(about.get("id"))}, title=text_of(about.get("title")), metadata=metadata, **times)
+    return Draft(head, [_entry(response, source) for response in responses], line)
+
+
+def _is_ours(record: Fields) -> bool:
+    listed = objects_of(record.get("conversations"))
+    return any("responses" in one and isinstance(one.get("conversation"), dict) for one in listed)
+
+
+def _read(source: Source) -> Iterator[Draft]:
+    items = ((line, one) for line, record in read_records(source) for one in objects_of(record.get("conversations")))
+    yield from read_each(source, lambda item, line: _draft(item, line, source), items)
+
+
+FORMATS = [Format("grok", "Grok export", by_record(_is_ours), _read)]
