@@ -135,17 +135,17 @@ def records(chunks: Iterable[bytes], head: bytes, tell: Tell) -> Iterator[Record
 
 def _loaded(text: str) -> Any:
     value = _decoder.decode(text)
-    return _clean(value) if "\\u" in text else value
+    return cleaned(value) if "\\u" in text else value
 
 
-def _clean(value: Any) -> Any:
+def cleaned(value: Any) -> Any:
     """The value without halves of characters, which no file can hold."""
     if isinstance(value, str):
         return _LONE.sub("\ufffd", value)
     if isinstance(value, list):
-        return [_clean(item) for item in value]
+        return [cleaned(item) for item in value]
     if isinstance(value, dict):
-        return {_clean(key): _clean(item) for key, item in value.items()}
+        return {cleaned(key): cleaned(item) for key, item in value.items()}
     return value
 
 
@@ -247,7 +247,7 @@ def _mended(line: int, data: bytes, keys: set[str], tell: Tell) -> Iterator[dict
         try:
             value, end = _decoder.raw_decode(text, at)
             if not reason or (len(keys & set(value)) > 1 and text[end : end + 1] in ("", "{")):
-                found.append(_clean(value))
+                found.append(cleaned(value))
                 at = end
             else:
                 at += 1
@@ -297,7 +297,7 @@ def _elements(texts: Iterator[str], tell: Tell) -> Iterator[Record]:
             at = end
             if isinstance(value, dict):
                 keys = keys or list(value)[:2]
-                yield line, _clean(value) if buffer.find("\\ud", counted, end) >= 0 else value
+                yield line, cleaned(value) if buffer.find("\\ud", counted, end) >= 0 else value
             else:
                 tell("no JSON object", line)
             continue

@@ -1,22 +1,28 @@
 """A session store of the Claude Agent SDK that keeps each transcript as a conversation.
 
-`ClaudeAgentOptions(session_store=CapsuleSessionStore(store))`. It satisfies `SessionStore` with `append` and `load`,
-and does not import the SDK. An entry with a `uuid` is kept once, also when a batch comes again.
+`ClaudeAgentOptions(session_store=CapsuleSessionStore(store))`. It satisfies `SessionStore`, and imports no SDK.
+An entry with a `uuid` is kept once, also when a batch comes again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from anyio import to_thread
 
-from capsule.transfer.adapters.items import Items
+from capsule import timestamps
+from capsule.errors import NotFound
+from capsule.transfer.adapters.items import Items, sessions
 from capsule.transfer.coercion import filled, moment, object_of, objects_of, text_of
 from capsule.transfer.interface import Fields, Pair
 
 if TYPE_CHECKING:
     from capsule.store.store import Store
+
+
+_NAME = "claude-agent-sdk"
 
 
 def _read(entry: Fields) -> Fields:
@@ -76,7 +82,7 @@ class CapsuleSessionStore:
 
     def _items(self, key: Mapping[str, str]) -> Items:
         names = "\0".join((key["project_key"], key["session_id"], key.get("subpath", "")))
-        return Items(self._store, "claude-agent-sdk", names, Pair(_read, _write))
+        return Items(self._store, _NAME, names, Pair(_read, _write), key)
 
     def conversation_id(self, key: Mapping[str, str]) -> str:
         """The id of the conversation of a transcript. Raises KeyError for a key that the SDK doesn't give. Cost: none.
@@ -96,3 +102,33 @@ class CapsuleSessionStore:
         entries = await to_thread.run_sync(lambda: items.entries(is_all=True))
         made = [items.item(entry) for entry in entries or ()]
         return [entry for entry in made if "type" in entry] or None
+
+    async def list_sessions(self, project_key: str) -> list[dict[str, Any]]:
+        """The sessions of a project with the times of their last change, in milliseconds. Cost: as `sessions`."""
+
+        def listed() -> list[dict[str, Any]]:
+            return [
+                {"session_id": key["session_id"], "mtime": timestamps.ms_of(head.updated_at)}
+                for head, key in sessions(self._store, _NAME)
+                if key.get("project_key") == project_key and not key.get("subpath")
+            ]
+
+        return await to_thread.run_sync(listed)
+
+    async def list_subkeys(self, key: Any) -> list[str]:
+        """The subpaths of the transcripts of a session's subagents. Cost: as `sessions`."""
+        return [one["subpath"] for one in await to_thread.run_sync(self._below, key)]
+
+    def _below(self, key: Any) -> list[Fields]:
+        keys = [one for _, one in sessions(self._store, _NAME) if one.get("subpath")]
+        return [one for one in keys if all(one.get(name) == key[name] for name in ("project_key", "session_id"))]
+
+    async def delete(self, key: Any) -> None:
+        """Move a transcript to the trash, and those of its subagents. Raises Locked, LockLost. Cost: as `sessions`."""
+
+        def delete() -> None:
+            for one in (*(() if key.get("subpath") else self._below(key)), key):
+                with suppress(NotFound):
+                    self._store.delete(self.conversation_id(one))
+
+        await to_thread.run_sync(delete)

@@ -6,18 +6,26 @@ many processes at once are all kept, and an item that has an id of its own is ke
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput, NotFound
 from capsule.format.message import check_message
 from capsule.ids import imported_conversation_id, imported_message_id
+from capsule.store.pages import Filter
+from capsule.transfer.coercion import object_of
 from capsule.transfer.pairs import Fields, Pair, applied, difference, with_source, without_source
+from capsule.transfer.values import cleaned
 
 if TYPE_CHECKING:
+    from capsule.format.head import Head
     from capsule.store.change import Conversation
     from capsule.store.store import Store
 
+#: The key under which what an item has besides is kept as JSON: it has half of a character, which no document can hold.
+_ESCAPED = "$json"
 _SAID = ("role", "content", "model", "reasoning", "toolCalls", "toolCallId", "metadata")
 
 
@@ -28,9 +36,10 @@ class Items:
         id: The id of the conversation, made of that of the session.
     """
 
-    def __init__(self, store: Store, name: str, session: str, item: Pair) -> None:
-        """Args: a store that keeps no locks; the name of the SDK, the id of the session there; the pair for an item."""
-        self._store, self._item = store, item
+    def __init__(self, store: Store, name: str, session: str, item: Pair, key: Mapping[str, str] | None = None) -> None:
+        """Args: a store that keeps no locks; the name of the SDK, the id of the session there; the pair for an item;
+        what `sessions` gives back for the session, None: it does not give it."""
+        self._store, self._name, self._item, self._key = store, name, item, key
         self.id = imported_conversation_id(name, session)
 
     def add(self, items: list[Any], key: Callable[[Any], str | None] = lambda item: None) -> None:
@@ -42,14 +51,23 @@ class Items:
         """
         messages = []
         for item in items:
-            fields = self._item.read(item)
-            message = check_message(with_source(fields, difference(item, self._item.write(fields))))
+            fields = self._item.read(cleaned(item))
+            rest = difference(item, self._item.write(fields))
+            if cleaned(rest) != rest or _ESCAPED in rest:
+                rest = {_ESCAPED: json.dumps(rest)}
+            message = check_message(with_source(fields, rest))
             made = key(item)
             messages.append(message | ({"id": imported_message_id(self.id, made)} if made else {}))
         if not messages:
             return None
 
+        def name(head: Fields) -> None:
+            about = head["metadata"]
+            about |= {"tags": [*about.get("tags", ()), self._name], "source": dict(self._key or {})}
+
         def act(conversation: Conversation) -> None:
+            if self._key and self._name not in conversation.head.document["metadata"].get("tags", ()):
+                conversation.change_head(name)
             new = {message.get("id", n): message for n, message in enumerate(messages)}
             added = [one for id, one in new.items() if type(id) is int or not conversation.transaction.find_made(id)]
             if added:
@@ -75,4 +93,16 @@ class Items:
     def item(self, entry: Fields) -> Fields:
         """The item that a message was, or is like."""
         plain, rest = without_source({name: entry[name] for name in _SAID if name in entry})
-        return applied(self._item.write(plain), rest)
+        return applied(self._item.write(plain), json.loads(rest[_ESCAPED]) if _ESCAPED in rest else rest)
+
+
+def sessions(store: Store, name: str) -> Iterator[tuple[Head, Fields]]:
+    """The conversations of the sessions of an SDK that has keys, with their keys. Cost: reading the head of each.
+
+    Args:
+        store: The store.
+        name: The name of the SDK, which is a tag of them.
+    """
+    for head in store.list(Filter(tags=(name,), archived=None)).heads:
+        with suppress(NotFound):  # It is deleted by now.
+            yield head, object_of(store.engine.head(head.id)[0]["metadata"].get("source"))

@@ -51,6 +51,23 @@ def test_the_store_does_what_the_sdk_asks_of_every_store() -> None:
     asyncio.run(testing.run_session_store_conformance(lambda: CapsuleSessionStore(Store.in_memory())))
 
 
+def test_sessions_and_their_subagents_are_listed_and_deleted_together() -> None:
+    sessions = CapsuleSessionStore(Store.in_memory())
+    below, other = KEY | {"subpath": "subagents/agent-1"}, KEY | {"session_id": "other"}
+
+    async def use() -> list[Any]:
+        for key in (KEY, below, other):
+            await sessions.append(key, [{"type": "tag", "n": 1}])
+            await sessions.append(key, [{"type": "tag", "n": 2}])
+        seen = [sorted(one["session_id"] for one in await sessions.list_sessions(KEY["project_key"]))]
+        seen.append(await sessions.list_subkeys(KEY))
+        await sessions.delete(KEY)
+        seen += [await sessions.load(key) for key in (KEY, below)]
+        return [*seen, [one["session_id"] for one in await sessions.list_sessions(KEY["project_key"])]]
+
+    assert asyncio.run(use()) == [[KEY["session_id"], "other"], ["subagents/agent-1"], None, None, ["other"]]
+
+
 def test_the_sdk_reads_the_messages_of_a_session_from_the_store() -> None:
     sdk = pytest.importorskip("claude_agent_sdk", reason="make test-all installs claude-agent-sdk")
     sessions = CapsuleSessionStore(Store.in_memory())

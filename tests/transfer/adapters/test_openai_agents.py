@@ -25,6 +25,7 @@ ITEMS: list[dict[str, Any]] = [
     {"type": "function_call_output", "call_id": "c1", "output": "one"},
     {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "two"}]},
     {"type": "web_search_call", "id": "ws_1", "action": {"type": "search", "query": "q"}, "status": "completed"},
+    {"role": "user", "content": "half of \ud83d", "custom": ["\udc00"]},
     {
         "id": "msg_1",
         "type": "message",
@@ -54,7 +55,7 @@ def test_items_come_back_equal_and_are_messages_that_people_read() -> None:
     asyncio.run(use())
 
     history = store.document(session.conversation_id)["history"]
-    assert [entry["content"] for entry in history if entry["role"] == "user"] == ["hi", "look"]
+    assert [entry["content"] for entry in history if entry["role"] == "user"] == ["hi", "look", "half of \ufffd"]
     assert history[5]["toolCalls"] == [{"id": "c1", "name": "f", "arguments": {"a": 1}}]
     assert (history[7]["role"], history[7]["toolCallId"]) == ("tool", "c1")
 
