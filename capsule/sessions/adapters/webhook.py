@@ -48,8 +48,10 @@ MOST_BYTES = 1 << 20
 _PREFIX = "whsec_"
 #: A full stop in it would let the end of an id pass for a timestamp.
 _ID = re.compile(r"[^\s.]{1,200}")
-#: Connections at once, the seconds in which the body of a request must come, and those that a connection may last.
-_MOST_CONNECTIONS, _READING_S, _LASTING_S = 64, 30, 60
+#: Connections of one address, and of all, that have not sent a whole request; the oldest makes room for a new one.
+_MOST_OF_ONE, _MOST_WAITING = 32, 128
+#: Connections at once, and seconds in which the headers of a request must come, then its body, then the answer.
+_MOST_CONNECTIONS, _HEADERS_S, _READING_S, _LASTING_S = 192, 10, 30, 60
 _TRIES = 50
 
 
@@ -180,10 +182,25 @@ class WebhookAdapter(Adapter):
         from starlette.routing import Route
         from uvicorn.protocols.http.h11_impl import H11Protocol
 
-        class Connection(H11Protocol):
+        waiting: dict[Any, asyncio.Transport] = {}
+
+        class Connection(H11Protocol):  # uvicorn itself limits no time before the end of the first request.
             def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
                 super().connection_made(transport)
-                self.loop.call_later(_LASTING_S, transport.abort)  # One that sends nothing would keep its place.
+                self.loop.call_later(_LASTING_S, transport.abort)
+                self.loop.call_later(_HEADERS_S, self._end_without_request)
+                waiting[self.client] = transport
+                of_one = [client for client in waiting if client[:1] == (self.client or ())[:1]]
+                if len(of_one) > _MOST_OF_ONE or len(waiting) > _MOST_WAITING:
+                    waiting.pop(of_one[0] if len(of_one) > _MOST_OF_ONE else next(iter(waiting))).abort()
+
+            def _end_without_request(self) -> None:
+                if self.cycle is None:
+                    self.transport.abort()  # type: ignore[unreachable]
+
+            def connection_lost(self, exc: Exception | None) -> None:
+                waiting.pop(self.client, None)
+                super().connection_lost(exc)
 
         async def take(request: Request) -> Response:
             body, ends = b"", {"connection": "close"}  # Unread bytes must not be taken for another request.
@@ -195,6 +212,7 @@ class WebhookAdapter(Adapter):
                             return JSONResponse({"error": "too large"}, 413, ends)
             except (TimeoutError, ClientDisconnect):
                 return JSONResponse({"error": "too slow"}, 408, ends)
+            waiting.pop(tuple(request.client or ()), None)
             code, answer = await run_in_threadpool(self._take, receiver, request, body)
             return JSONResponse(answer, code)
 
@@ -206,6 +224,7 @@ class WebhookAdapter(Adapter):
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,
                 lifespan="off",
                 limit_concurrency=_MOST_CONNECTIONS,
                 timeout_graceful_shutdown=1,
