@@ -2,7 +2,8 @@
 
 A host starts one for a message that waits, so `capsule_cli.__main__` comes here before typer is loaded. One that is
 started with `--agent -`, ahead of any message, reads two lines when there is one: the agent, and the session. What must
-stay true: it loads no typer, no pydantic and no mcp; and it ends as soon as SIGTERM comes, with what it runs.
+stay true: it loads no typer, no pydantic and no mcp; and it ends, with what it runs, as soon as SIGTERM comes or its
+host is gone.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -42,8 +44,15 @@ def run(*, store: str | None = None, agent: str, command: Sequence[str], **more:
         agent, more["session"] = sys.stdin.readline().strip(), sys.stdin.readline().strip()
         if not agent:  # The host has ended.
             return
+        threading.Thread(target=_end_with_host, daemon=True).start()
     with Store.open(store, keep_locks=False) as opened:
         worker_of(opened, agent, command, os.environ, log=_log, **more).run()
+
+
+def _end_with_host() -> None:
+    """Wait for the end of the input, which only the host holds open: the kernel tells it also of one that was killed."""
+    os.read(0, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _end(*_: object) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from capsule import Store
@@ -74,8 +77,9 @@ Hosts = Callable[..., Child]
 def host(child: Callable[..., Child], tmp_path: Path) -> Hosts:
     """Starts a host: as it is, or one that is killed behind the count-th call of a method."""
 
-    def start(place: str = "", count: int = 0) -> Child:
-        started = child(HOST, tmp_path, json.dumps([sys.executable, "-c", WORKER, str(tmp_path)]), place, count)
+    def start(place: str = "", count: int = 0, words: Sequence[str] = ()) -> Child:
+        words = words or [sys.executable, "-c", WORKER, str(tmp_path)]
+        started = child(HOST, tmp_path, json.dumps(words), place, count)
         assert started.hear() == "begins"
         return started
 
@@ -105,3 +109,31 @@ def test_a_host_killed_at_any_step_loses_no_message_and_answers_none_twice(store
         assert said(store, conversation, "bot") == [f"message {number}"], place
     running.signal(signal.SIGTERM)
     assert running.end() == 0
+
+
+@pytest.mark.slow
+def test_the_workers_of_a_killed_host_end_and_the_next_host_runs_one_for_each_session(
+    store: Store, host: Hosts, tmp_path: Path
+) -> None:
+    begun = tmp_path / "begun"
+    begun.touch()
+    store.sessions.set_agent("bot", ["sh", "-c", f"echo $CAPSULE_SESSION >> {begun}; exec sleep 1000"])
+    words = [sys.executable, "-m", "capsule_cli", "worker", "--store", str(tmp_path), "--agent", "-"]
+    for person in ("anna", "bob"):
+        store.agents.register(person)
+        store.messages.send("hello", agent=person, to="bot")
+    for count in (2, 4):
+        running = host(words=words)
+        until(lambda count=count: len(begun.read_text().split()) >= count)
+        at_work = [about["session"] for about in store.engine.instances().values() if "session" in about]
+        assert sorted(at_work) == sorted(begun.read_text().split()[-2:]) == sorted(set(at_work))
+        left = psutil.Process(running.pid).children(recursive=True)
+        assert len(left) > 4  # Two workers with a guard and a command each, and one that waits for work.
+        running.kill()
+        until(lambda left=left: not any(is_running(process) for process in left))
+
+
+def is_running(process: Any) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False

@@ -27,27 +27,40 @@ Running = subprocess.Popen[bytes]
 Spawn = Callable[[str, str], Running]
 
 
+class _Worker(Running):
+    """A worker whose input stays open as long as this process lives: when it ends, the worker does."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        code = super().wait(timeout)
+        if self.stdin is not None:
+            self.stdin.close()
+        return code
+
+
 @contextmanager
 def ahead(words: Sequence[str]) -> Iterator[Spawn]:
     """Starts workers as processes, of which one is always started ahead, so that a message waits for no imports.
 
-    A worker reads two lines when it is needed: the agent, and the session. One that reads none is to end. Each is in a
-    session of its own, so that what the terminal sends to the host is not sent to it.
+    A worker reads two lines when it is needed: the agent, and the session. One that reads none is to end, and so is one
+    that reads the end behind them. Each is in a session of its own, so that what the terminal sends to the host is not
+    sent to it.
     """
 
     def start() -> Running:
-        return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=2, bufsize=0, start_new_session=True)
+        return _Worker(words, stdin=subprocess.PIPE, stdout=2, bufsize=0, start_new_session=True)
 
     def spawn(session: str, agent: str) -> Running:
         while True:
             worker = waiting.pop() if waiting else start()
             assert worker.stdin is not None
-            with worker.stdin, suppress(BrokenPipeError):
+            try:
                 worker.stdin.write(f"{agent}\n{session}\n".encode())
-                with suppress(OSError):  # The next one is started when it is needed.
-                    waiting.append(start())
-                return worker
-            worker.wait()  # It was ended.
+            except BrokenPipeError:  # It was ended.
+                worker.wait()
+                continue
+            with suppress(OSError):  # The next one is started when it is needed.
+                waiting.append(start())
+            return worker
 
     waiting = [start()]
     try:
