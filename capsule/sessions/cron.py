@@ -13,6 +13,10 @@ from typing import Any
 from capsule import timestamps
 from capsule.errors import InvalidInput
 
+#: The short words of cron.
+_WORDS = {"@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0"}
+_WORDS |= {"@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *"}
+
 
 def zone(name: str) -> tzinfo:
     """A time zone by its name, as `Europe/Berlin`; empty: UTC. Raises InvalidInput: this machine knows none such."""
@@ -28,7 +32,7 @@ def next_at(recurrence: Mapping[str, Any], after: str) -> str:
     """The first time after `after` at which something recurs. Raises InvalidInput: cron can't be read, or never fits.
 
     Args:
-        recurrence: `cron`, five fields, and `timeZone`.
+        recurrence: `cron`, five fields or a word as `@daily`, and `timeZone`.
         after: A time.
     """
     start = timestamps.parse(after)
@@ -44,10 +48,11 @@ def last_at(recurrence: Mapping[str, Any], until: str) -> str:
 def _times(recurrence: Mapping[str, Any], start: datetime, *, reverse: bool = False) -> Iterator[datetime]:
     from cronsim import CronSim, CronSimError
 
-    cron = str(recurrence["cron"])
+    said = str(recurrence["cron"])
+    cron = _WORDS.get(said.strip().lower(), said)
     try:
         if len(cron.split()) != 5:
-            raise CronSimError("it has five fields")
+            raise CronSimError("it has five fields, or is one of " + ", ".join(_WORDS))
         for at in CronSim(cron, start.astimezone(zone(str(recurrence.get("timeZone") or ""))), reverse):
             yield at.astimezone(UTC)
     except (CronSimError, OverflowError) as error:

@@ -19,6 +19,7 @@ from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound
 from capsule.format.head import camel
 from capsule.sessions import events
 from capsule.sessions.folds import FINAL
+from capsule.sessions.places import ensure_heard, place_of
 from capsule.sessions.registry import UNSERVED, AgentGroup, Registry, SessionRow, State, Wiring
 from capsule.sessions.rules import destinations, messages, questions, schedules
 from capsule.sessions.session import Edit, Session
@@ -28,10 +29,6 @@ if TYPE_CHECKING:
     from capsule.sessions.adapters.webhook import Webhooks
     from capsule.sessions.folds import Folds
     from capsule.store.store import Store
-
-#: The channel of the conversations of the store.
-CONVERSATIONS = "conversations"
-
 
 Events = list[events.Event]
 #: What is shown of the next message of a series.
@@ -188,19 +185,23 @@ class Sessions:
         return self._each(message, lambda folds: messages.retried(folds, [message], now))
 
     def cancel(self, id: str) -> Sequence[str]:
-        """Cancel a message that is not answered, or not delivered, withdraw a question, or close a session, with all
-        that waits in it.
+        """Cancel a message that is not answered, or not delivered, end a series, withdraw a question, or close a
+        session, with all that waits in it.
 
         Args:
-            id: The message, the question, or the session.
+            id: The message, the series, the question, or the session.
 
         Returns:
             The ids of the sessions.
 
-        Raises NotFound. InvalidInput: the message is answered, failed or cancelled. Cost: as `why`.
+        Raises NotFound. InvalidInput: the message is answered, failed or cancelled, or the series over. Cost: as `why`.
         """
 
         def one(folds: Folds) -> Events:
+            if id in folds.inbound.series:
+                if (head := schedules.live(folds).get(id)) is None:
+                    raise InvalidInput(f"series {id} in session {folds.session} is over", id=id)
+                return [events.cancelled(messages=[head.id])]
             if id in folds.outbound.messages:
                 state = "" if messages.is_undelivered(folds, id) else "delivered or cancelled"
             else:
@@ -227,12 +228,13 @@ class Sessions:
         return [id]
 
     def _each(self, message: str, rule: Edit) -> Sequence[str]:
-        """Write what a rule says into each session that has a message; an error counts if it says nothing for any."""
+        """Write what a rule says into each session that has a message or a series; an error counts if all raise one."""
         done, errors = [], list[CapsuleError]()
         for row in self.list():
             opened = Session(self._engine, row.id)
             try:
-                if any(message in fold.messages for fold in opened.folds()):
+                inbound, outbound = opened.folds()
+                if message in inbound.messages or message in inbound.series or message in outbound.messages:
                     opened.tell(rule)
                     done.append(row.id)
             except (InvalidInput, NotFound) as error:
@@ -263,7 +265,8 @@ class Sessions:
 
         Raises NotFound, InvalidInput. Cost: reading the registry, and a look at each agent for a name.
         """
-        agents, id = self.registry.read().agents, self._store.agents.identity(name)
+        agents = self.registry.read().agents
+        id = name if name in agents else self._store._directory.resolve(name, None)
         if id not in agents:
             raise NotFound(f"no command answers for {id[:80]!r}", id=id)
         return agents[id]
@@ -313,13 +316,17 @@ class Sessions:
         """Let an agent answer in a place; an earlier wiring of the two is replaced.
 
         Args:
-            place: A conversation, or `channel:place`.
+            place: A conversation or a channel that the agent takes part in, another agent (the direct of the two), or
+                `channel:place`.
             agent: The agent, as in `agent`.
             how: The other fields of a `Wiring`.
 
-        Raises NotFound, InvalidInput. Cost: writing a small file.
+        Raises NotFound. InvalidInput: also if the agent gets no messages there. Cost: writing a small file.
         """
-        wiring = Wiring(*self._place(place), self.agent(agent).name, **how)
+        id = self.agent(agent).name
+        channel, there, _ = place_of(self._store, place, id)
+        ensure_heard(self._store, channel, there, id)
+        wiring = Wiring(channel, there, id, **how)
         return self.registry.edit(lambda state: state.put(wiring)).wirings[wiring.id]
 
     def unwire(self, place: str, agent: str) -> None:
@@ -330,7 +337,8 @@ class Sessions:
 
         Raises NotFound, InvalidInput. Cost: writing a small file.
         """
-        wiring = Wiring(*self._place(place), self._store.agents.identity(agent))
+        id = self.agent(agent).name
+        wiring = Wiring(*place_of(self._store, place, id)[:2], id)
         if wiring.id not in self.registry.read().wirings:
             raise NotFound(f"{wiring.agent} is not wired to {place}", id=wiring.id)
         self.registry.edit(lambda state: state.without(wiring))
@@ -348,13 +356,12 @@ class Sessions:
 
         Raises NotFound, InvalidInput. Cost: writing a small file.
         """
-        id, (channel, there) = self.agent(agent).name, self._place(place)
-        title = title or (self._store.head(there).title if channel == CONVERSATIONS else None) or there
-        name = ""
+        id, name = self.agent(agent).name, ""
+        channel, there, called = place_of(self._store, place, id)
 
         def change(state: State) -> State:
             nonlocal name
-            group, name = destinations.allow(state.agents[id], events.Route(channel, there), title)
+            group, name = destinations.allow(state.agents[id], events.Route(channel, there), title or called)
             return state.put(group)
 
         self.registry.edit(change)
@@ -365,18 +372,14 @@ class Sessions:
 
         Args:
             agent: The agent, as in `agent`.
-            name: The name by which it calls the place.
+            name: The name by which it calls the place; or the place, as `wire` takes it.
 
         Raises NotFound, InvalidInput. Cost: writing a small file.
         """
-        id = self.agent(agent).name
+        group = self.agent(agent)
+        id = group.name
+        if name not in group.destinations:
+            with suppress(NotFound):
+                route = events.Route(*place_of(self._store, name, id)[:2])
+                name = next((key for key, each in group.destinations.items() if events.Route.of(each) == route), name)
         self.registry.edit(lambda state: state.put(destinations.forbid(state.agents[id], name)))
-
-    def _place(self, text: str) -> tuple[str, str]:
-        """The channel and the place in a text."""
-        channel, colon, place = text.partition(":")
-        if not colon:
-            return CONVERSATIONS, self._store.resolve(text)
-        if not channel or not place:
-            raise InvalidInput(f"{text[:80]!r} is no place: name a conversation, or write CHANNEL:PLACE")
-        return channel, place

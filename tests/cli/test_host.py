@@ -27,6 +27,7 @@ def said(stream: Any, wanted: str) -> dict[str, Any]:
 def test_the_status_names_hosts_and_workers_that_live(capsule: Any) -> None:
     assert capsule.json("host", "status") == []
     capsule("host", "--stdio", "status", expect=2)
+    assert "wire stdio:stdio" in capsule("host", "--stdio", expect=2).stderr
     with Store.open(capsule.root) as store:
         about = {"host": os.getpid(), "state": "running", "since": timestamps.now()}
         store.engine.announce(store.instance_id, about)

@@ -43,19 +43,40 @@ def test_a_command_that_another_machine_noted_is_approved_by_a_person(capsule: A
 
 
 def test_an_agent_is_wired_to_places_and_no_longer(capsule: Any) -> None:
-    id = capsule.new("Plan", "--type", "group")
+    capsule("agents", "register", "--as", "anna")
+    id = capsule("group", "new", "Plan", "--as", "anna").line
     capsule("session", "wire", id, "helper", expect=3)
     capsule("session", "agent", "helper", "--", "cat")
     capsule("session", "wire", "webhook:", "helper", expect=2)
     capsule("session", "wire", id, "helper", "--pattern", "(", expect=2)
     capsule("session", "wire", id, expect=2)
-    (one,) = capsule.json("session", "wire", id[:8], "helper", "--pattern", "^!", "--ignored", "accumulate")
+    assert "participant can add" in capsule("session", "wire", id, "helper", expect=2).stderr
+    capsule("group", "add", id, "helper", "--as", "anna")
+    (one,) = capsule.json("session", "wire", id[:-2], "helper", "--pattern", "^!", "--ignored", "accumulate")
     assert (one["place"], one["engage"], one["pattern"], one["ignored"]) == (id, "pattern", "^!", "accumulate")
     capsule("session", "wire", "webhook:ci", "helper", "--senders", "known")
     assert len(capsule.json("session", "wire")) == 2
     capsule("session", "unwire", "webhook:ci", "helper")
     capsule("session", "unwire", "webhook:ci", "helper", expect=3)
     assert capsule.json("session", "wire") == [one]
+
+
+def test_places_are_channels_and_agents_by_their_names_too(capsule: Any) -> None:
+    capsule("session", "agent", "helper", "--", "cat")
+    with Store.open(capsule.root) as store:
+        store.agents.register("anna", name="Anna")
+        store.channels.create("ops", agent="anna", scope="global", access="members")
+    assert "invite it" in capsule("session", "wire", "ops", "helper", expect=2).stderr
+    capsule("invite", "helper", "--to", "ops", "--as", "anna")
+    assert capsule.json("session", "wire", "ops", "helper")[0]["place"].startswith("channel_")
+    assert [capsule("session", "allow", "helper", place).line for place in ("ops", "Anna")] == ["ops", "anna"]
+    (one,) = capsule.json("session", "agent", "helper")
+    assert one["destinations"]["anna"]["place"] == "direct_anna_helper"
+    capsule("session", "forbid", "helper", "direct_anna_helper", expect=3)  # There is none yet.
+    for name in ("Anna", "ops"):
+        capsule("session", "forbid", "helper", name)
+    capsule("session", "allow", "helper", "helper", expect=2)
+    capsule("session", "allow", "helper", "nobody", expect=3)
 
 
 def test_a_webhook_keeps_its_secret_until_it_is_removed(capsule: Any) -> None:
@@ -141,7 +162,10 @@ def test_a_series_is_shown_paused_and_ended(capsule: Any, session: Any) -> None:
     assert (series["nightly"]["id"], series["nightly"]["content"]) == ("n1", "Report.")
     capsule("session", "pause", session.id, "--series", "nightly")
     assert capsule.json("session", "show", session.id)["paused"] == ["nightly"]
-    capsule("session", "cancel", "n1")
+    shown = capsule("session", "show", session.id).stdout
+    assert 'paused: ["nightly"]' in shown and "{'" not in shown
+    capsule("session", "cancel", "nightly")
+    capsule("session", "cancel", "nightly", expect=2)
     assert capsule.json("session", "show", session.id)["series"] == {}
 
 

@@ -58,6 +58,12 @@ def test_what_an_agent_says_is_there_once(store: Store, kind: Any, more: Any, ex
     assert (history(store)[1]["from"], history(store)[1]["metadata"]["session"]) == ("bot", {"id": "s1", "hops": 3})
 
 
+def test_what_an_agent_says_first_in_a_direct_makes_it(store: Store) -> None:
+    for _ in range(2):
+        Conversations(store).deliver(out(text="hello"))
+    assert [(each["from"], each["content"]) for each in history(store)] == [("bot", "hello")]
+
+
 def test_a_file_is_kept_once_and_a_message_of_the_agent_can_be_changed(store: Store) -> None:
     store.messages.send("hello", agent="anna", to="bot")
     adapter, file = Conversations(store), File("plan.txt", lambda: b"plan")
@@ -71,7 +77,12 @@ def test_a_file_is_kept_once_and_a_message_of_the_agent_can_be_changed(store: St
 
 @pytest.mark.parametrize(
     ("more", "error"),
-    [({"place": "nowhere"}, NotFound), ({"agent": "ben"}, Refused), ({"kind": "edit", "target": "gone"}, NotFound)],
+    [
+        ({"place": "nowhere"}, NotFound),
+        ({"agent": "ben"}, Refused),
+        ({"place": "direct_ben_eve"}, NotFound),
+        ({"kind": "edit", "target": "gone"}, NotFound),
+    ],
 )
 def test_what_can_t_be_said_is_refused_for_good(store: Store, more: Any, error: type[CapsuleError]) -> None:
     store.agents.register("ben")

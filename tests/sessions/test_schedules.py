@@ -73,6 +73,9 @@ def world(now: str, **task: Any) -> World:
     ("cron", "zone", "after", "times"),
     [
         ("0 9 * * *", "", "2026-01-01T09:00", ["2026-01-02T09:00"]),
+        ("@daily", "Asia/Kolkata", "2026-01-01T00:00", ["2026-01-01T18:30"]),
+        ("@weekly", "", "2026-01-01T00:00", ["2026-01-04T00:00"]),
+        ("@yearly", "", "2026-01-01T00:00", ["2027-01-01T00:00"]),
         ("0 9 * * *", "Asia/Kolkata", "2026-01-01T00:00", ["2026-01-01T03:30"]),
         ("0 9 * * MON-FRI", "Europe/Berlin", "2026-01-02T09:00", ["2026-01-05T08:00"]),
         # Clocks go forward, 2:00 to 3:00: once, right after the gap.
@@ -102,6 +105,7 @@ def test_cron_is_read_in_the_time_zone_of_the_user(cron: str, zone: str, after: 
     "task",
     [
         {"cron": "whenever"},
+        {"cron": "@fortnightly"},
         {"cron": "* * * * * *"},
         {"cron": "0 9 31 2 *"},
         {"cron": "61 * * * *"},

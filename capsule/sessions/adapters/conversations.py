@@ -13,8 +13,11 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
+from capsule.messaging.conversations import ensure_direct
 from capsule.messaging.mail.unread import mail_at
+from capsule.messaging.policy import Object
 from capsule.sessions.adapters.interface import Adapter, Arrived, File, Outgoing, Receiver
+from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
     from capsule.messaging.mail.mail import Mail
@@ -110,6 +113,9 @@ class Conversations(Adapter):
         if out.kind == "edit":
             self._store._acting(out.agent).edits.message(out.place, out.target, out.text)
             return out.target
+        two = Object(out.place, "direct").present
+        if out.agent in two and not self._store.engine.exists(KIND, out.place):  # A destination may be one to come.
+            ensure_direct(self._store._acting(out.agent), out.agent, *(two - {out.agent}))
         thread, reply_to = out.thread or None, out.target or out.reply_to or None
         try:
             return self._sent(out, thread, reply_to)

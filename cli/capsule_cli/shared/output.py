@@ -155,7 +155,14 @@ def answer(value: Any, text: str, *, line: bool = False) -> None:
 
 def details(value: dict[str, Any], **shown: str) -> None:
     """A command's answer that is one thing: a line for each field; `shown` are those that a person sees otherwise."""
-    answer(value, "\n".join(f"{name}: {one_line(str(part))}" for name, part in {**value, **shown}.items()))
+    answer(value, "\n".join(f"{name}: {one_line(_plain(part))}" for name, part in {**value, **shown}.items()))
+
+
+def _plain(value: Any) -> str:
+    """A value as people read it: a text as it is, nothing as nothing, all else as JSON."""
+    import orjson
+
+    return value if isinstance(value, str) else "" if value is None else orjson.dumps(value).decode()
 
 
 def out_json_bytes(data: bytes) -> None:

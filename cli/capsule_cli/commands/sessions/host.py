@@ -80,6 +80,9 @@ def host(
         adapters: list[Any] = [WebhookAdapter(store.engine, _listening(webhook) if webhook else None)]
         adapters += installed(store)
         if stdio:
+            wirings = store.sessions.registry.read().wirings.values()
+            way = "no agent is wired to it; begin with: capsule session wire stdio:stdio AGENT --pattern ."
+            refuse(not any(wiring.channel == StdioAdapter.name for wiring in wirings), way, "--stdio")
             # Not `sys.stdin.buffer`: a thread that reads from it is fatal when the interpreter ends.
             lines = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
             adapters.append(StdioAdapter(lines, out_bytes, stop.set))

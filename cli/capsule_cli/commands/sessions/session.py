@@ -11,7 +11,7 @@ import typer
 from capsule_cli.completion import complete_agent, complete_session
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import store_of
-from capsule_cli.shared.options import argument, flag, option, refuse
+from capsule_cli.shared.options import Agent, argument, flag, option, refuse
 from capsule_cli.shared.output import answer, details, in_terminal, listing, one_line, out, short_time
 
 if TYPE_CHECKING:
@@ -26,10 +26,8 @@ Session = Annotated[
         metavar="SESSION", autocompletion=complete_session, help="The session: its id, or a unique beginning of it."
     ),
 ]
-Agent = Annotated[str, typer.Argument(metavar="AGENT", autocompletion=complete_agent, help="The agent, by its id.")]
-Place = Annotated[
-    str, typer.Argument(metavar="PLACE", help="A conversation, or CHANNEL:PLACE, as webhook:ci for the webhook ci.")
-]
+_PLACE = "A conversation, a channel by its name, or an agent; or ADAPTER:PLACE, as webhook:ci for the webhook ci."
+Place = Annotated[str, argument("PLACE", _PLACE, ...)]
 Message = Annotated[str, typer.Argument(metavar="MESSAGE", help="The id of a message, or of an answer.")]
 Series = Annotated[str | None, typer.Option("--series", metavar="ID", help="Only this series of scheduled messages.")]
 
@@ -97,9 +95,9 @@ def retry(message: Message) -> None:
 
 @commands.command("cancel")
 def cancel(
-    id: str = argument("ID", "A message, a question, or a session: then nothing more is answered there.", ...),
+    id: str = argument("ID", "A message, a series, a question, or a session: then nothing more is answered there.", ...),
 ) -> None:
-    """Cancel a message that is not answered yet, or a question, or close a session with all that waits in it."""
+    """Cancel a message that is not answered yet, a series or a question, or close a session with all that waits in it."""
     with store_of() as store:
         found = store.sessions.cancel(id)
     answer({"id": id, "cancelled": found}, f"{one_line(id)}: cancelled")
@@ -154,8 +152,8 @@ def agent(
 
 @commands.command("wire")
 def wire(
-    place: str | None = argument("PLACE", "A conversation, or CHANNEL:PLACE. Without: all wirings are listed."),
-    agent: str | None = argument("AGENT", "The agent that answers there.", autocompletion=complete_agent),
+    place: str | None = argument("PLACE", f"{_PLACE} Without: all wirings are listed."),
+    agent: str | None = argument("AGENT", "The agent that answers there: its id, its name, or NAME@PROJECT.", autocompletion=complete_agent),
     engage: Literal["pattern", "mention", "mention-sticky"] = option(
         "--engage",
         "Wake it by texts with a pattern, by mentions, or by all that follows a mention in a thread.",
@@ -204,7 +202,7 @@ def allow(
 
 
 @commands.command("forbid")
-def forbid(agent: Agent, name: str = argument("NAME", "The name by which the agent calls the place.", ...)) -> None:
+def forbid(agent: Agent, name: str = argument("NAME", "The name by which the agent calls the place, or the place.", ...)) -> None:
     """Let an agent send to a place no more. It may still answer what comes from there."""
     with store_of() as store:
         store.sessions.forbid(agent, name)

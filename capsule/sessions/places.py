@@ -1,0 +1,64 @@
+"""The places of an agent, by the names that people have for them: conversations, channels, other agents, webhooks.
+
+What must stay true: a place that is found is one that messages of the agent can come from, or go to. The module changes
+nothing.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from capsule.errors import InvalidInput, NotFound
+from capsule.ids import is_id
+from capsule.messaging.conversations import direct_id
+from capsule.messaging.policy import Object
+from capsule.store.reading import KIND
+
+if TYPE_CHECKING:
+    from capsule.store.store import Store
+
+#: The channel of the conversations of the store.
+CONVERSATIONS = "conversations"
+
+
+def place_of(store: Store, text: str, agent: str) -> tuple[str, str, str]:
+    """The place that a person means, for an agent: its channel, its id there, and its title.
+
+    Args:
+        store: The owner's store.
+        text: A conversation; a channel, as `Channels` takes it; another agent, whose direct with `agent` need not
+            exist; or `channel:place`.
+        agent: The agent's id.
+
+    Raises NotFound, InvalidInput. Cost: as `Channels.get`, and a look at each agent.
+    """
+    channel, colon, place = text.partition(":")
+    if colon:
+        if not channel or not place:
+            raise InvalidInput(f"{text[:80]!r} is no place: name a conversation or an agent, or write CHANNEL:PLACE")
+        return channel, place, place
+    if not (is_id(text) and store.engine.exists(KIND, text)):
+        with suppress(NotFound):
+            return CONVERSATIONS, store.channels.resolve(text), text
+        with suppress(NotFound):
+            other = store._directory.resolve(text, agent)
+            if other == agent:
+                raise InvalidInput(f"{agent} does not write to itself; name another agent or a conversation")
+            return CONVERSATIONS, direct_id(agent, other), other
+    id = store.resolve(text)
+    return CONVERSATIONS, id, store.head(id).title or id
+
+
+def ensure_heard(store: Store, channel: str, place: str, agent: str) -> None:
+    """Raise InvalidInput, which says how to let it in, if an agent gets no messages of a place. Args: as of `place_of`.
+
+    Cost: reading the beginning of a file.
+    """
+    if channel != CONVERSATIONS or not store.engine.exists(KIND, place):
+        return
+    object = Object.listed(store.head(place))
+    if object.type == "chat" or agent not in object.present:
+        ways = {"channel": "invite it, or let it join", "group": "a participant can add it"}
+        way = ways.get(object.type, "name a channel, a group, or a direct of its own")
+        raise InvalidInput(f"{agent} is no member of {object.type} {place}, and gets no messages of it: {way}", id=place)
