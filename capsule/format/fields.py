@@ -280,7 +280,7 @@ PARTS: dict[str, tuple[Field, ...]] = {
         _row("expiresAt", "text", "Until when an answer counts; empty: without limit."),
         _row("state", "text", "What has become of it.", QUESTIONS),
         _row("closedAt", "text", "When it was answered, cancelled or expired."),
-        _row("answers", "objects", "The answers, the first one first: value, from, at."),
+        _row("answers", "objects", "The answers, the one that counts first: value, from, at, message."),
     ),
 }
 

@@ -61,4 +61,6 @@ def ensure_heard(store: Store, channel: str, place: str, agent: str) -> None:
     if object.type == "chat" or agent not in object.present:
         ways = {"channel": "invite it, or let it join", "group": "a participant can add it"}
         way = ways.get(object.type, "name a channel, a group, or a direct of its own")
-        raise InvalidInput(f"{agent} is no member of {object.type} {place}, and gets no messages of it: {way}", id=place)
+        raise InvalidInput(
+            f"{agent} is no member of {object.type} {place}, and gets no messages of it: {way}", id=place
+        )

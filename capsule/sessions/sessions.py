@@ -217,8 +217,8 @@ class Sessions:
         state = self.registry.read()
         if id in state.questions and state.questions[id].state == "open":
             now = timestamps.now()
-            ((session, event),) = questions.cancelled(state, id, now)[1]
-            Session(self._engine, session).tell(partial(messages.receive, messages=[event]))
+            ((session, told),) = questions.cancelled(state, id, now)[1]
+            Session(self._engine, session).tell(partial(questions.tell, events=told))
             self.registry.edit(lambda state: questions.cancelled(state, id, now)[0])
             return [session]
         if id not in state.sessions:

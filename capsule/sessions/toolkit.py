@@ -12,6 +12,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from hashlib import sha256
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from capsule.sessions.events import OF_TIME, cleared, outgoing, reply_id, state
 from capsule.sessions.registry import Registry
 from capsule.sessions.rules import schedules
 from capsule.sessions.rules.deliveries import send
+from capsule.sessions.rules.messages import take
 from capsule.sessions.session import Session
 
 if TYPE_CHECKING:
@@ -69,6 +71,7 @@ class Toolkit:
         row = Registry(self.engine).read().sessions.get(session)
         if store.agent not in (None, row and row.agent):
             raise Refused(f"session {session} is none of {store.agent}", path="")
+        self._instance = store.instance_id
         self._message = message
         self._folder = folder
         self._most = store.settings.message_bytes
@@ -124,7 +127,10 @@ class Toolkit:
     def answer(self, question: str) -> Event | None:
         """The answer to a question, with its `value` and whom it is `from`; None: there is none yet.
 
-        Raises NotFound; Refused: its time is over, or it was withdrawn. Cost: a look at each message of the session.
+        An answer that is not taken so wakes the session once its worker is at rest.
+
+        Raises NotFound; Refused: its time is over, or it was withdrawn. Cost: a look at each message of the session,
+        and an append, the first time.
         """
         session = self._session
         ends = _mine(session, question).event.get("expiresAt")
@@ -134,6 +140,7 @@ class Toolkit:
         told = [message for message in found if message.event.get("question") == question]
         for message in told:
             if message.wakes:  # Others came too late, or after this one.
+                session.say(partial(take, id=message.id, instance=self._instance))
                 return message.event
         if timestamps.now() > ends or any("value" not in message.event for message in told):
             raise Refused(f"question {question}: nobody answered in time, or it was withdrawn", path="")

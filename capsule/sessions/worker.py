@@ -60,7 +60,8 @@ class Prompt:
         agent: The agent that answers.
         session: The session.
         batch: The message that the batch is named after: ids of what is said in answer are made of it.
-        messages: The messages as they stand in the file, the oldest first, all from one place.
+        messages: The messages as they stand in the file, the oldest first, all from one place; an answer to a question
+            that came when no command waited for it also has the text of the question, as `asked`.
         destinations: The names under which the agent may write elsewhere.
         continuation: What the command handed back last; empty: nothing.
         alive: To be called now and then: a command that is silent for 30 minutes counts as dead.
@@ -88,6 +89,7 @@ class Prompt:
 def _about(message: Event) -> str:
     route, files = message.get("route") or {}, message.get("attachments") or ()
     told = {"from": message.get("from"), "in": route.get("place"), "thread": route.get("thread")}
+    told |= {"answer to": message.get("asked") or message.get("question")}
     told |= {"with": " ".join(str(file.get("path") or file.get("name")) for file in files)}
     parts = [f"{name} {word(str(value))}" for name, value in told.items() if value]
     return ", ".join([f"{word(str(message.get('kind')))} {word(message['id'])}", *parts, word(message["timestamp"])])
@@ -209,7 +211,13 @@ class Worker:
         ids, batch = [message.id for message in picked], claimed[0]["batch"]
         folds, provider = session.folds(), self._registry.read().provider(session.id)
         kept = folds.outbound.state.get(provider, {}).get(CONTINUATION)
-        events, names = [message.event for message in picked], sorted(folds.inbound.destinations)
+        said_before, names = folds.outbound.messages, sorted(folds.inbound.destinations)
+        events = [message.event for message in picked]
+        asked = [said_before.get(event.get("question", "")) for event in events]
+        events = [
+            event | ({"asked": each.event["content"]} if each else {})
+            for event, each in zip(events, asked, strict=True)
+        ]
         try:
             session.beat()
             self._log("claimed", session=session.id, messages=ids)

@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 
 from capsule.errors import NotFound, Refused
+from capsule.sessions import why
 from capsule.sessions.adapters.interface import Arrived
 from capsule.sessions.events import Route, outgoing
 from capsule.sessions.outbound import OutMessage
 from capsule.sessions.registry import AgentGroup, SessionRow, State
 from capsule.sessions.rules import destinations, questions
-from capsule.sessions.rules.deliveries import route_of, send
-from capsule.sessions.rules.messages import receive
+from capsule.sessions.rules.deliveries import due_out, route_of, send
+from capsule.sessions.rules.messages import next_due
 from tests.sessions.files import START, Files, later
 
 ROW = SessionRow("s1", "anna", "chat", "room")
@@ -46,38 +47,51 @@ def test_only_a_reply_with_an_option_is_an_answer(text: str, place: str, reply_t
     arrived = replace(REPLY, text=text, place=place, reply_to=reply_to)
     before = asked()
     state, told = questions.answered(before, arrived, lambda session, message: "P1", START)
-    assert [(session, event["value"]) for session, event in told] == ([("s1", value)] if value else [])
+    assert [(session, event["value"]) for session, (event,) in told] == ([("s1", value)] if value else [])
     assert (state is before) == (value is None)
 
 
 @pytest.mark.parametrize(
-    ("second", "at", "wakes", "state"),
+    ("second", "at", "reason"),
     [
-        (("tom", "y"), 1, True, "answered"),  # The same once more: what crashed before it was told is told.
-        (("tom", "n"), 1, False, "answered"),
-        (("bob", "n"), 1, False, "answered"),
-        (("bob", "n"), 90, False, "answered"),
+        (("m", "y"), 1, ""),  # The same message once more.
+        (("m", "y"), 90, ""),
+        (("m2", "n"), 1, "answered before"),
+        (("m2", "y"), 90, "answered before"),
     ],
 )
-def test_the_first_answer_counts_and_others_are_recorded_and_wake_nobody(
-    second: tuple[str, str], at: float, wakes: bool, state: str
+def test_the_first_answer_counts_and_others_are_recorded_and_whoever_gave_them_is_told(
+    second: tuple[str, str], at: float, reason: str
 ) -> None:
     files = Files()
-    one, ((session, event),) = questions.answer(asked(), "q", "y", "tom", START)
-    assert session == "s1" and event["trigger"] == "wake" and event["kind"] == "system" and event["question"] == "q"
-    two, ((_, again),) = questions.answer(one, "q", second[1], second[0], later(at))
-    assert (again["trigger"] == "wake", two.questions["q"].state) == (wakes, state)
-    assert [said["value"] for said in two.questions["q"].answers] == (["y"] if wakes else ["y", "n"])
-    files.tell(*receive(files.folds, [event]))
-    assert bool(receive(files.folds, [again])) is not wakes
+    one, ((session, first),) = questions.answer(asked(), "q", "y", REPLY, START)
+    files.tell(*questions.tell(files.folds, first))
+    event = first[0]
+    assert (session, event["id"], event["trigger"], event["kind"], event["question"]) == (
+        "s1",
+        "m",
+        "wake",
+        "chat",
+        "q",
+    )
+    assert event["route"] == ROOM.written()
+    two, ((_, again),) = questions.answer(one, "q", second[1], replace(REPLY, id=second[0], sender="bob"), later(at))
+    assert [said["value"] for said in two.questions["q"].answers] == (["y", second[1]] if reason else ["y"])
+    files.tell(*questions.tell(files.folds, again))
+    assert next_due(files.folds, files.now) == files.now and files.folds.status("m") == "pending"
+    assert [notice.in_reply_to for notice in due_out(files.folds, files.now)] == (["m2"] if reason else [])
+    assert all(reason in notice.event["content"] for notice in due_out(files.folds, files.now))
+    if reason:
+        steps = why.way("m2", [why.Files("s1", "anna", files.in_events, files.out_events)])
+        assert [step.kind for step in steps] == ["received", "failed"] and reason in steps[1].text
 
 
 def test_an_answer_after_the_limit_is_late_whether_or_not_the_question_was_closed_already() -> None:
-    state, ((_, event),) = questions.answer(asked(), "q", "y", "tom", LIMIT)
-    assert event["trigger"] == "accumulate" and state.questions["q"].state == "open"
+    state, ((_, (event, end)),) = questions.answer(asked(), "q", "y", REPLY, LIMIT)
+    assert event["trigger"] == "accumulate" and state.questions["q"].state == "open" and "late" in end["reason"]
     state, told = questions.expired(state, LIMIT)
-    assert [(session, said.get("value")) for session, said in told] == [("s1", None)]
-    state, ((_, event),) = questions.answer(state, "q", "n", "bob", later(90))
+    assert [(session, said.get("value")) for session, (said,) in told] == [("s1", None)]
+    state, ((_, (event, _)),) = questions.answer(state, "q", "n", replace(REPLY, id="m2"), later(90))
     assert event["trigger"] == "accumulate" and state.questions["q"].state == "expired"
     assert [said["value"] for said in state.questions["q"].answers] == ["y", "n"]
 
@@ -89,15 +103,15 @@ def test_expired_questions_go_after_a_day_and_those_without_a_limit_stay_open() 
     gone, _ = questions.expired(state, later(2 * 86400))
     assert gone == State()
     with pytest.raises(NotFound):
-        questions.answer(gone, "q", "y", "tom", START)
+        questions.answer(gone, "q", "y", REPLY, START)
     assert questions.expired(asked(None), later(10**6))[1] == []
 
 
 def test_a_cancelled_question_takes_no_answer_that_wakes() -> None:
-    state, ((_, event),) = questions.cancelled(asked(), "q", START)
+    state, ((_, (event,)),) = questions.cancelled(asked(), "q", START)
     assert event["question"] == "q" and "value" not in event
-    ((_, event),) = questions.answer(state, "q", "y", "tom", START)[1]
-    assert event["trigger"] == "accumulate"
+    ((_, (event, end)),) = questions.answer(state, "q", "y", REPLY, START)[1]
+    assert event["trigger"] == "accumulate" and "withdrawn" in end["reason"]
 
 
 def test_a_name_is_made_of_the_title_and_a_second_one_gets_a_number() -> None:

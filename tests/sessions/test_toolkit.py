@@ -112,6 +112,7 @@ def test_a_question_is_answered_by_a_message_for_the_tools(store: Store, session
     answer = kit.answer(asked)
     assert answer is not None
     assert (answer["value"], answer["from"]) == ("a", "anna")
+    assert session.folds().status("x") == "completed", "no prompt has it besides"
     for late in ("b", None):
         more = incoming(id=f"y{late}", content="", kind="system", trigger="accumulate", question=asked, value=late)
         session.tell(lambda folds, more=more: receive(folds, [more]))  # type: ignore[misc]

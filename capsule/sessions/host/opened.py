@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from capsule.engines.interface import INBOUND
 from capsule.errors import CapsuleError
 from capsule.sessions.registry import Registry, State
-from capsule.sessions.rules.messages import receive
+from capsule.sessions.rules.questions import tell
 from capsule.sessions.session import Edit, Session
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ class Opened:
         """Tell sessions of their questions, and note it in the registry. A store without sessions gets no registry."""
         before = self.state()
         after, told = change(before)
-        for id, event in told:
-            self.tell(id, partial(receive, messages=[event]))
+        for id, events in told:
+            self.tell(id, partial(tell, events=events))
         if after != before:
             self.registry.edit(lambda state: change(state)[0])
 

@@ -75,7 +75,8 @@ def _notices(folds: Folds) -> Iterator[OutMessage]:
     for notice, (id, reason) in folds.inbound.notices.items():
         if folds.status(id) == "failed":
             message = folds.inbound.messages[id]
-            text, hops = f"This message was not answered: {reason}.", message.event.get("hops", 0) + 1
+            became = "answer does not count" if message.event.get("question") else "message was not answered"
+            text, hops = f"This {became}: {reason}.", message.event.get("hops", 0) + 1
             said = outgoing(id=notice, kind="system", content=text, in_reply_to=id, hops=hops)
             yield OutMessage.of(said | {"seq": message.seq})
 

@@ -139,6 +139,12 @@ def finish(folds: Folds, ids: Iterable[str], *, instance: str, state: AckState, 
     return [ack(state=state, messages=held, instance=instance, error=error or None)] if held else []
 
 
+def take(folds: Folds, id: str, instance: str) -> list[Event]:
+    """Finish a message that a tool gives to the agent: no prompt has it then. Nothing if a worker has it, or had it."""
+    is_free = folds.status(id) == "pending"
+    return [ack(state="completed", messages={id: folds.inbound.messages[id].tries}, instance=instance)] * is_free
+
+
 def drop(folds: Folds, instance: str) -> list[Event]:
     """Withdraw the claims that the session's former workers left, for the worker `instance` that has just started."""
     left = {id: claim.tries for id, claim in folds.outbound.claims.items() if claim.state == "processing"}

@@ -1,25 +1,27 @@
 """Questions of agents to people: asked, answered, cancelled, expired.
 
-What must stay true: the first answer in time counts. Every other answer is recorded, and wakes nobody. The session's
-file gets an answer under an id made of the question and the answer, so that one that comes twice counts once. No file,
-no clock.
+What must stay true: the first answer in time counts, and wakes its session like any message, unless a tool takes it
+first. Every other answer is recorded, wakes nobody, and whoever gave it is told why. The session's file has an answer
+under the id of its message, so that one that comes twice counts once. No file, no clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from capsule import timestamps
 from capsule.errors import NotFound
 from capsule.sessions.adapters.interface import Arrived
-from capsule.sessions.events import Event, Route, incoming, reply_id
+from capsule.sessions.events import Event, Route, failed, incoming, reply_id
+from capsule.sessions.folds import Folds
 from capsule.sessions.outbound import OutMessage
 from capsule.sessions.registry import Question, SessionRow, State
+from capsule.sessions.rules.messages import receive
 
-#: The new registry, and what the sessions are told. That comes first: the registry's word alone would be lost with the
-#: process that writes both.
-Result = tuple[State, list[tuple[str, Event]]]
+#: The new registry, and what the sessions are told, for `tell`. That comes first: the registry's word alone would be
+#: lost with the process that writes both.
+Result = tuple[State, list[tuple[str, list[Event]]]]
 #: For how many seconds a question that is over is kept, so that a late answer is known as one.
 KEPT_S = 24 * 3600
 
@@ -45,24 +47,44 @@ def answered(state: State, arrived: Arrived, delivered: Callable[[str, str], str
         is_there = (arrived.channel, arrived.place) == (question.route.get("channel"), question.route.get("place"))
         if is_there and arrived.reply_to and arrived.reply_to == delivered(question.session, question.message):
             value = _value(question, arrived.text)
-            return (state, []) if value is None else answer(state, question.id, value, arrived.sender, now)
+            return (state, []) if value is None else answer(state, question.id, value, arrived, now)
     return state, []
 
 
-def answer(state: State, id: str, value: str, sender: str, now: str) -> Result:
-    """Answer a question by the value of one of its options, or any text if it has none.
+def answer(state: State, id: str, value: str, arrived: Arrived, now: str) -> Result:
+    """Answer a question by the value of one of its options, or any text if it has none, as a message says it.
 
     Raises NotFound: there is no such question any more.
     """
     question = _question(state, id)
-    is_again = any((said["value"], said["from"]) == (value, sender) for said in question.answers)
-    counts = question.state == "open" and not _is_over(question, now)
-    if not is_again:
-        question = replace(question, answers=(*question.answers, {"value": value, "from": sender, "at": now}))
-    if counts:
-        question = replace(question, state="answered", closed_at=now)
-    is_first = question.state == "answered" and question.answers[0]["value"] == value
-    return state.put(question), [_told(question, value, sender, wakes=is_first)]
+    late = {"answered": "the question was answered before", "cancelled": "the question was withdrawn"}
+    is_open = question.state == "open" and not _is_over(question, now)
+    reason = "" if is_open else late.get(question.state, "it came too late")
+    said = {"value": value, "from": arrived.sender, "at": now, "message": arrived.id}
+    if not reason:
+        question = replace(question, answers=(said, *question.answers), state="answered", closed_at=now)
+    elif not any(each.get("message") == arrived.id for each in question.answers):
+        question = replace(question, answers=(*question.answers, said))
+    event = incoming(
+        id=arrived.id,
+        content=value,
+        kind="system" if reason else "chat",
+        trigger="accumulate" if reason else "wake",
+        sender=arrived.sender,
+        route=Route(arrived.channel, arrived.place, arrived.thread),
+        timestamp=arrived.at or None,
+        hops=arrived.hops,
+        question=question.id,
+        value=value,
+    )
+    told = [event, failed(messages=[arrived.id], reason=reason)] if reason else [event]
+    return state.put(question), [(question.session, told)]
+
+
+def tell(folds: Folds, events: Sequence[Event]) -> list[Event]:
+    """What a session is told: a message, and what became of it; nothing if the session has the message."""
+    new = receive(folds, events[:1])
+    return [*new, *events[1:]] if new else []
 
 
 def cancelled(state: State, id: str, now: str) -> Result:
@@ -70,7 +92,7 @@ def cancelled(state: State, id: str, now: str) -> Result:
     question = _question(state, id)
     if question.state == "open":
         question = replace(question, state="cancelled", closed_at=now)
-    return state.put(question), [_told(question, None, "", wakes=False)]
+    return state.put(question), [_closed(question)]
 
 
 def expired(state: State, now: str) -> Result:
@@ -79,7 +101,7 @@ def expired(state: State, now: str) -> Result:
     closed = [replace(question, state="expired", closed_at=now) for question in over]
     long_ago = timestamps.from_ms(timestamps.ms_of(now) - KEPT_S * 1000)
     gone = [each for each in state.questions.values() if each.state != "open" and each.closed_at < long_ago]
-    told = [_told(question, None, "", wakes=False) for question in closed]
+    told = [_closed(question) for question in closed]
     return state.put(*closed).without(*gone) if closed or gone else state, told
 
 
@@ -101,15 +123,7 @@ def _value(question: Question, text: str) -> str | None:
     return words.get(said.casefold()) if question.options else said
 
 
-def _told(question: Question, value: str | None, sender: str, *, wakes: bool) -> tuple[str, Event]:
-    """The session, and what it is told: an answer, or (None) that there will be none."""
-    said = "closed" if value is None else f"answer {value}"
-    return question.session, incoming(
-        id=reply_id(question.session, question.id, said),
-        content=value or "",
-        kind="system",
-        trigger="wake" if wakes else "accumulate",
-        sender=sender or None,
-        question=question.id,
-        value=value,
-    )
+def _closed(question: Question) -> tuple[str, list[Event]]:
+    """The session, and that there will be no answer."""
+    id = reply_id(question.session, question.id, "closed")
+    return question.session, [incoming(id=id, content="", kind="system", trigger="accumulate", question=question.id)]
