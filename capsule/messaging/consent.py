@@ -63,11 +63,13 @@ class State:
             looked for.
         sight: The projects whose agents and channels those of the subject's project see, itself included.
         met: The agents with whom the subject has a direct.
+        reach: The conversations that the subject may send to in the session that it acts in; None: it acts in none.
     """
 
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     sight: frozenset[str] = frozenset()
     met: frozenset[str] = frozenset()
+    reach: frozenset[str] | None = None
 
     def profile(self, id: str) -> Profile:
         """The profile of an agent; the strictest one if nothing is known of it."""

@@ -86,6 +86,8 @@ _PAIR = re.compile("direct_([a-z0-9-]+)_([a-z0-9-]+)")
 TELLING = re.compile("(direct|channel|notes)_")
 #: Ids that say so, or seem to: in any case, as some file systems know none. No chat that is imported gets one.
 RESERVED = re.compile("(direct|group|channel|notes)_", re.IGNORECASE)
+#: Who may send somewhere may not thereby choose who reads it.
+_BRINGING_IN = frozenset({"add", "invite", "readmit"})
 _MOST_NAMED = 5
 
 
@@ -215,6 +217,25 @@ def may(subject: str | None, action: Action, object: Object, state: State = _EMP
         object: The conversation as it stands; for `create` and `message`, as it would be.
         state: What else counts.
     """
+    decision = _decided(subject, action, object, state)
+    if not decision.allowed or _is_in_reach(subject, action, object, state.reach):
+        return decision
+    about = f"{_SAID.get(action, action)} {object.type} {object.id}"
+    hint = "a person can allow it to send there" if action == "append" or object.type == "direct" else ""
+    return Decision(False, f"{subject} may not {about} in its session: it is no destination", hint)
+
+
+def _is_in_reach(subject: str | None, action: Action, object: Object, reach: Set[str] | None) -> bool:
+    """Whether an action stays within the session that it is done in: it lets nobody else read what the session says."""
+    if reach is None or action in ("find", "read"):
+        return True
+    is_listed = object.channel is not None and object.channel.access != "private"
+    is_alone = object.is_closed and not is_listed and object.present <= {subject}
+    return action not in _BRINGING_IN and (is_alone or object.id in reach)
+
+
+def _decided(subject: str | None, action: Action, object: Object, state: State) -> Decision:
+    """As `may`, wherever the subject acts."""
     if action == "link" and subject is not None:
         return Decision(False, f"only a person may link projects, not agent {subject}")
     if object.type == "agent" and action in ("find", "manage", "delete"):

@@ -13,13 +13,11 @@ from capsule.errors import InvalidInput, NotFound
 from capsule.ids import is_id
 from capsule.messaging.conversations import direct_id
 from capsule.messaging.policy import Object
+from capsule.sessions.rules.destinations import CONVERSATIONS
 from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
     from capsule.store.store import Store
-
-#: The channel of the conversations of the store.
-CONVERSATIONS = "conversations"
 
 
 def place_of(store: Store, text: str, agent: str) -> tuple[str, str, str]:

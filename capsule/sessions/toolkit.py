@@ -1,6 +1,7 @@
 """What an agent does in its session besides answering: what its tools call.
 
-What must stay true: it writes to its own session only, and to whom the map of destinations names. What it says has an
+What must stay true: it writes to its own session only, and to whom the map of destinations names, as does a store that
+acts for it (`bind`). What it says has an
 id made of the message that is being answered and of its number in this try: when a try is repeated, what the one
 before has said is not said again, and the agent is told what that was.
 """
@@ -9,8 +10,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from hashlib import sha256
@@ -24,11 +25,13 @@ from capsule.sessions.events import OF_TIME, cleared, outgoing, reply_id, state
 from capsule.sessions.registry import Registry
 from capsule.sessions.rules import schedules
 from capsule.sessions.rules.deliveries import send
+from capsule.sessions.rules.destinations import reach
 from capsule.sessions.rules.messages import take
 from capsule.sessions.session import Session
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
+    from capsule.messaging.policy import Object, State
     from capsule.sessions.events import Action, Event
     from capsule.sessions.folds import Folds
     from capsule.sessions.outbound import OutMessage
@@ -49,6 +52,27 @@ class Said:
 
     id: str
     earlier: str | None = None
+
+
+def bind(store: Store, session: str) -> None:
+    """Let a store that acts for an agent write only where the agent may send in a session.
+
+    Args:
+        store: The store. Each of its writes reads the files of the session from then on.
+        session: The session's id.
+
+    Raises Refused: it is no session of this agent.
+    """
+    engine, state_of = store._whole, store._state_of
+    row = Registry(engine).read().sessions.get(session)
+    if row is None or row.agent != store.agent:
+        whose = f"is {row.agent}'s" if row else "is not in this store"
+        raise Refused(f"session {session[:80]} {whose}, so it can't act for {store.agent or 'the owner'}", path="")
+
+    def within(object: Object | None, others: Iterable[str]) -> State:
+        return replace(state_of(object, others), reach=reach(Session(engine, session).folds()))
+
+    store._state_of = within
 
 
 class Toolkit:

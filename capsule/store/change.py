@@ -105,8 +105,10 @@ class Conversation:
         if (object := policy.Object.at(self.head)).is_closed:
             for action in sorted(actions.actions_in(self._agent, before, after)):
                 self.ensure_may(action, object, actions.added(before, after))
-        elif self._agent is not None and (closed := policy.Object.of(after)).is_closed:
-            self.ensure_may("rewrite", closed)  # It would take away what others wrote.
+        elif self._agent is not None:
+            self.ensure_may("change")
+            if (closed := policy.Object.of(after)).is_closed:
+                self.ensure_may("rewrite", closed)  # It would take away what others wrote.
 
     @property
     def head(self) -> ParsedHead:

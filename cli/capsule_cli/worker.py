@@ -36,9 +36,11 @@ def run(*, store: str | None = None, agent: str, command: Sequence[str], **more:
         store: The store's directory; None: the one that is found.
         agent, command, more: As `worker_of` takes them.
     """
-    from capsule import Store
+    from capsule import Refused, Store
     from capsule.sessions.worker import worker_of
 
+    if os.environ.get("CAPSULE_SESSION"):
+        raise Refused("workers are started by a person or a host, and not in a session", path="")
     signal.signal(signal.SIGTERM, _end)
     if agent == "-":
         agent, more["session"] = sys.stdin.readline().strip(), sys.stdin.readline().strip()
@@ -50,7 +52,7 @@ def run(*, store: str | None = None, agent: str, command: Sequence[str], **more:
 
 
 def _end_with_host() -> None:
-    """Wait for the end of the input, which only the host holds open: the kernel tells it also of one that was killed."""
+    """Wait for the end of the input, which only the host holds open: the kernel tells of one that was killed too."""
     os.read(0, 1)
     os.kill(os.getpid(), signal.SIGTERM)
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 
 from capsule import Store
+from capsule.sessions.events import Route, destinations, incoming
+from capsule.sessions.registry import Registry, SessionRow
+from capsule.sessions.rules.messages import claim, pick, receive
+from capsule.sessions.session import Session
 from tests.cli.conftest import Program
 from tests.messaging.making import branched, make
 
@@ -88,3 +92,66 @@ def test_the_places_that_a_late_one_is_shown_are_those_of_the_file(capsule: Prog
     assert "hello" in shown and "@1" in shown and "first" not in shown
     assert "hello" in capsule("show", "team", "--around", "@1", "--as", "carl").stdout
     capsule("show", "team", "--around", "@0", "--as", "carl", expect=3)
+
+
+#: What reaches others than the session of the agent does, or changes what they see of it.
+BEYOND = [
+    ["send", "x", "--to", "eve"],
+    ["send", "x", "--to", "carl"],
+    ["append", "direct_bot_eve", "x"],
+    ["append", "plan", "x"],
+    ["rename", "plan", "x"],
+    ["tag", "plan", "x"],
+    ["new", "x"],
+    ["group", "new", "x", "--with", "eve"],
+    ["channels", "new", "x"],
+    ["join", "lobby"],
+    ["invite", "eve", "--to", "desk"],
+    ["agents", "status", "x"],
+    ["agents", "allow", "eve"],
+    ["agents", "register", "--project", "."],
+    ["send", "x", "--to", "anna", "--as", "eve"],
+    ["session", "allow", "bot", "eve"],
+    ["tokens", "list"],
+    ["host"],
+    ["worker", "--agent", "eve", "--", "true"],
+    ["mcp", "--http", "0"],
+]
+
+
+def test_a_command_of_a_session_reaches_whom_the_session_may_reach(
+    capsule: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(capsule.root) as store:
+        for agent in ("anna", "bot", "carl", "eve"):
+            store.agents.register(agent)
+        store.agents.policy("carl", dm="restricted")
+        for agent in ("anna", "eve"):
+            store.messages.send("hello", agent=agent, to="bot")
+        store.channels.create("lobby", agent="anna", scope="global")
+        desk = store.channels.create("desk", agent="bot", scope="global").id
+        Registry(store.engine).edit(lambda state: state.put(SessionRow("s1", "bot")))
+        session = Session.create(store.engine, "s1", "bot")
+        told = incoming(id="m1", content="hello", route=Route("conversations", "direct_anna_bot"))
+        session.tell(
+            lambda folds: [
+                *receive(folds, [told]),
+                destinations(destinations={"desk": {"channel": "conversations", "place": desk}}),
+            ]
+        )
+        session.say(lambda folds: claim(folds, pick(folds, "9", first=True), "w"))
+        store.create(title="Plan", id="plan")
+    for name, value in (("CAPSULE_AGENT", "bot"), ("CAPSULE_SESSION", "s1")):
+        monkeypatch.setenv(name, value)
+    for words in BEYOND:
+        capsule(*words, expect=6)
+    for words in (
+        ["send", "yes", "--to", "anna"],
+        ["send", "x", "--channel", "desk"],
+        ["notes", "write", "x"],
+        ["inbox"],
+    ):
+        capsule(*words)
+    assert "requests" not in (capsule.root / "agents" / "bot.json").read_text()
+    monkeypatch.delenv("CAPSULE_AGENT")
+    capsule("list", expect=6)

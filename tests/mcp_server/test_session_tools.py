@@ -137,6 +137,10 @@ def test_the_environment_says_which_session_a_server_is_for(root: Path) -> None:
             sent = client.call("send_message", text="On it.")
         assert sent["message"] == reply_id("s1", "m1", 1)
         assert [message.event["content"] for message in session.folds().outbound.messages.values()] == ["On it."]
+        store.agents.register("anna")
+        with over_stdio(root, "--tools", "messaging", env=env) as client:
+            refused = client.answer(client.send_call("send_message", text="x", to="anna"))["result"]
+            assert refused["isError"] and "no destination" in refused["content"][0]["text"]
     for wrong in ({"CAPSULE_AGENT": "bot"}, {"CAPSULE_AGENT": "eve", "CAPSULE_SESSION": "s1"}):
         server = Stdio("--tools", "session", root=root, env=environment(**wrong))
         assert server.ended() != 0

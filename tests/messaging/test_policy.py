@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -59,6 +60,26 @@ def test_only_a_person_links_projects_and_an_agents_policies_are_its_own() -> No
     assert not may("anna", "link", Object("api", "project")).allowed
     anna = Object("anna", "agent")
     assert [may(subject, "manage", anna, STATE).allowed for subject in (None, "anna", "bob")] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("action", "object", "is_within"),
+    [
+        ("append", GROUP, True),
+        ("change", GROUP, True),
+        ("add", GROUP, False),
+        ("read", DIRECT, True),
+        ("append", DIRECT, False),
+        ("create", Object("plan"), False),
+        ("create", Object("mine", "group", (Member("anna"),)), True),
+        ("manage", Object("anna", "agent"), False),
+    ],
+)
+def test_in_a_session_an_agent_writes_to_its_destinations_and_where_it_is_alone(
+    action: Action, object: Object, is_within: bool
+) -> None:
+    assert may("anna", action, object, STATE).allowed
+    assert may("anna", action, object, replace(STATE, reach=frozenset({"team"}))).allowed == is_within
 
 
 def test_a_direct_has_the_two_in_its_id_whoever_else_is_written_into_it() -> None:

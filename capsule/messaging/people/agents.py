@@ -94,7 +94,7 @@ class Agents:
             is_named: Whether an agent without a project may come into this one.
         """
         given = {field: value for field, value in about.items() if value is not None}
-        self._store._subject(id)
+        self._ensure_manages(self._store._subject(id))
         was = ""
 
         def change(document: Document) -> None:
@@ -262,6 +262,9 @@ class Agents:
         try:
             yield
         except Refused:
+            reach = self._store._state_of(None, ()).reach
+            if reach is not None and direct not in reach:
+                raise  # The other would see that it was asked.
             for other in Object(direct, "direct").present - {agent}:
                 theirs = self._directory.profile(other)
                 if theirs.dm == "restricted" and agent not in theirs.entries and other not in self._asked(agent):
@@ -299,11 +302,14 @@ class Agents:
 
         It waits too if nothing changes: another process may have made the change, and wait still.
         """
-        ensure(may(self._store.agent, "manage", Object(self.documents.known(id), "agent")), id)
+        self._ensure_manages(self.documents.known(id))
         self.documents.edit(id, change)
         if decides:
             self._directory.settle(id)
         return self.get(id)
+
+    def _ensure_manages(self, id: str) -> None:
+        ensure(may(self._store.agent, "manage", Object(id, "agent"), self._store._state_of(None, ())), id)
 
     def forget(self, id: str | None = None, *, agent: str | None = None, other: str | None = None) -> None:
         """Forget an agent, or what one says of another.

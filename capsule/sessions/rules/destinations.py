@@ -1,7 +1,8 @@
 """Destinations: where an agent may send by itself, by name.
 
 What must stay true: the map of names is the permission. It stands in the registry, and a session's inbound file has a
-copy, which is renewed before anything is delivered. No file, no clock.
+copy, which is renewed before anything is delivered. Whatever writes for a session stays within `reach`. No file, no
+clock.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from capsule.ids import slug
 from capsule.sessions.events import Event, Route, destinations
 from capsule.sessions.folds import Folds
 from capsule.sessions.registry import AgentGroup, SessionRow, State
+
+#: The channel of the conversations of the store.
+CONVERSATIONS = "conversations"
 
 
 def allow(group: AgentGroup, route: Route, title: str = "") -> tuple[AgentGroup, str]:
@@ -51,3 +55,12 @@ def of(folds: Folds, state: State, row: SessionRow) -> list[Event]:
     group = state.agents.get(row.agent)
     told = {name: dict(entry) for name, entry in (group.destinations if group else {}).items() if Route.of(entry)}
     return [] if told == folds.inbound.destinations else [destinations(destinations=told)]
+
+
+def reach(folds: Folds) -> frozenset[str]:
+    """The conversations that an agent may write to in a session: its destinations, and where the messages came from
+    that it answers now, or the last one that woke it."""
+    there, claims = folds.inbound.messages, folds.outbound.claims
+    answered = (there[id].route for id in claims if id in there and folds.status(id) == "processing")
+    routes = [*map(Route.of, folds.inbound.destinations.values()), folds.inbound.route, *answered]
+    return frozenset(route.place for route in routes if route and route.channel == CONVERSATIONS)

@@ -29,6 +29,19 @@ def agent_named() -> str | None:
     return asked.as_ or os.environ.get("CAPSULE_AGENT") or None
 
 
+def session_named() -> str | None:
+    """The session for which a worker runs this; None: none. Its agent then is the one to act for, and no other."""
+    return os.environ.get("CAPSULE_SESSION") or None
+
+
+def ensure_person(what: str) -> None:
+    """Raise Refused if this runs for an agent: by the option, or in a session."""
+    from capsule import Refused
+
+    if who := asked.as_ or (session_named() and (agent_named() or "of the session")):
+        raise Refused(f"{what} are a person's, and not agent {who}'s", path="")
+
+
 @contextmanager
 def store_of(*, keep_locks: bool = False) -> Iterator[Store]:
     """The store the command is to work on, open while the body runs. The store's warnings go to stderr.
@@ -42,14 +55,23 @@ def store_of(*, keep_locks: bool = False) -> Iterator[Store]:
 
 @contextmanager
 def store_as(agent: str | None, *, keep_locks: bool = False) -> Iterator[Store]:
-    """As `store_of`, for the agent that is meant in the current folder; None: for the store's owner."""
+    """As `store_of`, for the agent that is meant in the current folder; None: for the store's owner.
+
+    Raises Refused: this runs in a session of another agent.
+    """
     from capsule import Store
 
+    session = session_named()
+    agent = agent or (agent_named() if session else None)
     logger, handler = logging.getLogger("capsule"), ToStderr(logging.WARNING)
     logger.addHandler(handler)
     try:
-        folder = None if agent is None else here()
+        folder = None if agent is None or session else here()
         with Store.open(asked.store, keep_locks=keep_locks, instance=holder(), agent=agent, folder=folder) as store:
+            if session:
+                from capsule.sessions.toolkit import bind
+
+                bind(store, session)
             yield store
     finally:
         logger.removeHandler(handler)

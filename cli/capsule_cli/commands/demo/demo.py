@@ -68,7 +68,7 @@ class _Show:
         self.acknowledged: list[str] = []
         here = [str(Path(sys.modules[name].__path__[0]).parent) for name in ("capsule", "capsule_cli")]
         # Who runs the demo may be an agent: nothing here acts for it, or answers its hooks.
-        own = ("CAPSULE_INSTANCE", "CAPSULE_AGENT", "CLAUDE_CODE_ENTRYPOINT", "CLAUDE_PROJECT_DIR")
+        own = ("CAPSULE_INSTANCE", "CAPSULE_AGENT", "CAPSULE_SESSION", "CLAUDE_CODE_ENTRYPOINT", "CLAUDE_PROJECT_DIR")
         self._environment = {name: value for name, value in outside_hooks().items() if name not in own}
         self._environment |= {f"GIT_{who}_NAME": "demo" for who in ("AUTHOR", "COMMITTER")}
         self._environment |= {f"GIT_{who}_EMAIL": "demo@example.org" for who in ("AUTHOR", "COMMITTER")}

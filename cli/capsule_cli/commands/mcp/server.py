@@ -15,7 +15,7 @@ import typer
 from capsule.mcp_server.access import Toolset
 from capsule_cli.commands.mcp.tokens import tokens_of
 from capsule_cli.shared.asked import asked
-from capsule_cli.shared.opening import ToStderr, here, holder
+from capsule_cli.shared.opening import ToStderr, ensure_person, here, holder, session_named
 from capsule_cli.shared.options import flag, option, refuse, usage
 from capsule_cli.shared.output import say, to_stderr
 
@@ -58,6 +58,7 @@ def mcp(
     else:
         refuse(tools == "session", "a session has one agent, which starts its own server: without --http", "--tools")
         refuse(asked.as_ is not None, "is for stdin and stdout: over HTTP the token says who the client is", "--as")
+        ensure_person("servers over HTTP")
         _over_http(http, read_only, tools, tuple(allow_host or ()))
 
 
@@ -72,15 +73,19 @@ def _over_stdio(read_only: bool, tools: Toolset) -> None:
     if sys.stdin is not None and sys.stdin.isatty():
         say("this is for a program, which speaks with it over stdin and stdout; Ctrl-D ends it")
     stdin, stdout = own_streams()
-    session, has_messaging = os.environ.get("CAPSULE_SESSION", ""), tools in ("messaging", "all")
+    session, has_messaging = session_named(), tools in ("messaging", "all")
     if tools == "session" and not (session and name):
         raise usage("CAPSULE_SESSION and CAPSULE_AGENT name it, as for the command of `capsule worker`", "--tools")
-    if has_messaging:
+    if has_messaging and not session:
         with Store.open(asked.store, keep_locks=False) as owners:
             agents = owners.agents
             is_told = name is not None and "@" in name  # Of which project: it is there already.
             name = agents.identity(str(name)) if is_told else agents.register(name, project=os.getcwd()).id
-    store = Store.open(asked.store, keep_locks=False, instance=holder(), agent=name, folder=here())
+    store = Store.open(asked.store, keep_locks=False, instance=holder(), agent=name, folder=None if session else here())
+    if session:
+        from capsule.sessions.toolkit import bind
+
+        bind(store, session)
     if has_messaging:
         store.agents.serve()
     _log_to_stderr()
@@ -90,7 +95,7 @@ def _over_stdio(read_only: bool, tools: Toolset) -> None:
     from capsule.mcp_server.transport import stdio
 
     toolkit = None
-    if tools == "session":
+    if session and tools == "session":
         from capsule.sessions.toolkit import Toolkit
 
         toolkit = Toolkit(store, session, os.environ.get("CAPSULE_MESSAGE", ""), here())

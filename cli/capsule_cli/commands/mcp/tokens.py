@@ -11,6 +11,7 @@ import typer
 
 from capsule.mcp_server.access import Scope
 from capsule_cli.shared.asked import asked
+from capsule_cli.shared.opening import ensure_person
 from capsule_cli.shared.options import argument, option, seconds
 from capsule_cli.shared.output import answer, listing, say
 
@@ -34,10 +35,9 @@ def tokens_of(root: str) -> Tokens:
 
 
 def _tokens() -> Tokens:
-    from capsule import Refused, locate
+    from capsule import locate
 
-    if asked.as_ is not None:  # With a token one is any agent.
-        raise Refused(f"tokens are a person's, and not agent {asked.as_}'s", path="")
+    ensure_person("tokens")  # With a token one is any agent.
     return tokens_of(locate.find_store(asked.store))
 
 

@@ -20,7 +20,7 @@ from capsule import timestamps
 from capsule_cli.boundary import INTERRUPTED, TERMINATED
 from capsule_cli.commands.mcp.clients import executable_words
 from capsule_cli.shared.asked import asked
-from capsule_cli.shared.opening import store_of
+from capsule_cli.shared.opening import ensure_person, store_of
 from capsule_cli.shared.options import flag, option, refuse
 from capsule_cli.shared.output import in_terminal, listing, out_bytes
 from capsule_cli.signals import end_at_once
@@ -57,6 +57,7 @@ def host(
     if ctx.invoked_subcommand is not None:
         refuse(webhook or stdio, "these options are for the host, not for its status", "--webhook")
         return
+    ensure_person("hosts")
     from capsule.sessions.adapters.interface import installed
     from capsule.sessions.adapters.stdio import StdioAdapter
     from capsule.sessions.adapters.webhook import WebhookAdapter

@@ -95,9 +95,11 @@ def retry(message: Message) -> None:
 
 @commands.command("cancel")
 def cancel(
-    id: str = argument("ID", "A message, a series, a question, or a session: then nothing more is answered there.", ...),
+    id: str = argument(
+        "ID", "A message, a series, a question, or a session: then nothing more is answered there.", ...
+    ),
 ) -> None:
-    """Cancel a message that is not answered yet, a series or a question, or close a session with all that waits in it."""
+    """Cancel a message that is not answered yet, a series, or a question, or close a session with all that waits."""
     with store_of() as store:
         found = store.sessions.cancel(id)
     answer({"id": id, "cancelled": found}, f"{one_line(id)}: cancelled")
@@ -153,7 +155,9 @@ def agent(
 @commands.command("wire")
 def wire(
     place: str | None = argument("PLACE", f"{_PLACE} Without: all wirings are listed."),
-    agent: str | None = argument("AGENT", "The agent that answers there: its id, its name, or NAME@PROJECT.", autocompletion=complete_agent),
+    agent: str | None = argument(
+        "AGENT", "The agent that answers there: its id, its name, or NAME@PROJECT.", autocompletion=complete_agent
+    ),
     engage: Literal["pattern", "mention", "mention-sticky"] = option(
         "--engage",
         "Wake it by texts with a pattern, by mentions, or by all that follows a mention in a thread.",
@@ -202,7 +206,9 @@ def allow(
 
 
 @commands.command("forbid")
-def forbid(agent: Agent, name: str = argument("NAME", "The name by which the agent calls the place, or the place.", ...)) -> None:
+def forbid(
+    agent: Agent, name: str = argument("NAME", "The name by which the agent calls the place, or the place.", ...)
+) -> None:
     """Let an agent send to a place no more. It may still answer what comes from there."""
     with store_of() as store:
         store.sessions.forbid(agent, name)
