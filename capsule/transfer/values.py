@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
+from itertools import islice
 from math import isfinite
 from typing import Any, Literal
 
@@ -44,6 +45,10 @@ _LONE = re.compile(r"[\ud800-\udfff]")
 _LOOK = 4096
 #: So many objects and lists inside each other are completed: more than a capsule may have is of no use.
 _DEEPEST = 250
+#: So many elements of one array that are nested too deep are read around: what comes then lies in one of them.
+_MOST_DEEP = 100
+#: So many characters of a buffer may be read already: the place of each error is counted from its beginning.
+_SPENT = 1 << 15
 _ENDS = {"{": "}", "[": "]"}
 #: So many values tell the format of a file.
 _FIRST = 50
@@ -56,7 +61,7 @@ def completed(text: str) -> Any:
     with suppress(ValueError, RecursionError):
         return _loaded(text)
     ends: list[str] = []
-    cut, closing = 0, ""
+    cut = 0
     for token in _TOKEN.finditer(text):
         sign = token[0]
         if sign in _ENDS:
@@ -65,8 +70,9 @@ def completed(text: str) -> Any:
             ends.append(_ENDS[sign])
             cut = token.end()
         elif sign in "}]":
-            if not ends or ends.pop() != sign:
+            if not ends or ends[-1] != sign:
                 break
+            ends.pop()
             cut = token.end()
         elif sign == ",":
             cut = token.start()
@@ -74,13 +80,21 @@ def completed(text: str) -> Any:
             break
         else:
             continue
-        closing = "".join(reversed(ends))
         if not ends:
             break
     try:
-        return _loaded(text[:cut] + closing)
+        return _loaded(text[:cut] + "".join(reversed(ends)))
     except (ValueError, RecursionError):
         return None
+
+
+def _sound(text: str) -> tuple[Any, Exception | None]:
+    """A value, or what is complete of it before its first fault, and the fault."""
+    try:
+        return _loaded(text), None
+    except (ValueError, RecursionError) as error:
+        is_cut = "Unterm" in str(error)
+        return completed(text if is_cut else text[: getattr(error, "pos", 0) or len(text)]), error
 
 
 @lru_cache(maxsize=4)  # Each format asks for it, of the same file.
@@ -108,13 +122,20 @@ def _begin(head: bytes) -> str:
 def first_values(head: bytes) -> tuple[dict[str, Any], ...]:
     """The first objects of a file that begins so, not to be changed; the last one may be cut."""
     shape, text = shape_of(head), _begin(head)
-    if shape == "object":
-        found = [completed(text)]
-    elif shape == "array":
-        found = completed(text)
-    else:
-        found = [completed(line) for line in text.split("\n", _FIRST)[:_FIRST] if line.lstrip()[:1] == "{"]
-    return tuple(value for value in found if isinstance(value, dict))[:_FIRST] if isinstance(found, list) else ()
+    if shape == "array":
+        return tuple(value for _, value in islice(_elements(iter([text]), lambda what, line: None), _FIRST))
+    lines = [text] if shape == "object" else text.split("\n", _FIRST)[:_FIRST]
+    found = [_sound(line)[0] for line in lines if line.lstrip()[:1] == "{"]
+    return tuple(value for value in found if isinstance(value, dict))
+
+
+def first_fault(chunks: Iterable[bytes], head: bytes) -> tuple[str, int | None] | None:
+    """What is damaged first in a file of JSON, and its line; None: nothing is. The arguments are those of `records`."""
+    faults: list[tuple[str, int | None]] = []
+    for _ in records(chunks, head, lambda what, line: faults.append((what, line))):
+        if faults:
+            break
+    return faults[0] if faults else None
 
 
 def records(chunks: Iterable[bytes], head: bytes, tell: Tell) -> Iterator[Record]:
@@ -160,11 +181,9 @@ def _object(chunks: Iterable[bytes], tell: Tell) -> Iterator[Record]:
         if len(data) > MOST:
             return _too_large(tell, 1)
     text = "".join(_texts([bytes(data)], tell)).lstrip("\ufeff\0 \t\r\n").rstrip("\0 \t\r\n")
-    try:
-        value = _loaded(text)
-    except (ValueError, RecursionError) as error:
-        tell(_reason(error), getattr(error, "lineno", None))
-        value = completed(text[: getattr(error, "pos", 0) or len(text)] if "Unterm" not in str(error) else text)
+    value, fault = _sound(text)
+    if fault is not None:
+        tell(_reason(fault), getattr(fault, "lineno", None))
     if isinstance(value, dict):
         yield 1, value
 
@@ -242,21 +261,19 @@ def _mended(line: int, data: bytes, keys: set[str], tell: Tell) -> Iterator[dict
         tell: Takes what is lost, or what is odd.
     """
     text = data.decode("utf-8", "replace").replace("\0", "").strip("\ufeff \t\r\n")
-    at, found, reason = 0, [], ""
+    at, found, reason, failures = 0, [], "", 0
     while (at := text.find("{", at)) >= 0:
         try:
             value, end = _decoder.raw_decode(text, at)
             if not reason or (len(keys & set(value)) > 1 and text[end : end + 1] in ("", "{")):
                 found.append(cleaned(value))
-                at = end
-            else:
-                at += 1
+            at = end
         except (ValueError, RecursionError) as error:
-            reason = reason or _reason(error)
+            reason, failures = reason or _reason(error), failures + 1
             at = text.find('{"', at + 1)
-            if at < 0 or not keys:
+            if at < 0 or not keys or failures > _DEEPEST:  # It fails for each object around what is damaged.
                 break
-    if line == 1 and not found and not keys and isinstance(value := completed(text), dict):
+    if line == 1 and not found and not keys and isinstance(value := _sound(text)[0], dict):
         found = [value]
     if reason and not data.endswith(b"\n"):
         reason = END_MISSING
@@ -267,6 +284,7 @@ def _mended(line: int, data: bytes, keys: set[str], tell: Tell) -> Iterator[dict
 def _elements(texts: Iterator[str], tell: Tell) -> Iterator[Record]:
     buffer, line, counted, is_open = "", 1, 0, True
     keys: list[str] = []
+    deep = 0
     for begin in texts:
         buffer += begin
         if "[" in begin:
@@ -301,6 +319,10 @@ def _elements(texts: Iterator[str], tell: Tell) -> Iterator[Record]:
             else:
                 tell("no JSON object", line)
             continue
+        deep += isinstance(error, RecursionError)
+        if deep > _MOST_DEEP:
+            return tell("nested too deep: the rest is left out", line)
+        keys = keys or _keys(buffer[at : at + _LOOK])
         if len(buffer) - at > MOST:
             _too_large(tell, line)
         else:
@@ -308,14 +330,24 @@ def _elements(texts: Iterator[str], tell: Tell) -> Iterator[Record]:
             tell(_reason(error), line + buffer.count("\n", at, place))
             value = completed(buffer[at:] if "Unterm" in str(error) else buffer[at : max(place, at + 1)])
             if isinstance(value, dict) and value:
-                keys = keys or list(value)[:2]
                 yield line, value
-        if not keys and isinstance(value := completed(buffer[at : at + _LOOK]), dict):
-            keys = list(value)[:2]
         buffer, at, line, is_open = _next_element(buffer, at, line, keys, texts)
         counted = at
     if not ended:
         tell(END_MISSING, line + buffer.count("\n", counted))
+
+
+def _keys(text: str) -> list[str]:
+    """The first two keys of the object with which a text begins, which may be damaged."""
+    keys, depth = list[str](), 0
+    for token in _TOKEN.finditer(text):
+        sign = token[0]
+        depth += (sign in _ENDS) - (sign in "}]")
+        if depth == 1 and len(sign) > 1 and text[token.end() :].lstrip().startswith(":"):
+            keys.append(sign[1:-1])
+        if depth == 0 or len(keys) == 2:
+            break
+    return keys
 
 
 def _may_be_cut(error: Exception | None, buffer: str) -> bool:
@@ -333,9 +365,11 @@ def _next_element(buffer: str, at: int, line: int, keys: list[str], texts: Itera
     while True:
         for found in start.finditer(buffer, begin):
             place = found.start(1)
-            value = completed(buffer[place : place + _LOOK])
+            look = buffer[place : place + _LOOK]
+            value = completed(look) if all(f'"{key}"' in look for key in keys) else None  # Nearly none has them all.
             if isinstance(value, dict) and list(value)[: max(len(keys), 1)] == (keys or list(value)[:1]):
-                return buffer, place, line + buffer.count("\n", at, place), True
+                line, spent = line + buffer.count("\n", at, place), place if place > _SPENT else 0
+                return buffer[spent:], place - spent, line, True
         keep = max(begin, len(buffer) - _LOOK)  # An element that begins here may show more of itself.
         text = next(texts, None)
         if text is None:

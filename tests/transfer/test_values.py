@@ -80,6 +80,36 @@ def test_a_damaged_element_is_told_by_its_line_and_the_others_are_read(damage: b
 
 
 @pytest.mark.parametrize(
+    ("data", "values"),
+    [
+        (b'[{"id": 1}, {"id": 2, "x": 0 "y": 0}, {"id": 3}, {"id', [{"id": 1}, {"id": 2}, {"id": 3}]),
+        (b'{\n"id": 1, "x": [] "y": 0}', [{"id": 1, "x": []}]),
+        (b'{"id": 1, "x": [] "y": 0}', [{"id": 1, "x": []}]),
+        (b'{"id": 1, "x" []}\n{"id": 2}\n{"id": 3, "x": [4,', [{"id": 1}, {"id": 2}, {"id": 3, "x": [4]}]),
+    ],
+)
+def test_the_first_values_are_what_is_sound_around_the_damage(data: bytes, values: list[Any]) -> None:
+    assert [value for value in first_values(data) if value] == values
+
+
+@pytest.mark.parametrize("data", [b'{"id": 1}\n%s', b"%s", b"[%s", b'[{"a": 1},[%s'])
+@pytest.mark.parametrize("piece", [b'{"a":', b'[{"a":'])
+def test_what_is_nested_without_an_end_is_tried_at_few_places(
+    data: bytes, piece: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode, tries = values._decoder.raw_decode, list[str]()
+
+    def counted(text: str, idx: int = 0) -> tuple[Any, int]:
+        tries.append(text[idx : idx + 9])
+        return decode(text, idx)
+
+    monkeypatch.setattr(values._decoder, "raw_decode", counted)
+    read(data % (piece * 10_000), 1 << 20)
+
+    assert len(tries) < 1_000
+
+
+@pytest.mark.parametrize(
     ("line", "ids", "what"),
     [
         (b'{"id": 2, "at": 1', [1, 3], "JSON"),
