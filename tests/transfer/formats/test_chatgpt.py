@@ -7,7 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.transfer.exchange import DATA, read, read_data
+from capsule.transfer.registry import formats
+from tests.transfer.exchange import DATA, read, read_data, written
 
 EXPORT = DATA / "chatgpt"
 
@@ -58,6 +59,35 @@ def test_a_message_stays_whose_file_has_no_id() -> None:
     assert not problems.found
     assert document["history"][0]["content"] == "x"
     assert document["history"][0]["attachments"][0]["name"] == "notes.txt"
+
+
+@pytest.mark.parametrize(
+    ("content", "text", "is_told"),
+    [
+        ({"parts": ["x", "y"]}, "x\n\ny", False),
+        ({"text": "x"}, "x", False),
+        ({"content_type": "new", "parts": ["x"]}, "x", False),
+        ("x", "x", False),
+        (["x", {"content_type": "audio_transcription", "text": "y"}], "x\n\ny", False),
+        ({"parts": [{"audio": {"asset_pointer": "sediment://file_1"}}, None, "x"]}, "x", False),
+        ({"parts": ["x", {"shape": [1]}]}, 'x\n\n```json\n{"shape":[1]}\n```', True),
+        ({"content_type": "new", "title": "x", "rows": [1]}, "json", True),
+        ({"content_type": "new", "title": "x", "rows": None}, "x", False),
+        (7, "```json\n7\n```", True),
+    ],
+)
+def test_what_has_parts_or_text_has_text_and_what_is_not_understood_is_shown_and_told(
+    content: Any, text: str, is_told: bool
+) -> None:
+    node = {"id": "a", "parent": None, "message": {"author": {"role": "user"}, "create_time": 1, "content": content}}
+    data = orjson.dumps([{"id": "1", "mapping": {"a": node}}])
+    (document,), problems = read_data(data)
+
+    said = document["history"][0]["content"]
+    assert said == text or (text == "json" and orjson.loads(said.split("\n")[1]) == content)
+    assert [problem.line for problem in problems.found] == [1] * is_told
+    (data,) = written([document], formats()["chatgpt"])
+    assert orjson.loads(data)["mapping"]["a"]["message"]["content"] == content
 
 
 @pytest.mark.parametrize(

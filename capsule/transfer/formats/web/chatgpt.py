@@ -54,7 +54,7 @@ def _read(node: Fields) -> Fields:
     author, about = message.get("author") or {}, message.get("metadata") or {}
     role = author.get("role")
     fields: Fields = {"id": node["id"], "role": role if role in _ROLES else "assistant"}
-    fields |= _read_content(message.get("content") or {}, message.get("recipient"))
+    fields |= _read_content(_content_of(message), message.get("recipient"))
     if "parent" in node:
         fields["parent"] = node["parent"]
     if time := moment(message.get("create_time")):
@@ -76,22 +76,47 @@ def _read(node: Fields) -> Fields:
 
 
 def _read_content(content: Fields, recipient: Any) -> Fields:
-    kind = content.get("content_type")
-    if kind in ("text", "multimodal_text") and isinstance(content.get("parts"), list):
-        texts = [part for part in content["parts"] if isinstance(part, str)]
-        texts += [text_of(part.get("text")) for part in objects_of(content["parts"]) if "text" in part]
-        pointers = [part["asset_pointer"] for part in objects_of(content["parts"]) if "asset_pointer" in part]
-        files = [{"name": _name(pointer), "type": "image", "pointer": pointer} for pointer in pointers]
-        return {"content": "\n\n".join(texts)} | ({"attachments": files} if files else {})
+    kind, parts = content.get("content_type"), content.get("parts")
     if kind == "thoughts":
         thoughts = "\n\n".join(text_of(one.get("content")) for one in objects_of(content.get("thoughts")))
         return {"content": "", "reasoning": thoughts}
     if kind == "code" and recipient not in (None, "all"):
         return {"content": "", "toolCalls": [{"name": recipient, "arguments": json_of(content.get("text"))}]}
+    data = [f"```json\n{text_of(one)}\n```" for one in _odd(content)]
+    if isinstance(parts, list):
+        texts = [part for part in parts if isinstance(part, str)]
+        texts += [text_of(part.get("text")) for part in objects_of(parts) if "text" in part]
+        files = [{"name": _name(one), "type": "image", "pointer": one} for part in parts for one in _pointers(part)]
+        return {"content": "\n\n".join(texts + data)} | ({"attachments": files} if files else {})
     text = content.get(_TEXTS.get(str(kind), "text"))
     if not isinstance(text, str):
-        text = "\n\n".join(part for part in content.values() if isinstance(part, str) and part != kind)
+        text = "\n\n".join(data or [part for part in content.values() if isinstance(part, str) and part != kind])
     return {"content": text} | ({"metadata": {"contentType": kind}} if isinstance(kind, str) and kind != "text" else {})
+
+
+def _content_of(message: Fields) -> Fields:
+    content = message.get("content") or {}
+    return content if isinstance(content, dict) else {"parts": content if isinstance(content, list) else [content]}
+
+
+def _pointers(part: Any) -> list[str]:
+    """The files of a part: its own, and those of the objects in it, as a recording has them."""
+    if not isinstance(part, dict):
+        return []
+    own = [part["asset_pointer"]] if isinstance(part.get("asset_pointer"), str) else []
+    return own + [pointer for inner in part.values() for pointer in _pointers(inner)]
+
+
+def _odd(content: Fields) -> list[Any]:
+    """What of a content is not understood, and shown as data."""
+    kind, parts = content.get("content_type"), content.get("parts")
+    if isinstance(parts, list):
+        known = (isinstance(part, str) or (isinstance(part, dict) and "text" in part) for part in parts)
+        return [
+            part for part, is_text in zip(parts, known, strict=True) if part and not is_text and not _pointers(part)
+        ]
+    is_text = kind == "thoughts" or isinstance(content.get(_TEXTS.get(str(kind), "text")), str)
+    return [] if is_text or all(isinstance(value, str) or not value for value in content.values()) else [content]
 
 
 def _name(pointer: Any) -> str:
@@ -192,6 +217,8 @@ def _draft(record: Fields, line: int, source: Source) -> Draft:
                 entry = _MESSAGE.taken(node)
                 if _lacks_time(node["message"], entry):
                     source.tell(f"message {id!r:.60} has no time", line)
+                if _odd(_content_of(node["message"])):
+                    source.tell(f"content of message {id!r:.60} is not understood, and is shown as data", line)
         draft.history.append(entry)
     return draft
 
