@@ -84,6 +84,16 @@ def test_a_tree_of_any_depth_is_a_line() -> None:
     assert not problems.found
 
 
+def test_messages_that_were_not_stored_when_the_tree_was_exported_have_no_time_and_are_intact() -> None:
+    answer = {"messageId": "b", "parentMessageId": "a", "isCreatedByUser": False, "text": "two", "children": []}
+    tree = [{**message(messageId="a", isCreatedByUser=True, text="one"), "children": [answer]}]
+    (document,), problems = read_data(export(tree, "messagesTree"))
+
+    assert [entry["content"] for entry in document["history"]] == ["one", "two"]
+    assert not problems.found
+    assert "no time" in read_data(export([message(createdAt="soon")]))[1].found[0].what
+
+
 def test_times_are_also_seconds_and_one_message_needs_no_list() -> None:
     (document,), problems = read_data(export(message(text="x", createdAt=1743501603, parentMessageId="elsewhere")))
 

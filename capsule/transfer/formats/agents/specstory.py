@@ -24,7 +24,10 @@ _ID = re.compile(r"<!-- message-id: (.*) -->\s*$")
 _ABOUT = re.compile(rf"(?:mode (?P<mode>[^|]*)\|model )?(?P<model>.*?) ?(?P<time>{_TIME})?$")
 _FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})(.*)$")
 _THOUGHT, _THOUGHT_END = "<think>", "</think>"
-_TOOL, _TOOL_END = "<tool-use", "</details></tool-use>"
+#: A space ends the name: `<tool-use-id>` is what Claude Code says to itself.
+_TOOL, _TOOL_END = "<tool-use ", "</tool-use>"
+#: Some of its providers write them on one line, some on several.
+_DETAILS, _DETAILS_END = re.compile(r"\s*(?:<details>\s*)?<summary>(.*?)</summary>[ \t]*\n?", re.DOTALL), "</details>"
 _RESULT = re.compile(r"^\*\*(Result|Error):\*\*\s*$", re.MULTILINE)
 _INPUT = re.compile(r"\s*\*\*Input:\*\*\n\n(?=- )(.*)", re.DOTALL)
 _BLOCK = re.compile(r"\s*(`{3,}|~{3,})[^\n]*\n(.*?)\n?\1\s*\Z", re.DOTALL)
@@ -141,7 +144,7 @@ def _visible(lines: list[str]) -> list[bool]:
     at = after = 0
     for n, line in enumerate(lines):
         fence = _FENCE.match(line) if n >= at else None
-        if fence is None or (n + 1 < len(lines) and lines[n + 1].startswith(_TOOL_END)):
+        if fence is None or (n + 1 < len(lines) and lines[n + 1].startswith(_DETAILS_END + _TOOL_END)):
             continue
         sign, length = fence[1][0], len(fence[1])
         while after < len(closing) and closing[after][0] <= n:
@@ -178,7 +181,8 @@ def _shown_tool(lines: list[str]) -> Fields:
     opened, body = lines[0], "\n".join(lines[1:])
     attributes = dict(re.findall(r'data-tool-(type|name)="([^"]*)"', opened))
     tool: Fields = {"name": attributes.get("name", ""), "type": attributes.get("type", "unknown")}
-    if summary := re.match(r"\s*<summary>(.*?)</summary>[ \t]*\n?", body, re.DOTALL):
+    body = re.sub(rf"{_DETAILS_END}\s*\Z", "", body)
+    if summary := _DETAILS.match(body):
         tool |= filled({}, summary="" if summary[1] == f"Tool use: **{tool['name']}**" else summary[1])
         body = body[summary.end() :]
     if (result := _RESULT.search(body)) and (not body[result.end() :].strip() or _BLOCK.match(body, result.end())):
@@ -313,4 +317,4 @@ def _read(source: Source) -> Iterator[Draft]:
     return _read_markdown(source) if _is_markdown(source) or not shape(source) else _read_json(source)
 
 
-FORMATS = [Format("specstory", "SpecStory", _recognizes, _read)]
+FORMATS = [Format("specstory", "SpecStory", _recognizes, _read, places=("~/.specstory/history/*",))]

@@ -264,8 +264,8 @@ def _draft(record: Fields, line: int, source: Source) -> Draft | None:
     for place, message in enumerate(records):
         if message.get("conversationId") == record.get("conversationId"):
             message = rest(message, "conversationId")
-        if moment(message.get("createdAt")) is None and not draft.is_own:
-            source.tell(f"message {message['messageId'][:80]} has no time", line)
+        if (time := message.get("createdAt")) is not None and moment(time) is None:  # It has none until it is stored.
+            source.tell(f"message {message['messageId'][:80]} has a createdAt that is no time", line)
         if not place and message.get("parentMessageId") not in known:
             draft.history.append({"id": message.get("parentMessageId") or _ROOT, "parent": None})
         with around(source.tell, f"message {message['messageId'][:80]}", line):
