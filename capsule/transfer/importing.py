@@ -27,7 +27,7 @@ from capsule.transfer.digests import digest_of, digest_of_document
 from capsule.transfer.interface import Draft, Format, Source, read_bytes
 from capsule.transfer.memory import Memory, Read
 from capsule.transfer.privacy import keeps_id
-from capsule.transfer.registry import drafts_of, format_named, format_of
+from capsule.transfer.registry import drafts_of, format_named, format_of, tell_unknown
 from capsule.transfer.report import Report, Taken
 from capsule.transfer.revision import OnConflict, Revised, contradicts, revised
 from capsule.transfer.sources import File, files_at, opened, spooled
@@ -200,6 +200,7 @@ class _Run:
             format = format_of(part, self._only)
             if format is None:
                 report.unknown.append(part.name)
+                tell_unknown(part, report.notes.add if part.is_named else None)
             else:
                 is_known = True
                 for _ in self._drafts(part, format, read):

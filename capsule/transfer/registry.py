@@ -8,13 +8,15 @@ order is the order in which a file is offered: the formats of others first, thos
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib import import_module, metadata
 
 from capsule.errors import CapsuleError, InvalidInput
-from capsule.transfer.interface import ODD, Draft, Format, Source
+from capsule.transfer.interface import ODD, Draft, Format, Source, shape
+from capsule.transfer.values import first_fault
 
 GROUP = "capsule.formats"
 #: Modules of this package; each has FORMATS, a list.
@@ -40,6 +42,8 @@ _MODULES = (
     "plain.html",
 )
 _FAILURES = (*ODD, sqlite3.Error, OSError)
+#: What JSON of conversations has, and that of a project rarely.
+_SAID = re.compile(rb'"(?:\w*[mM]essages\w*|history|mapping|conversations?(?:Id)?|exchanges|role|session_?[iI]d)"\s*:')
 
 
 @cache
@@ -83,6 +87,23 @@ def format_of(source: Source, only: Format | None = None) -> Format | None:
             if only is not None or _asked(format.recognizes, source):
                 return format
     return None
+
+
+def tell_unknown(source: Source, note: Callable[[str, str, int | None], object] | None) -> None:
+    """Report a file that no format takes, unless it is a part of another one.
+
+    Args:
+        source: The file. It is damaged if it has a fault, and looks like conversations.
+        note: Takes the path, the reason and the line of any other file; None: others are not worth a word.
+    """
+    if any(_asked(format.is_part, source) for format in formats().values()):
+        return
+    fault = first_fault(source.chunks(), source.head) if shape(source) else None
+    reason, line = (f"in no known format: {fault[0]}", fault[1]) if fault else ("in no known format", None)
+    if fault and _SAID.search(source.head):
+        source.tell(reason, line)
+    elif note is not None:
+        note(source.name, reason, line)
 
 
 def _asked(question: Callable[[Source], bool], source: Source) -> bool:

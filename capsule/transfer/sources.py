@@ -15,7 +15,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from hashlib import blake2b
@@ -86,6 +86,7 @@ class File:
         at: How many bytes were read in chunks.
         asked: The patterns of other files on disk that were asked for; None: what was asked for can't be said.
         found: Finds the files that match a pattern, relative to the folder of this one.
+        is_named: Whether its path was given, so that it was not found in a folder or in a zip.
     """
 
     name: str
@@ -96,6 +97,7 @@ class File:
     found: Callable[[str], Iterator[File]] = lambda path: iter(())
     at: int = 0
     asked: set[str] | None = field(default_factory=set)
+    is_named: bool = False
 
     def tell(self, what: str, line: int | None = None) -> None:
         """As `Source.tell`."""
@@ -193,7 +195,7 @@ def files_at(path: str | os.PathLike[str], problems: Problems) -> Iterator[File]
     if not given.exists():
         raise NotFound(f"there is nothing at {given}", path=str(given))
     if not given.is_dir():
-        yield on_disk(given, problems)
+        yield replace(on_disk(given, problems), is_named=True)
         return
     top = given.resolve()
     for folder, folders, names in os.walk(given):
@@ -229,6 +231,7 @@ def spooled(stream: BinaryIO, problems: Problems) -> Iterator[File]:
         copy.flush()
         file = on_disk(Path(copy.name), problems)
         file.name, file.found = "-", lambda path: iter(())  # What else is in that folder is none of it.
+        file.is_named = True
         yield file
 
 

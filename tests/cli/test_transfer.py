@@ -51,7 +51,8 @@ def test_an_import_in_which_nothing_is_found_ends_with_3(capsule: Any, chat: Pat
     chat.write_text("Dear diary")
 
     assert str(chat) in capsule("import", str(chat), expect=3).stderr
-    assert capsule.json("import", str(chat), expect=3)["conversations"] == []
+    report = capsule.json("import", str(chat), expect=3)
+    assert (report["conversations"], [problem["path"] for problem in report["problems"]]) == ([], [str(chat)])
     assert capsule("import", str(chat.parent / "none"), expect=3).stderr
     capsule("import", expect=2)
     capsule("import", str(chat), "--format", "word", expect=2)

@@ -343,10 +343,37 @@ def test_what_can_not_be_imported_is_an_error(store: Store, tmp_path: Path) -> N
         take(store.beside(agent="anna"), said("a"))
 
 
-def test_a_file_of_no_format_is_named(store: Store) -> None:
-    report = take(store, b"Dear diary")
+def test_a_comma_that_is_missing_takes_one_conversation_away(store: Store) -> None:
+    (whole,) = json.loads((DATA / "chatgpt" / "modern" / "conversations.json").read_bytes())
+    records = [json.dumps({**whole, "conversation_id": f"c{number}"}, indent=1) for number in range(5)]
+    line = records[0].splitlines()[1]
+    data = ("[" + ",\n".join([records[0].replace(line, line.removesuffix(",")), *records[1:]]) + "]").encode()
+    report = take(store, data)
 
-    assert (report.unknown, report.conversations) == (["-"], [])
+    assert [taken.source for taken in report.conversations] == ["c1", "c2", "c3", "c4"]
+    assert [(problem.line, "JSON" in problem.what) for problem in report.problems.found] == [(3, True)]
+
+
+@pytest.mark.parametrize(
+    ("data", "line", "is_damaged"),
+    [
+        (b"Dear diary", None, False),
+        (b'{"name": "x"}', None, False),
+        (b'{"compilerOptions": {\n// none\n}}', 2, False),
+        (b'{"title": "x",\n"id" "y", "messages": []}', 2, True),
+    ],
+)
+def test_a_file_of_no_format_is_a_problem_if_it_was_named_or_looks_like_a_damaged_conversation(
+    store: Store, tmp_path: Path, data: bytes, line: int | None, is_damaged: bool
+) -> None:
+    path = tmp_path / "chat"
+    path.write_bytes(data)
+    for named in (path, tmp_path):
+        report = store.import_(named)
+        assert (report.unknown, report.conversations) == ([str(path)], [])
+        told = [(problem.path, problem.line) for problem in report.remarks]
+        assert told == ([(str(path), line)] if named == path or is_damaged else [])
+        assert report.problems.count == is_damaged
 
 
 def test_all_examples_are_imported_once(store: Store) -> None:
