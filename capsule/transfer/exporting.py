@@ -6,8 +6,10 @@ a conversation that came from it is put back.
 
 from __future__ import annotations
 
+import re
 import zipfile
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import chain, islice
 from typing import IO, TYPE_CHECKING, Any
 
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 #: The time of the files in an archive, so that the same conversations give the same bytes.
 _TIME = (1980, 1, 1, 0, 0, 0)
+_NAME = r"[^/\\\s\"'`<>|:;,)]+(?<!\.)"
+#: The home folder of a person: of Linux and macOS, of Windows also as WSL sees it, and that of root.
+_HOME = re.compile(
+    rf"(?<![\w.~-])(?:/mnt/[a-z])?/(?:home|Users)/{_NAME}|(?<!\w)[A-Za-z]:[\\/]+Users[\\/]+{_NAME}|(?<![\w.~/-])/root\b"
+)
 
 
 class Export:
@@ -38,6 +45,7 @@ class Export:
         format: str,
         is_archive: bool = False,
         is_redacted: bool = False,
+        is_plain: bool = False,
     ) -> int:
         """Write conversations to a file.
 
@@ -47,13 +55,15 @@ class Export:
                 each make a zip.
             format: The name of the format, as `transfer.formats()` has it.
             is_archive: Whether it is a zip in any case.
-            is_redacted: Whether secrets are replaced, by the rules of a context capture.
+            is_redacted: Whether secrets are replaced, by the rules of a context capture, and home folders by `~`,
+                wherever they stand.
+            is_plain: Whether nothing but what is read goes out, so that no import brings the conversations back.
 
         Returns:
             The number of conversations.
 
         Raises:
-            InvalidInput: There is no such format, or it is only read.
+            InvalidInput: There is no such format, or it is only read, or it has no plain form.
             NotFound: There is no such conversation.
             InvalidDocument: A file does not parse.
 
@@ -63,6 +73,11 @@ class Export:
         if made.write is None:
             written = ", ".join(name for name, one in formats().items() if one.write is not None)
             raise InvalidInput(f"{format} is only read; conversations can be written as {written}")
+        if is_plain and made.plain is None:
+            plain = ", ".join(name for name, one in formats().items() if one.plain is not None)
+            raise InvalidInput(f"{format} has no plain form; the formats with one are {plain}")
+        if is_plain:
+            made = replace(made, write=made.plain)
         return _Writing(self._store, made, is_redacted=is_redacted).write(ids, file, is_archive=is_archive)
 
 
@@ -102,9 +117,7 @@ class _Writing:
         document = self._store.document(id)
         self._count += 1
         if self._is_redacted:
-            from capsule.context.secrets import redacted
-
-            document = {**_mapped(document, redacted), "id": document["id"]}
+            document = {**_mapped(document, _redacted), "id": document["id"]}
         if self._format.has_files_beside:
             for entry in document["history"]:
                 for attached in entry.get("attachments", ()):
@@ -148,6 +161,12 @@ def _entry(name: str) -> zipfile.ZipInfo:
     entry.compress_type = zipfile.ZIP_DEFLATED
     entry.external_attr = 0o644 << 16
     return entry
+
+
+def _redacted(text: str) -> str:
+    from capsule.context.secrets import redacted
+
+    return redacted(_HOME.sub("~", text))
 
 
 def _mapped(value: Any, change: Any) -> Any:

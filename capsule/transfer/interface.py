@@ -242,6 +242,8 @@ class Format:
         has_files_beside: Whether an archive has the attachments beside the conversations, under `attachments/`.
         is_portable: Whether what is written comes back whole when it is read.
         places: Where its program keeps its files, as patterns that begin with `~/`.
+        plain: As `write`, with nothing but what is read of a conversation; None: there is no such form.
+        is_for_people: Whether its receiver is a person, who wants it plain.
     """
 
     name: str
@@ -257,6 +259,8 @@ class Format:
     has_files_beside: bool = False
     is_portable: bool = True
     places: tuple[str, ...] = ()
+    plain: Callable[[Draft], bytes] | None = None
+    is_for_people: bool = False
 
 
 __all__ = [

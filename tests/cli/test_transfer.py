@@ -112,6 +112,19 @@ def test_secrets_are_redacted(capsule: Any) -> None:
     assert safe.count("[redacted]") >= 2 and "Then go on." in safe
 
 
+def test_an_export_for_people_is_plain_unless_it_shall_be_whole(capsule: Any, chat: Path) -> None:
+    id = capsule.json("import", str(chat))["conversations"][0]["id"]
+    forms = {
+        way: capsule("export", id, "--format", "markdown", *way).stdout for way in ((), ("--plain",), ("--whole",))
+    }
+
+    assert forms[()] == forms[("--plain",)] and "<!--" not in forms[()]
+    assert capsule("import", "-", input=forms[("--whole",)]).line.startswith("0 imported, 0 updated, 1 unchanged")
+    assert set(json.loads(capsule("export", id, "--format", "sharegpt", "--plain").stdout)) == {"conversations"}
+    capsule("export", id, "--format", "markdown", "--plain", "--whole", expect=2)
+    capsule("export", id, "--format", "chatgpt", "--plain", expect=2)
+
+
 def test_discovery_shows_what_is_there_and_imports_what_is_named(
     capsule: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,9 +15,9 @@ from capsule.errors import InvalidInput
 from tests.transfer.exchange import DATA, said, take
 
 
-def exported(store: Store, **options: object) -> bytes:
+def exported(store: Store, format: str = "capsule", *, is_archive: bool = True, **options: object) -> bytes:
     file = io.BytesIO()
-    store.export(store.ids(), file, format="capsule", is_archive=True, **options)  # type: ignore[arg-type]
+    store.export(store.ids(), file, format=format, is_archive=is_archive, **options)  # type: ignore[arg-type]
     return file.getvalue()
 
 
@@ -51,6 +51,29 @@ def test_an_attachment_with_a_secret_is_left_out_of_a_redacted_archive(
             assert (name in archive.namelist()) == (is_kept or not is_redacted)
 
 
-def test_a_format_that_is_only_read_is_refused(store: Store) -> None:
+@pytest.mark.parametrize("format", ["markdown", "jsonl", "sharegpt", "chatml"])
+def test_a_plain_export_has_nothing_but_what_is_read_and_a_redacted_one_no_home_folder(
+    store: Store, format: str
+) -> None:
+    secret = "ghp_" + "a1B2" * 9
+    data = said("Look into /root/a, C:\\Users\\Jo\\b and /home/jo.", cwd="/home/jo/shop", key=secret)
+    (taken,) = take(store, data).conversations
+    whole, plain = (exported(store, format, is_archive=False, is_plain=is_plain) for is_plain in (False, True))
+    redacted = exported(store, format, is_archive=False, is_plain=False, is_redacted=True)
+
+    assert b"/home/jo/shop" in whole and secret.encode() in whole
+    for unseen in (b"/home/jo/shop", secret.encode(), taken.id.encode(), b"metadata", b"capsule"):
+        assert unseen not in plain
+    assert b"Look into /root/a" in plain
+    for hidden in (b"/home", b"/root", b"Users", secret.encode()):
+        assert hidden not in redacted
+    with Store.in_memory(keep_locks=False) as other:
+        take(other, whole, format=format)
+        assert other.document(taken.id)["history"] == store.document(taken.id)["history"]
+
+
+def test_a_form_that_a_format_does_not_have_is_refused(store: Store) -> None:
     with pytest.raises(InvalidInput, match="jsonl"):
         store.export([], io.BytesIO(), format="claude-ai")
+    with pytest.raises(InvalidInput, match="sharegpt"):
+        store.export([], io.BytesIO(), format="chatgpt", is_plain=True)

@@ -160,7 +160,9 @@ def export(
     all: bool = flag("--all", "Export every conversation."),
     tags: Tags = None,
     output: str | None = option("--output -o PATH", "Write to this file; .zip makes a zip. Default: standard output."),
-    redact: bool = flag("--redact", "Replace secrets, by the rules of a context capture."),
+    redact: bool = flag("--redact", "Replace secrets, by the rules of a context capture, and home folders by ~."),
+    plain: bool = flag("--plain", "Write nothing but what is read, without ids and metadata. Default for Markdown."),
+    whole: bool = flag("--whole", "Write all that an import takes back. Default for the other formats."),
     force: bool = flag("--force", "Replace the file."),
 ) -> None:
     """Export conversations in the format of another program.
@@ -171,7 +173,8 @@ def export(
     from capsule.transfer.registry import format_named
 
     refuse(bool(ids) + all + bool(tags) != 1, "name conversations, or give --all or --tag")
-    format_named(format)
+    refuse(plain and whole, "--plain and --whole exclude each other")
+    is_plain = plain or (format_named(format).is_for_people and not whole)
     with store_of() as store:
         damaged: list[str] = []
         if ids:
@@ -184,7 +187,8 @@ def export(
             raise NotFound("there is no such conversation", id="")
         is_archive = output is not None and output.endswith(".zip")
         with _file(output, force=force) as file:
-            count = store.export(chosen, file, format=format, is_archive=is_archive, is_redacted=redact)
+            options: dict[str, Any] = {"is_archive": is_archive, "is_redacted": redact, "is_plain": is_plain}
+            count = store.export(chosen, file, format=format, **options)
     if output is not None:
         answer({"path": output, "conversations": count}, f"wrote {counted(count, 'conversation')} to {shown(output)}")
     if damaged:

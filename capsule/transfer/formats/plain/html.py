@@ -169,5 +169,6 @@ FORMATS = [
         extension=".html",
         embeds_files=True,
         is_portable=False,
+        plain=_write,
     )
 ]

@@ -3,7 +3,7 @@
 A plain text of ChatML is read too, as one conversation.
 
 A line has the active branch, in the very form of these formats. Everything else of a capsule (ids, times, other
-branches) is under the key `capsule` of the line, and none of it in a message. Pure.
+branches) is under the key `capsule` of the line, and none of it in a message; a plain line lacks it. Pure.
 """
 
 from __future__ import annotations
@@ -144,6 +144,14 @@ def _writer(key: str, message: Pair) -> Callable[[Draft], bytes]:
     return write
 
 
+def _plain_writer(key: str, message: Pair) -> Callable[[Draft], bytes]:
+    def write(draft: Draft) -> bytes:
+        line = active_line(draft.head, draft.history)
+        return orjson.dumps({key: _chatml(line) if key == "text" else [message.write(one) for one in line]}) + b"\n"
+
+    return write
+
+
 def _has(key: str, of: str) -> Callable[[Source], bool]:
     """What recognizes a file of records whose lists of messages have a field."""
     return by_record(lambda record: of in next(iter(objects_of(record.get(key))), ()))
@@ -157,7 +165,8 @@ _has_chatml = by_record(lambda record: "<|im_start|>" in text_of(record.get("tex
 
 
 def _format(name: str, title: str, key: str, message: Pair, recognizes: Callable[[Source], bool]) -> Format:
-    return Format(name, title, recognizes, _reader(key, message), _writer(key, message), ".jsonl", "lines")
+    read, write, plain = _reader(key, message), _writer(key, message), _plain_writer(key, message)
+    return Format(name, title, recognizes, read, write, ".jsonl", "lines", plain=plain)
 
 
 FORMATS = [

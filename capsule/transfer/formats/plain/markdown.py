@@ -1,4 +1,4 @@
-"""Markdown for people and pull requests, which is read back exactly.
+"""Markdown for people and pull requests, which is read back exactly if it was not written plain.
 
 Before each message stands a comment with what a heading can't say; the text of the message is the text of the file up
 to the next comment, and may be edited there. A line of a message that looks like such a comment is escaped. Pure.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import orjson
@@ -63,7 +64,7 @@ def _shown(entry: Fields) -> list[str]:
     return [_LIKE.sub(r"<!-- \1\\capsule:", part) for part in parts]
 
 
-def _write(draft: Draft) -> bytes:
+def _write(draft: Draft, *, is_plain: bool = False) -> bytes:
     line = {id(entry) for entry in active_line(draft.head, draft.history)}
     pieces = [_comment("head", draft.head), f"# {_line(draft.head.get('title') or 'Untitled')}"]
     for entry in draft.history:
@@ -72,6 +73,7 @@ def _write(draft: Draft) -> bytes:
         pieces += [_comment("message", about), _heading(entry, id(entry) not in line), content]
         if shown := _shown(entry):
             pieces += [f"{_MARK}shown -->", *shown]
+    pieces = [piece for piece in pieces if not (is_plain and piece.startswith(_MARK))]  # What is said is escaped.
     return ("\n\n".join(pieces) + "\n").encode()
 
 
@@ -113,4 +115,16 @@ def _recognizes(source: Source) -> bool:
     return source.head.lstrip(b"\xef\xbb\xbf").startswith(f"{_MARK}head ".encode())
 
 
-FORMATS = [Format("markdown", "Markdown", _recognizes, _read, _write, extension=".md", joined="lines")]
+FORMATS = [
+    Format(
+        "markdown",
+        "Markdown",
+        _recognizes,
+        _read,
+        _write,
+        extension=".md",
+        joined="lines",
+        plain=partial(_write, is_plain=True),
+        is_for_people=True,
+    )
+]
