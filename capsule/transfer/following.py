@@ -12,14 +12,17 @@ import select
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from capsule.engines.files.disk import inotify
 from capsule.errors import NotFound
+from capsule.transfer.folders import is_entered, walked
+from capsule.transfer.interface import HEAD
 from capsule.transfer.registry import format_named, format_of
-from capsule.transfer.sources import Damage, Problems, on_disk, opened
-from capsule.transfer.values import END_MISSING
+from capsule.transfer.sources import Damage, OpenFile, Problems, from_disk, on_disk, opened
+from capsule.transfer.values import END_MISSING, shape_of
 
 if TYPE_CHECKING:
     from capsule.store.store import Store
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 #: What is written within this time, in seconds, is imported at once.
 _TOGETHER_S = 0.2
 _LOOK_S = 1.0
+#: So many bytes of files that grow are kept, and so many of each are compared at two places.
+_MOST_KEPT, _COMPARED = 1 << 27, 4096
 _WRITTEN = inotify.MODIFY | inotify.MOVED_TO | inotify.CREATE
 #: Beside a database, what is not in it yet.
 _LOGS = ("-wal", "-journal", "-shm")
@@ -50,10 +55,10 @@ def follow(
         tell: Takes each conversation as soon as it is imported, and each note and damage.
         format, on_conflict, is_trusted: As `store.import_` takes them.
 
-    Raises the errors of `store.import_`. Cost: reading each file that changed, whole.
+    Raises the errors of `store.import_`. Cost: reading what was appended to a file of lines, and others whole.
     """
     paths = [os.path.abspath(path) for path in paths]
-    watch = FolderWatch(paths)
+    watch, growing = FolderWatch(paths), GrowingFiles()
 
     def take(*some: str) -> None:
         told = 0
@@ -65,29 +70,66 @@ def follow(
             told = len(report.conversations)
 
         how: Any = {"format": format, "on_conflict": on_conflict, "is_trusted": is_trusted}
-        report = store.import_(*some, progress=progress, **how)
+        report = store.import_(*some, progress=progress, open_file=growing, **how)
         for damage in report.remarks:
-            if damage.what != END_MISSING:
+            if END_MISSING not in damage.what:
                 tell(damage)
 
     take(*paths)
     while True:
-        some = {_whole(path, paths, format) for path in watch.changed()}
+        some = {_whole(path, paths, format, growing) for path in watch.changed()}
         for path in sorted(path for path in some if path is not None):
             with suppress(NotFound):  # It is gone again.
                 take(path)
 
 
-def _whole(path: str, paths: list[str], format: str | None) -> str | None:
+def _whole(path: str, paths: list[str], format: str | None, open_file: OpenFile) -> str | None:
     """What to import when a file changed: it alone, or all of which it is a part; None: nothing."""
     for end in _LOGS:
         path = path.removesuffix(end)
     if not os.path.isfile(path):
         return None
     only = format_named(format) if format else None
-    if any(format_of(part, only) is not None for part in opened(on_disk(Path(path), Problems()))):
+    if any(format_of(part, only) is not None for part in opened(on_disk(Path(path), Problems(), open_file))):
         return path
     return next((top for top in paths if Path(path).is_relative_to(top)), None)
+
+
+class GrowingFiles:
+    """Opens files; of one of lines that was read before and has only grown, just what is new is read from the disk.
+
+    What was read of such files is kept in memory, 128 MiB of all of them: those that were read last.
+    """
+
+    def __init__(self) -> None:
+        #: By the path: the inode, the size and the time of the file as it was read, and its content.
+        self._kept: dict[Path, tuple[tuple[int, int, int], bytes]] = {}
+
+    def __call__(self, path: Path) -> IO[bytes]:
+        """A file, opened for reading. Raises OSError."""
+        with from_disk(path) as file:
+            about = os.fstat(file.fileno())
+            now = (about.st_ino, about.st_size, about.st_mtime_ns)
+            before, data = self._kept.pop(path, (now, b""))
+            if before != now or not data:
+                has_grown = before[0] == now[0] and before[1] < now[1] and _begins_with(file, data)
+                file.seek(0)
+                data = data if has_grown else file.read(HEAD)
+                if now[1] > _MOST_KEPT or shape_of(data[:HEAD]) != "lines":
+                    return from_disk(path)
+                file.seek(len(data))
+                data += file.read()
+                now = (now[0], len(data), now[2])
+        self._kept[path] = now, data
+        while sum(len(kept) for _, kept in self._kept.values()) > _MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
+        return BytesIO(data)
+
+
+def _begins_with(file: IO[bytes], data: bytes) -> bool:
+    """Whether a file begins with what was read of it, as far as its beginning and the end of that tell."""
+    ends = ((at, data[at : at + _COMPARED]) for at in (0, max(len(data) - _COMPARED, 0)))
+    return all(file.seek(at) == at and file.read(len(piece)) == piece for at, piece in ends)
 
 
 class FolderWatch:
@@ -116,9 +158,9 @@ class FolderWatch:
     def _add(self, folder: str) -> None:
         """Watch a folder and those in it, but those that are gone again. Raises OSError."""
         assert self._inotify is not None
-        for top, _ in _walked(folder):
+        for path, _ in walked(self._top_of(folder), folder):
             with suppress(FileNotFoundError):
-                self._folders[self._inotify.watch(top, _WRITTEN)] = top
+                self._folders[self._inotify.watch(path, _WRITTEN)] = path
 
     def changed(self) -> set[str]:
         """The files written since the last call. It waits until there are some, a second if the kernel can't tell."""
@@ -131,17 +173,25 @@ class FolderWatch:
         for path in self._written():
             if not os.path.isdir(path):
                 found.add(path)
-            elif not os.path.basename(path).startswith("."):
+            elif self._top_of(path):
                 try:
                     self._add(path)
                 except OSError:  # The system watches no more folders.
                     self._inotify = None
                     return self._look()
-                found |= _files_in(path)
+                found |= self._files_in(path)
         return {path for path in found if self._is_wanted(path)}
 
     def _is_wanted(self, path: str) -> bool:
-        return path.removesuffix("-wal") in self._files or any(path.startswith(f"{top}/") for top in self._tops)
+        top = self._top_of(path)
+        return path.removesuffix("-wal") in self._files or (top != "" and is_entered(os.path.dirname(path), top))
+
+    def _top_of(self, path: str) -> str:
+        """The folder that was given in which a path lies; empty: none."""
+        return next((top for top in self._tops if f"{path}/".startswith(f"{top}/")), "")
+
+    def _files_in(self, folder: str) -> set[str]:
+        return {os.path.join(path, name) for path, names in walked(self._top_of(folder), folder) for name in names}
 
     def _written(self) -> Iterator[str]:
         assert self._inotify is not None
@@ -154,20 +204,9 @@ class FolderWatch:
     def _look(self) -> set[str]:
         """The files that are not as they were at the last look."""
         now = {}
-        for path in self._files.union(*map(_files_in, self._tops)):
+        for path in self._files.union(*map(self._files_in, self._tops)):
             with suppress(OSError):
                 found = os.stat(path)
                 now[path] = (found.st_mtime_ns, found.st_size)
         before, self._seen = self._seen, now
         return {path for path, signature in now.items() if before.get(path) != signature}
-
-
-def _walked(folder: str) -> Iterator[tuple[str, list[str]]]:
-    """A folder and those in it, without hidden ones, and the names of the files in each."""
-    for top, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        yield top, names
-
-
-def _files_in(folder: str) -> set[str]:
-    return {os.path.join(top, name) for top, names in _walked(folder) for name in names}

@@ -30,7 +30,7 @@ from capsule.transfer.privacy import keeps_id
 from capsule.transfer.registry import drafts_of, format_named, format_of, tell_unknown
 from capsule.transfer.report import Report, Taken
 from capsule.transfer.revision import OnConflict, Revised, contradicts, revised
-from capsule.transfer.sources import File, files_at, opened, spooled
+from capsule.transfer.sources import File, OpenFile, files_at, from_disk, opened, spooled
 
 if TYPE_CHECKING:
     from capsule.store.store import Store
@@ -61,6 +61,7 @@ class Import:
         is_trusted: bool = False,
         stream: BinaryIO | None = None,
         progress: Progress | None = None,
+        open_file: OpenFile = from_disk,
     ) -> Report:
         """Import the conversations of files, folders and zips. Those imported before are updated.
 
@@ -74,6 +75,7 @@ class Import:
                 keep their ids. What agents said to each other comes in as a copy: a chat without participants.
             stream: A file that is read once, besides `paths`.
             progress: Called with the bytes that were read, all bytes, and the report so far: what it has is durable.
+            open_file: Opens the files on disk.
 
         Raises:
             NotFound: There is nothing at a path.
@@ -92,7 +94,7 @@ class Import:
             raise InvalidInput(f"{only.name} is only written; the content of a file tells its format")
         run = _Run(self._store, only, on_conflict, is_dry_run=is_dry_run, is_trusted=is_trusted)
         with ExitStack() as stack:
-            files = deque(file for path in paths for file in files_at(path, run.report.problems))
+            files = deque(file for path in paths for file in files_at(path, run.report.problems, open_file))
             if stream is not None:
                 files.append(stack.enter_context(spooled(stream, run.report.problems)))
             stack.callback(run.finish)

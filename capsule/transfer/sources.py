@@ -25,6 +25,7 @@ from typing import IO, BinaryIO
 
 from capsule.errors import InvalidInput, NotFound
 from capsule.transfer.databases import opened_database
+from capsule.transfer.folders import walked
 from capsule.transfer.interface import HEAD
 
 _CHUNK = 1 << 20
@@ -44,6 +45,8 @@ _WINDOW, _PIECE = 1 << 27, 1 << 10
 #: Before each file in a zip: of it the flags, how it is packed, its size so, and the lengths of its name and of more.
 _HEADER = struct.Struct("<6x2H8xI4x2H")
 _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError, ValueError)
+
+OpenFile = Callable[[Path], IO[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +189,18 @@ def _matching(names: list[str], name: str, path: str) -> Iterator[str]:
     return (other for other in names if other.count("/") == depth and fnmatchcase(other, pattern))
 
 
-def files_at(path: str | os.PathLike[str], problems: Problems) -> Iterator[File]:
-    """The files at a path: the file, or those of a folder and its folders, sorted. Hidden folders are passed over.
+def from_disk(path: Path) -> IO[bytes]:
+    """A file, opened for reading. Raises OSError."""
+    return path.open("rb")
+
+
+def files_at(path: str | os.PathLike[str], problems: Problems, open_file: OpenFile = from_disk) -> Iterator[File]:
+    """The files at a path: the file, or those of a folder and its folders as `walked` finds them.
+
+    Args:
+        path: The path.
+        problems: Takes what is refused or damaged.
+        open_file: Opens a file on disk.
 
     Raises NotFound if there is nothing. Cost: listing the folder.
     """
@@ -195,21 +208,20 @@ def files_at(path: str | os.PathLike[str], problems: Problems) -> Iterator[File]
     if not given.exists():
         raise NotFound(f"there is nothing at {given}", path=str(given))
     if not given.is_dir():
-        yield replace(on_disk(given, problems), is_named=True)
+        yield replace(on_disk(given, problems, open_file), is_named=True)
         return
     top = given.resolve()
-    for folder, folders, names in os.walk(given):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
+    for folder, names in walked(given, given):
+        for name in names:
             file = Path(folder, name)
             if file.is_symlink() and not file.resolve().is_relative_to(top):
                 problems.add(str(file), "refused: the link leads out of the folder")
             elif file.is_file():
-                yield on_disk(file, problems)
+                yield on_disk(file, problems, open_file)
 
 
-def on_disk(path: Path, problems: Problems) -> File:
-    """A file on disk."""
+def on_disk(path: Path, problems: Problems, open_file: OpenFile = from_disk) -> File:
+    """A file on disk. The arguments are those of `files_at`."""
 
     def found(pattern: str) -> Iterator[File]:
         ups = re.match(r"(?:\.\./)*", pattern)[0]  # type: ignore[index]  # It matches the empty text.
@@ -217,9 +229,9 @@ def on_disk(path: Path, problems: Problems) -> File:
         for other in sorted(top.glob(pattern[len(ups) :])):
             with suppress(OSError):  # It is gone by now.
                 if other.is_file() and other.resolve().is_relative_to(top.resolve()):
-                    yield on_disk(other, problems)
+                    yield on_disk(other, problems, open_file)
 
-    return File(str(path), path.stat().st_size, lambda: path.open("rb"), problems, path, found)
+    return File(str(path), path.stat().st_size, lambda: open_file(path), problems, path, found)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import shutil
 import sys
 from pathlib import Path
@@ -35,7 +36,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_what_is_written_is_imported_and_half_a_line_is_no_damage(store: Store, tmp_path: Path, way: None) -> None:
     told: list[Taken] = []
-    chat, folder = tmp_path / "a.jsonl", tmp_path / "new"
+    chat, folder = tmp_path / "a.jsonl", tmp_path / ".specstory" / "history"
     chat.write_bytes(said("a", id="c1"))
 
     def tell(found: Taken | Damage) -> None:
@@ -46,7 +47,8 @@ def test_what_is_written_is_imported_and_half_a_line_is_no_damage(store: Store, 
         if len(told) == 1:
             with chat.open("ab") as file:
                 file.write(said("b", id="c2")[:20])
-            folder.mkdir()
+            folder.mkdir(parents=True)
+            (folder.parent / "c.jsonl").write_bytes(said("hidden"))
             (folder / "b.jsonl").write_bytes(said("c", id="c3"))
         elif len(told) == 2:  # Files of one round are taken in the order of their names.
             with chat.open("ab") as file:
@@ -58,6 +60,47 @@ def test_what_is_written_is_imported_and_half_a_line_is_no_damage(store: Store, 
         follow(store, [str(tmp_path)], tell)
 
     assert [taken.source for taken in told] == ["c1", "c3", "c2"]
+
+
+def test_only_what_was_appended_is_read_and_a_file_that_was_replaced_is_read_whole(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: None
+) -> None:
+    chat, other, large = tmp_path / "a.jsonl", tmp_path.parent / "other", said("x" * (1 << 20), id="c1")
+    sizes: list[int] = []
+    read: list[int] = []
+
+    class Counted(io.FileIO):
+        def read(self, size: int | None = -1) -> bytes:
+            data = super().read(-1 if size is None else size) or b""
+            sizes.append(len(data))
+            return data
+
+    monkeypatch.setattr("capsule.transfer.following.from_disk", Counted)
+    chat.write_bytes(large)
+
+    def tell(found: Taken | Damage) -> None:
+        assert isinstance(found, Taken)
+        if found.state == "unchanged":
+            return
+        read.append(sum(sizes))
+        sizes.clear()
+        if len(read) == 1:
+            with chat.open("ab") as file:
+                file.write(said("b", id="c2"))
+        elif len(read) == 2:
+            other.write_bytes(large + said("B", id="c2") + said("c", id="c3"))
+            other.replace(chat)
+        elif len(read) == 3:
+            chat.write_bytes(large.replace(b"xx", b"yy") + said("B", id="c2") + said("c", id="c3") + said("d", id="c4"))
+        elif len(read) == 6:
+            raise Enough
+
+    with pytest.raises(Enough):
+        follow(store, [str(tmp_path)], tell)
+
+    assert read[1] < 20_000 < len(large) < read[2] < 2 * len(large)
+    texts = {store.document(id)["history"][0]["content"][:2] for id in store.ids()}
+    assert texts == {"yy", "B", "c", "d"}
 
 
 def test_a_part_of_a_conversation_in_a_folder_that_is_named_from_here_is_followed(

@@ -135,6 +135,28 @@ def test_a_link_that_leads_out_of_a_folder_is_refused(store: Store, tmp_path: Pa
     assert ["leads out" in problem.what for problem in report.problems.found] == [True]
 
 
+def test_hidden_folders_are_entered_where_programs_are_known_to_keep_conversations(
+    store: Store, tmp_path: Path
+) -> None:
+    for folder in (
+        ".specstory/history",
+        ".specstory/debug",
+        ".git",
+        "a/.codex/sessions/2026",
+        "a/.specstory/history/b",
+    ):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "x.jsonl").write_bytes(said(folder, id=folder))
+
+    report = store.import_(tmp_path)
+    assert {taken.source for taken in report.conversations} == {
+        ".specstory/history",
+        "a/.codex/sessions/2026",
+        "a/.specstory/history/b",
+    }
+    assert len(store.import_(tmp_path / ".specstory").conversations) == 2
+
+
 def test_the_files_of_a_folder_are_in_memory_one_at_a_time(store: Store, tmp_path: Path) -> None:
     for number in range(60):
         (tmp_path / f"{number}.jsonl").write_bytes(said("x" * 200_000, id=str(number)))
