@@ -291,7 +291,7 @@ def _decompressed(file: File, depth: int) -> Iterator[File]:
             file.tell(f"can't be unpacked to its end: {error}")
         copy.flush()
         inner = on_disk(Path(copy.name), file.problems)
-        inner.name, inner.found = file.name, file.found
+        inner.name, inner.found, inner.is_named = file.name, file.found, file.is_named
         yield from opened(inner, depth + 1)
 
 
