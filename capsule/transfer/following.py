@@ -1,22 +1,19 @@
 """Importing on and on, while another program writes.
 
-What must stay true: a change is imported within a second, and waiting costs no processor time where the kernel gives
-notices (inotify); elsewhere the folders are looked at once a second. A file whose last line is not complete yet is no
+What must stay true: a change is imported within a second. A file whose last line is not complete yet is no
 damage: the next look has it.
 """
 
 from __future__ import annotations
 
 import os
-import select
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
-from capsule.engines.files.disk import inotify
+from capsule.engines.files.disk.notices import Watcher
 from capsule.errors import NotFound
 from capsule.transfer.folders import is_entered, walked
 from capsule.transfer.interface import HEAD
@@ -28,12 +25,10 @@ if TYPE_CHECKING:
     from capsule.store.store import Store
     from capsule.transfer.report import Report, Taken
 
-#: What is written within this time, in seconds, is imported at once.
-_TOGETHER_S = 0.2
-_LOOK_S = 1.0
+#: What is written within this time, in milliseconds, is imported at once.
+_TOGETHER_MS = 200
 #: So many bytes of files that grow are kept, and so many of each are compared at two places.
 _MOST_KEPT, _COMPARED = 1 << 27, 4096
-_WRITTEN = inotify.MODIFY | inotify.MOVED_TO | inotify.CREATE
 #: Beside a database, what is not in it yet.
 _LOGS = ("-wal", "-journal", "-shm")
 
@@ -133,7 +128,7 @@ def _begins_with(file: IO[bytes], data: bytes) -> bool:
 
 
 class FolderWatch:
-    """Tells which files in folders were written.
+    """Tells which files in folders were written, as watchfiles does.
 
     Args:
         paths: The files and folders, absolute, with all folders in them.
@@ -142,71 +137,55 @@ class FolderWatch:
     def __init__(self, paths: list[str]) -> None:
         self._files = {path for path in paths if not os.path.isdir(path)}
         self._tops = [path for path in paths if os.path.isdir(path)]
-        self._folders: dict[int, str] = {}
         self._seen: dict[str, tuple[int, int]] = {}
-        self._inotify: inotify.Inotify | None = None
-        try:
-            self._inotify = inotify.Inotify()
-            for folder in {os.path.dirname(file) for file in self._files}:
-                self._folders[self._inotify.watch(folder, _WRITTEN)] = folder
-            for folder in self._tops:
-                self._add(folder)
-        except OSError:
-            self._inotify = None
-            self._look()
+        self._begin()
 
-    def _add(self, folder: str) -> None:
-        """Watch a folder and those in it, but those that are gone again. Raises OSError."""
-        assert self._inotify is not None
-        for path, _ in walked(self._top_of(folder), folder):
-            with suppress(FileNotFoundError):
-                self._folders[self._inotify.watch(path, _WRITTEN)] = path
+    def _begin(self) -> set[str]:
+        """Watch the folders that there are now. Returns what `_look` does."""
+        while True:
+            folders = {path for top in self._tops for path, _ in walked(top, top)}
+            folders = set(filter(os.path.isdir, folders.union(map(os.path.dirname, self._files))))
+            with suppress(FileNotFoundError):  # One of them is gone again.
+                self._watcher = Watcher(sorted(folders))
+                break
+        #: Each by the path by which it is reported.
+        self._folders = {os.path.realpath(folder): folder for folder in folders}
+        return self._look()
+
+    def _look(self) -> set[str]:
+        """The files that are not as they were at the last look."""
+        now = {}
+        walks = (walk for top in self._tops for walk in walked(top, top))
+        for path in self._files.union(os.path.join(folder, name) for folder, names in walks for name in names):
+            with suppress(OSError):
+                about = os.stat(path)
+                now[path] = (about.st_mtime_ns, about.st_size)
+        before, self._seen = self._seen, now
+        return {path for path, signature in now.items() if before.get(path) != signature}
 
     def changed(self) -> set[str]:
-        """The files written since the last call. It waits until there are some, a second if the kernel can't tell."""
-        if self._inotify is None:
-            time.sleep(_LOOK_S)
-            return self._look()
-        select.select([self._inotify], [], [])
-        time.sleep(_TOGETHER_S)
-        found = set()
-        for path in self._written():
-            if not os.path.isdir(path):
-                found.add(path)
-            elif self._top_of(path):
-                try:
-                    self._add(path)
-                except OSError:  # The system watches no more folders.
-                    self._inotify = None
-                    return self._look()
-                found |= self._files_in(path)
-        return {path for path in found if self._is_wanted(path)}
+        """The files written since the last call; it waits until there are some. Raises KeyboardInterrupt."""
+        reported = self._watcher.wait(_TOGETHER_MS)
+        if reported is None:
+            return self._begin()
+        parts = map(os.path.split, reported)
+        paths = {os.path.join(self._folders.get(folder, folder), name) for folder, name in parts}
+        if any(os.path.isdir(path) and self._is_new(path) for path in paths):
+            paths |= self._begin()
+        elif not reported.isdisjoint(self._folders):
+            paths |= self._look()
+        return {path for path in paths if self._is_wanted(path) and not os.path.isdir(path)}
 
     def _is_wanted(self, path: str) -> bool:
         top = self._top_of(path)
         return path.removesuffix("-wal") in self._files or (top != "" and is_entered(os.path.dirname(path), top))
 
+    def _is_new(self, folder: str) -> bool:
+        """Whether files may be wanted in a folder that is not watched yet."""
+        top = self._top_of(folder)
+        is_wanted = top != "" and (is_entered(folder, top) or is_entered(folder, top, on_the_way=True))
+        return is_wanted and folder not in self._folders.values()
+
     def _top_of(self, path: str) -> str:
         """The folder that was given in which a path lies; empty: none."""
         return next((top for top in self._tops if f"{path}/".startswith(f"{top}/")), "")
-
-    def _files_in(self, folder: str) -> set[str]:
-        return {os.path.join(path, name) for path, names in walked(self._top_of(folder), folder) for name in names}
-
-    def _written(self) -> Iterator[str]:
-        assert self._inotify is not None
-        for number, flags, name in self._inotify.events():
-            if flags & inotify.OVERFLOW:
-                yield from self._look()
-            elif name and number in self._folders:
-                yield os.path.join(self._folders[number], os.fsdecode(name))
-
-    def _look(self) -> set[str]:
-        """The files that are not as they were at the last look."""
-        now = {}
-        for path in self._files.union(*map(self._files_in, self._tops)):
-            with suppress(OSError):
-                found = os.stat(path)
-                now[path] = (found.st_mtime_ns, found.st_size)
-        before, self._seen = self._seen, now
-        return {path for path, signature in now.items() if before.get(path) != signature}

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
 from capsule import Store
-from capsule.engines.files.disk import inotify
+from capsule.engines.files.disk import notices
+from capsule.transfer import following
 from capsule.transfer.following import FolderWatch, follow
 from capsule.transfer.report import Taken
 from capsule.transfer.sources import Damage
@@ -22,16 +21,10 @@ class Enough(Exception):
     """Ends an import that would go on."""
 
 
-def no_inotify() -> inotify.Inotify:
-    raise OSError(errno.EMFILE, "no instance left")
-
-
-@pytest.fixture(params=["told by the kernel", "looked at"])
+@pytest.fixture(params=["notices", "polling"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "looked at":
-        monkeypatch.setattr(inotify, "Inotify", no_inotify)
-    elif not sys.platform.startswith("linux"):
-        pytest.skip("inotify is Linux's")
+    if request.param == "polling":
+        monkeypatch.setattr(notices, "must_poll", lambda directory: True)
 
 
 def test_what_is_written_is_imported_and_half_a_line_is_no_damage(store: Store, tmp_path: Path, way: None) -> None:
@@ -137,26 +130,25 @@ def test_each_conversation_is_told_when_it_is_imported(store: Store, tmp_path: P
 def test_a_folder_that_goes_while_it_is_found_takes_none_beside_it_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not sys.platform.startswith("linux"):
-        pytest.skip("inotify is Linux's")
     watch, folder = FolderWatch([str(tmp_path)]), tmp_path / "new"
     files = {folder / name / "chat.jsonl" for name in ("a", "b", "c")}
     for file in files:
         file.parent.mkdir(parents=True)
         file.write_bytes(said("a"))
 
-    def seen(self: inotify.Inotify, directory: str, wanted: int) -> int:
-        if Path(directory) != folder and all(map(Path.exists, files)):
-            shutil.rmtree(directory)
-        return watched(self, directory, wanted)
+    def opened(directories: list[str]) -> notices.Watcher:
+        if all(map(Path.exists, files)):
+            shutil.rmtree(folder / "b")
+        return notices.Watcher(directories)
 
-    watched = inotify.Inotify.watch
-    monkeypatch.setattr(inotify.Inotify, "watch", seen)
-    found = watch.changed()
-    others = sorted(file for file in files if file.exists())
-    assert len(others) == 2
-    assert found == set(map(str, others))
+    monkeypatch.setattr(following, "Watcher", opened)
+    others = sorted(str(file) for file in files if file.parent.name != "b")
+    heard: set[str] = set()
+    while not heard >= set(others):
+        heard |= watch.changed()
+    assert not (folder / "b").exists()
 
-    for file in others:
-        file.write_bytes(said("b"))
-        assert watch.changed() == {str(file)}
+    for path in others:
+        Path(path).write_bytes(said("b"))
+        while path not in watch.changed():
+            pass

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import select
 import sys
 import threading
+import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -45,6 +47,7 @@ _LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "tmpfs", "ra
 _STEP_MS, _STEP_ALONE_MS = 50, 10
 #: How often watchfiles looks at all files where the kernel gives no notices, in milliseconds.
 _POLL_MS = 500
+_SAME_SECOND_S = 1.2
 
 
 class InotifyTracker(Inotify):
@@ -178,7 +181,7 @@ class DirectoryNotices:
 
     Raises:
         OSError: The directory above is not there, or the system doesn't let it.
-        Refused: The path is not UTF-8, which watchfiles needs, and the kernel gives no notices by itself.
+        Refused: As `Watcher`, where there is no tracker.
     """
 
     #: Gives what hears sooner than watchfiles, or None; nothing depends on it.
@@ -205,12 +208,12 @@ class DirectoryNotices:
         _open_notices.add(self)
 
     def _start(self, directory: str, suffix: str) -> None:
+        above = os.path.dirname(directory)  # It tells when the directory comes or goes.
         try:
-            watcher = _watcher(directory)
-        except UnicodeEncodeError as error:
+            watcher = Watcher([path for path in (directory, above) if os.path.isdir(path)] or [directory])
+        except Refused:
             if self._tracker is None:
-                told = f"{directory}: changes can be watched only below a path in UTF-8"
-                raise Refused(told, path=directory) from error
+                raise
             return
         step_ms = _STEP_ALONE_MS if self._tracker is None else _STEP_MS
         follow = partial(_follow, watcher, directory, suffix, step_ms, self._stopped, self._touched)
@@ -249,47 +252,84 @@ class DirectoryNotices:
         self._touched.close()
 
 
-def _watcher(directory: str) -> RustNotify:
-    """watchfiles for a directory and the one above it, which tells when the first comes or goes."""
-    library = load_part("watchfiles._rust_notify")
-    paths = [path for path in (directory, os.path.dirname(directory)) if os.path.isdir(path)] or [directory]
+class Watcher:
+    """watchfiles for directories, but not for those in them. On file systems of other machines it compares files.
 
-    def watcher(polls: bool) -> RustNotify:
-        opened: RustNotify = library.RustNotify(
-            paths, False, polls, _POLL_MS, recursive=False, ignore_permission_denied=True
+    Args:
+        directories: The directories.
+
+    Raises:
+        FileNotFoundError: One of them is not there.
+        Refused: A path is not UTF-8, which watchfiles needs.
+    """
+
+    def __init__(self, directories: Sequence[str]) -> None:
+        self._library = load_part("watchfiles._rust_notify")
+        #: Paths that are reported again, and when: of a file that is compared, two changes in one second look as one.
+        self._again: dict[str, float] = {}
+        self._polls = any(map(must_poll, directories))
+        try:
+            if not self._polls:
+                try:
+                    self._notify = self._opened(directories)
+                    return
+                except FileNotFoundError:
+                    raise
+                except (OSError, self._library.WatchfilesRustInternalError) as error:
+                    _log.debug("the system has no more notices to give: %s", error)
+            _log.warning("the system gives no notices of changes; files are compared every %d ms instead", _POLL_MS)
+            self._polls = True
+            self._notify = self._opened(directories)
+            self._again = dict.fromkeys(directories, time.monotonic() + _SAME_SECOND_S)
+        except UnicodeEncodeError as error:
+            path = str(error.object)
+            raise Refused(f"{path}: changes can be watched only below a path in UTF-8", path=path) from error
+
+    def _opened(self, directories: Sequence[str]) -> RustNotify:
+        opened: RustNotify = self._library.RustNotify(
+            directories, False, self._polls, _POLL_MS, recursive=False, ignore_permission_denied=True
         )
         return opened
 
-    if not must_poll(paths[0]):
+    def wait(self, step_ms: int, stopped: threading.Event | None = None) -> set[str] | None:
+        """The paths that were touched, which it waits for; empty: it was stopped; None: any may have been.
+
+        Of a directory that is reported itself, any file may have been touched.
+
+        Args:
+            step_ms: How often it looks for a notice, in milliseconds. It answers one to two such steps after a write.
+            stopped: Ends the wait when it is set.
+
+        Raises KeyboardInterrupt, in the main thread.
+        """
+        left_s = min(self._again.values(), default=0.0) - time.monotonic()
+        timeout_ms = max(1, math.ceil(left_s * 1000)) if self._again else 0
         try:
-            return watcher(False)
-        except FileNotFoundError:
-            raise
-        except (OSError, library.WatchfilesRustInternalError) as error:
-            _log.debug("the system has no more notices to give: %s", error)
-    _log.warning("the system gives no notices of changes; the files are looked at every %d ms instead", _POLL_MS)
-    return watcher(True)
+            reported = self._notify.watch(step_ms, step_ms, timeout_ms, stopped)
+        except self._library.WatchfilesRustInternalError as error:  # As for a name that is not UTF-8.
+            _log.debug("watchfiles: %s", error)
+            return None
+        if reported == "signal":
+            raise KeyboardInterrupt
+        paths, now = set() if isinstance(reported, str) else {path for _, path in reported}, time.monotonic()
+        due = {path for path, at in self._again.items() if at <= now}
+        if self._polls:
+            self._again = {path: at for path, at in self._again.items() if at > now}
+            self._again |= dict.fromkeys(paths, now + _SAME_SECOND_S)
+        return paths | due
 
 
 def _follow(
-    watcher: RustNotify, directory: str, suffix: str, step_ms: int, stopped: threading.Event, touched: Touched
+    watcher: Watcher, directory: str, suffix: str, step_ms: int, stopped: threading.Event, touched: Touched
 ) -> None:
     """The thread of notices: hands on what watchfiles reports, until it is stopped."""
-    failures = load_part("watchfiles._rust_notify").WatchfilesRustInternalError
     while not stopped.is_set():
-        try:
-            reported = watcher.watch(step_ms, step_ms, 0, stopped)
-        except failures as error:  # As for a name that is not UTF-8.
-            _log.debug("watchfiles: %s", error)
+        paths = watcher.wait(step_ms, stopped)
+        if paths is None or directory in paths:
             touched.touch(None)
-            continue
-        if not isinstance(reported, str):
-            paths = {path for _, path in reported}
-            touched.touch(
-                _ids((os.path.basename(path) for path in paths if os.path.dirname(path) == directory), suffix)
-            )
-            if directory in paths:
-                touched.touch(None)
+        else:
+            parts = map(os.path.split, paths)
+            touched.touch(_ids((name for folder, name in parts if folder == directory), suffix))
 
 
 _open_notices: weakref.WeakSet[DirectoryNotices] = weakref.WeakSet()
