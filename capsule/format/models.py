@@ -201,6 +201,12 @@ class Capsule(_Part):
     context: Context = Field(default_factory=Context)
     history: list[Message]
 
+    def placed(self, first: int) -> Capsule:
+        """The same conversation, whose messages now know their places; the first one stands at `first`."""
+        for at, message in enumerate(self.history, first):
+            _at.__set__(message, at)
+        return self
+
 
 _MESSAGES = TypeAdapter(list[Message])
 

@@ -96,7 +96,11 @@ class Reading:
                 data = codec.encode(document)
             return Capsule.model_validate_json(data)
 
-        return self.engine.parsed(id, parse)
+        if self.agent is None:
+            return self.engine.parsed(id, parse).placed(0)
+        history = (document := self._placed(id))["history"]
+        seen = [*filter(None, history)]  # It may not read the first messages.
+        return parse(codec.encode(document | {"history": seen}), True).placed(len(history) - len(seen))
 
     def tail(self, id: str, n: int) -> list[Message]:
         """Read the last messages, oldest first. Raises NotFound, InvalidDocument. Cost: reading these messages.

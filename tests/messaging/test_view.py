@@ -179,6 +179,7 @@ def test_the_places_and_the_pages_of_what_came_later_are_those_of_the_whole(late
         seen = [(place, entry["content"]) for place, entry in page.entries] + seen
     assert seen == [(3, "new 1"), (4, "new 2")]
     assert [message.at for message in late.tail("team", limit)] == [3, 4][-limit:]
+    assert [message.at for message in late.load("team").history] == [3, 4]
     assert late.find_message("team", "@3").id == "new-1"
     assert late.append("team", content="mine").at == late.find_message("team", "@last").at == 5
 

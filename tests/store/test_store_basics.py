@@ -23,7 +23,8 @@ def test_a_conversation_is_read_as_it_was_written(store: Store) -> None:
     message = store.append(head.id, role="assistant", content="hi", from_="helper", model="m-1")
     assert message.at == 1 and message.from_ == "helper"
     capsule = store.load(head.id)
-    assert [(entry.role, entry.content) for entry in capsule.history] == [("user", "hello"), ("assistant", "hi")]
+    entries = [(entry.at, entry.role, entry.content) for entry in capsule.history]
+    assert entries == [(0, "user", "hello"), (1, "assistant", "hi")]
     assert capsule.history[1].id == message.id and capsule.version == "2.1"
     assert is_canonical(store, head.id)
 
