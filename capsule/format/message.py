@@ -61,6 +61,20 @@ def check_message(message: Any) -> dict[str, Any]:
     return order_message(checked)
 
 
+def fields_given(fields: dict[str, Any], extra: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The fields of a message that a call was given: those of the format by keywords, and others in `extra`.
+
+    Raises TypeError: A keyword is no field of the format, or `extra` has one.
+    """
+    for name in fields:
+        if name not in _FIELDS and name not in _SNAKE:
+            raise TypeError(f"{name!r} is no field of a message; give a field of your own as extra={{{name!r}: ...}}")
+    for name in extra or ():
+        if name in _FIELDS or name in _SNAKE:
+            raise TypeError(f"{name!r} is a field of every message; give it as a keyword, not in extra")
+    return {**fields, **extra} if extra else fields
+
+
 def _mapping(message: Any) -> dict[str, Any]:
     if isinstance(message, Mapping):
         return dict(message)

@@ -100,7 +100,7 @@ def author(ctx: Context, sender: str = "") -> str | None:
     return name
 
 
-def written_by(ctx: Context, sender: str = "") -> dict[str, str]:
+def written_by(ctx: Context, sender: str = "") -> dict[str, Any]:
     """The field that says whom a message of this call is from, when that is known. Raises as `author`."""
     name = author(ctx, sender)
     return {} if name is None else {"from": name}

@@ -7,12 +7,12 @@ branch also corrects it. Each operation is one write, under the same rule as all
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput
 from capsule.format import codec
-from capsule.format.message import check_message
+from capsule.format.message import check_message, fields_given
 from capsule.format.references import find_message
 from capsule.ids import check_id, keyed_message_id, new_message_id
 from capsule.store.appends import appended, as_model, check_key
@@ -151,7 +151,16 @@ class Branches:
 
     # -- Branching off --------------------------------------------------------------------------------------------
 
-    def revise(self, id: str, message_id: str, content: str, *, key: str | None = None, **fields: Any) -> Message:
+    def revise(
+        self,
+        id: str,
+        message_id: str,
+        content: str,
+        *,
+        key: str | None = None,
+        extra: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> Message:
         """Put a new version of a message beside it, and make it the end of the active branch.
 
         The new version answers what the old one answers, and has its role, its sender and its attachments. The answers
@@ -162,11 +171,12 @@ class Branches:
             message_id: The message, as `find_message` takes it.
             content: The text of the new version.
             key: An idempotency key for this one version. A retry with the same key returns the existing version.
-            fields: Fields that differ from the old version, as `append` takes them.
+            extra, fields: Fields that differ from the old version, as `append` takes them.
 
         Raises the errors of `append_once`. Cost: reading the file; then as `append`, or as `switch` if another branch
         was active.
         """
+        fields = fields_given(fields, extra)
         check_message({"role": "user", "content": content, **fields})
         from capsule.format.tree.branches import parent_id
 
@@ -182,7 +192,14 @@ class Branches:
         return self._beside(id, made, content, key)
 
     def regenerate(
-        self, id: str, content: str, message_id: str | None = None, *, key: str | None = None, **fields: Any
+        self,
+        id: str,
+        content: str,
+        message_id: str | None = None,
+        *,
+        key: str | None = None,
+        extra: Mapping[str, Any] | None = None,
+        **fields: Any,
     ) -> Message:
         """Put another answer beside an existing one, and make it the end of the active branch.
 
@@ -191,14 +208,14 @@ class Branches:
             content: The text of the new answer.
             message_id: The existing answer, of role `assistant`. None: the last answer of the active branch.
             key: As `revise` takes it.
-            fields: Further fields of the new answer, as `append` takes them.
+            extra, fields: Further fields of the new answer, as `append` takes them.
 
         Raises the errors of `append_once`; NotFound if there is no such message, or no answer at all; InvalidInput if
         the message is no answer.
 
         Cost: as `revise`.
         """
-        message = {"role": "assistant", "content": content, **fields}
+        message = {"role": "assistant", "content": content, **fields_given(fields, extra)}
         check_message(message)
         from capsule.format.tree.branches import answer_at, parent_id
 

@@ -15,7 +15,7 @@ from capsule.engines.files.engine import overtaken
 from capsule.engines.files.protocols import Interfered
 from capsule.errors import InvalidInput
 from capsule.format import new
-from capsule.format.message import check_message
+from capsule.format.message import check_message, fields_given
 from capsule.format.text.titles import check_tags, check_title, title_by_rule
 from capsule.ids import check_id, new_id
 from capsule.store.appends import appended, as_model, complete, keyed_message, signed
@@ -165,13 +165,16 @@ class Writing(Reading):
             return made_once(self, "create", "", key, make, title if named else None, next(iter(checked), None))
         return make(new_id() if id is None else check_id(id))
 
-    def append(self, id: str, *, role: str = "user", content: str, **fields: Any) -> Message:
+    def append(
+        self, id: str, *, role: str = "user", content: str, extra: Mapping[str, Any] | None = None, **fields: Any
+    ) -> Message:
         """Append one message; it is durable when this returns.
 
         Args:
             id: The conversation.
             role: `user`, `assistant`, `system` or `tool`.
             content: The text.
+            extra: Fields that the format does not know, by the names that they get in the file.
             fields: Further fields, by their names in the format or in the model (`from_`, `tool_calls`). `parent` is
                 the id of the message it answers (None: no message); without it, the end of the active branch.
 
@@ -180,6 +183,7 @@ class Writing(Reading):
 
         Raises:
             NotFound: There is no such conversation.
+            TypeError: A keyword is no field of a message, or `extra` has one.
             InvalidInput: The message can't be accepted, or the conversation has no message with the id of its parent.
             Locked, LockLost: Another instance holds the lock, or took it.
             InvalidDocument: The file does not parse; it stays as it is.
@@ -188,6 +192,8 @@ class Writing(Reading):
         Cost: two pwrites and an fdatasync under the mutex, whatever the conversation's size. If the active branch was
             switched, also reading back to the beginning of the branch, once for each open store.
         """
+        if fields or extra:
+            fields = fields_given(fields, extra)
         checked = [check_message({"role": role, "content": content, **fields})]
         at, entries = self._change(id, lambda conversation: conversation.append(checked))
         return as_model(entries[0], at)
@@ -224,14 +230,21 @@ class Writing(Reading):
         return self._change(id, lambda conversation: conversation.append(checked))
 
     def append_once(
-        self, id: str, key: str, *, role: str = "user", content: str, **fields: Any
+        self,
+        id: str,
+        key: str,
+        *,
+        role: str = "user",
+        content: str,
+        extra: Mapping[str, Any] | None = None,
+        **fields: Any,
     ) -> tuple[Message, bool]:
         """Append one message, unless any process has appended it under this key before.
 
         Args:
             id: The conversation.
             key: An idempotency key for this one message. A retry gives the same key and the same message.
-            role, content, fields: As `append` takes them.
+            role, content, extra, fields: As `append` takes them.
 
         Returns:
             The message as written, and whether it was there already.
@@ -241,7 +254,8 @@ class Writing(Reading):
         Cost: as `append`, and reading the file once for each process and each version of the file's head. A retry
             costs reading the file.
         """
-        message = signed(keyed_message(check_id(id), key, {"role": role, "content": content, **fields}), self.agent)
+        given = {"role": role, "content": content, **fields_given(fields, extra)}
+        message = signed(keyed_message(check_id(id), key, given), self.agent)
 
         def act(conversation: Conversation) -> tuple[int, dict[str, Any], bool]:
             before = appended(conversation, message)

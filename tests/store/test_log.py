@@ -198,7 +198,7 @@ def test_messages_with_the_same_id_and_the_deepest_message_come_back(store: Stor
     store.append_many("plan", [{"role": "user", "content": "first", "id": "m"}])
     between = path.read_bytes()
     store.append_many("plan", [{"role": "user", "content": "second", "id": "m"}])
-    store.append("plan", content="deep", extra=deep)
+    store.append("plan", content="deep", extra={"extra": deep})
     for version in (between, stale):
         put_over(path, version)
         history = store.document("plan")["history"]  # As a model it would be too deep for pydantic.

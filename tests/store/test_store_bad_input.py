@@ -7,7 +7,9 @@ import re
 import shutil
 import stat
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,13 +78,32 @@ def test_an_invalid_message_is_refused_before_anything_is_written(store: Store) 
         assert store.read(id) == before and store.ids() == ids
 
 
+def test_a_keyword_that_is_no_field_is_refused_and_a_field_of_ones_own_is_given_as_extra(store: Store) -> None:
+    id = store.create(messages=[{"role": "assistant", "content": "hi"}]).id
+    before = store.read(id)
+    calls: list[Callable[..., Any]] = [
+        partial(store.append, id, content="x"),
+        partial(store.append_once, id, "key", content="x"),
+        partial(store.branches.revise, id, "@0", "x"),
+        partial(store.branches.regenerate, id, "x"),
+    ]
+    for call in calls:
+        for wrong in ({"modle": "m"}, {"extra": {"model": "m"}}, {"extra": {"reply_to": "m"}}):
+            with pytest.raises(TypeError, match=r"modle|model|reply_to"):
+                call(**wrong)
+    assert store.read(id) == before
+    for call in calls:
+        call(model="m", extra={"modle": "x"})
+    assert [entry["modle"] for entry in store.document(id)["history"][1:]] == ["x"] * 4
+
+
 def test_a_message_beyond_the_limit_is_refused_before_anything_is_written(store: Store) -> None:
     id = store.create().id
     before = store.read(id)
     for use in (
         lambda: store.append(id, content="x" * 100_000_000),
         lambda: store.append(id, content="€" * 4_000_000),
-        lambda: store.append(id, content="x", more="y" * 11_000_000),
+        lambda: store.append(id, content="x", extra={"more": "y" * 11_000_000}),
         lambda: store.create(id="new", messages=[{"role": "user", "content": "x" * 10_000_001}]),
         lambda: store.create(id="new", messages=[{"role": "user", "content": "x", "more": "y" * 11_000_000}]),
     ):

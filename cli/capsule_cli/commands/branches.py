@@ -66,7 +66,7 @@ def regenerate(
                 raise Stopped(f"message {slot.message} answers none; give the other text, and it is put beside it")
             answer({"message": slot.message, "parent": slot.parent}, slot.parent or "", line=True)
             return
-        more = {name: value for name, value in (("from", from_), ("model", model)) if value is not None}
+        more: dict[str, Any] = {"from": from_, "model": model}
         made = store.branches.regenerate(id, message_text(text, file), message, **more)
     answer({"id": made.id, "at": made.at, "parent": made.parent}, str(made.id), line=True)
 
