@@ -12,7 +12,7 @@ from typing import Any
 
 from capsule.engines.files.document import HeldDocument
 from capsule.engines.files.engine import files_of
-from capsule.engines.files.external_edits import decoded, mendable, settle
+from capsule.engines.files.external_edits import decoded, lacking, mendable, settle
 from capsule.engines.files.protocols import Scanned
 from capsule.engines.files.repair import mend
 from capsule.engines.interface import WITH_ENTRIES
@@ -44,8 +44,8 @@ class Finding:
         line: Line in it, from 1; 0 when the finding concerns the whole file.
         column: Column in characters, from 1; 0 likewise.
         kind: `damaged`, `torn`, `name`, `copy` (a file synchronizer's conflict copy), `twice`, `odd`, `layout`,
-            `overwritten`, `lock`, `leftover`, `vanished`, `settings`, `behind` (a summary whose source has moved on;
-            this is no error).
+            `overwritten`, `interrupted` (a write that was not acknowledged), `lock`, `leftover`, `vanished`,
+            `settings`, `behind` (a summary whose source has moved on; this is no error).
         what: The finding, in words.
         repaired: The repair, in words; None: it was not repaired.
     """
@@ -204,12 +204,17 @@ class _Examination:
             why = ", ".join(changes) or "layout"
             wrong.append(self._finding("layout", f"not as Capsule writes it ({why}); the next write or --repair does"))
         if held is not None and held.look() is None:
-            outcome = reconcile(as_written, held.records())
+            records = held.records()
+            outcome = reconcile(as_written, records)
             if outcome.changed:
-                many = len(outcome.restored)
-                lost = [f"{many} acknowledged message{'s' if many > 1 else ''}"] if many else []
-                what = "a save from outside lacks " + ", ".join([*lost, *outcome.remade])
-                wrong.append(self._finding("overwritten", f"{what}; the next read or write merges them back"))
+                kind, what = "overwritten", f"a save from outside lacks what was acknowledged: {lacking(outcome)}"
+                is_counted = held.note.known() is not None and not held.note.under_way
+                if not is_counted and not reconcile(as_written, records[:-1]).changed:
+                    kind, what = "interrupted", f"it lacks the last write in the log, {lacking(outcome)}: a crash "
+                    what += "interrupted it before it was acknowledged"
+                    what += "" if held.note.under_way else ", or a save from outside lacks it"
+                what += "; the next read or write merges it back"
+                wrong.append(self._finding(kind, what))
         return wrong
 
     def _lock(self) -> str:
@@ -270,7 +275,7 @@ class _Examination:
             held.replace(signature, written, anatomy.survey(written), [])
             said = ", ".join(changes) or "brought into the canonical layout"
             return f"{said}; the original is kept as {kept}" if kept else said
-        return "merged back" if "overwritten" in kinds else "cut back; the original is in the quarantine"
+        return "merged back" if kinds & {"overwritten", "interrupted"} else "cut back; the original is in the quarantine"
 
     def _renamed(self, held: HeldDocument) -> str:
         """Rename a file to its id, if that name is free."""

@@ -16,6 +16,7 @@ from capsule.engines.files.disk.syscalls import Syscalls
 from capsule.engines.files.engine import files_of
 from capsule.engines.files.external_edits import forget_texts
 from capsule.errors import InvalidDocument, StorageFailed
+from capsule.maintenance import doctor
 from tests.storage.faults import store_on
 from tests.store.files import contents, put_over, quarantined
 from tests.torture.filesystem import Disk, Rebooted, Recorder
@@ -50,6 +51,25 @@ def test_acknowledged_messages_survive_a_power_cut_after_a_stale_save(
         put_over(place / "conversations" / "plan.json", stale)
         with store_on(place, Rebooted()) as again:
             assert contents(again) == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize(("lacks", "kind"), [(1, "interrupted"), (2, "overwritten")])
+def test_a_write_that_a_power_cut_may_have_interrupted_does_not_count_as_acknowledged(
+    root: Path, store: Store, path: Path, lacks: int, kind: str
+) -> None:
+    versions = [path.read_bytes()]
+    for text in ("two", "three"):
+        store.append("plan", content=text)
+        versions.append(path.read_bytes())
+    store.close()
+    path.write_bytes(versions[~lacks])
+    for system, said in ((None, "overwritten"), (Rebooted(), kind)):
+        with Store.open(root) if system is None else store_on(root, system) as again:
+            (found,) = doctor.examine(again)
+            assert (found.kind, "lacks what was acknowledged" in found.what) == (said, said == "overwritten")
+    with store_on(root, Rebooted()) as again:
+        assert [each.repaired for each in doctor.examine(again, repair=True)] == ["merged back"]
+        assert contents(again) == ["one", "two", "three"]
 
 
 @pytest.mark.parametrize(

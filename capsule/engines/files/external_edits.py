@@ -219,11 +219,12 @@ def _take_in(
     records = [outcome.seen, head_record(stamp, merged, len(merged["history"]))]
     known_now = held.replace(signature, written, anatomy.survey(written), records)
     if outcome.changed:
-        _log.warning(_FROM_OLDER if is_gits is False else _AS_COMMITTED, held.path, _lacking(outcome))
+        _log.warning(_FROM_OLDER if is_gits is False else _AS_COMMITTED, held.path, lacking(outcome))
     return known_now
 
 
-def _lacking(outcome: Outcome) -> str:
+def lacking(outcome: Outcome) -> str:
+    """What a saved version lacks, in words."""
     said = list(outcome.remade)
     if outcome.restored:
         many = len(outcome.restored)
@@ -241,7 +242,7 @@ def _respect_git(held: HeldDocument, outcome: Outcome) -> None:
     _log.warning(
         "%s: git put a version there that lacks what was written since: %s; it is kept as %s",
         held.path,
-        _lacking(outcome),
+        lacking(outcome),
         kept,
     )
 
