@@ -14,7 +14,7 @@ from capsule.engines.files.document import HeldDocument
 from capsule.engines.files.engine import files_of
 from capsule.engines.files.external_edits import decoded, lacking, mendable, settle
 from capsule.engines.files.protocols import Scanned
-from capsule.engines.files.repair import mend
+from capsule.engines.files.repair import Mended, mend
 from capsule.engines.interface import WITH_ENTRIES
 from capsule.errors import CapsuleError, InvalidDocument, Problem
 from capsule.format import anatomy, canonical, codec, migrations, validation
@@ -25,6 +25,7 @@ from capsule.format.text import places
 from capsule.ids import is_id
 from capsule.locks.policy import describe
 from capsule.maintenance.conflict_copies import Ancestor, copy_in
+from capsule.maintenance.rebuild import Known, rebuilt, remembered
 from capsule.store.attributes import waiting_problems
 from capsule.store.reading import KIND
 from capsule.store.store import Store
@@ -48,6 +49,7 @@ class Finding:
             `settings`, `behind` (a summary whose source has moved on; this is no error).
         what: The finding, in words.
         repaired: The repair, in words; None: it was not repaired.
+        repairable: Whether a repair can be expected to succeed; else `what` says what a person can do.
     """
 
     id: str
@@ -57,6 +59,7 @@ class Finding:
     kind: str
     what: str
     repaired: str | None = None
+    repairable: bool = False
 
     @classmethod
     def of(cls, id: str, kind: str, problem: Problem) -> Finding:
@@ -102,7 +105,7 @@ def examine(
         if copy is not None:
             if repair:
                 copy.merge(store, ancestor)
-            yield Finding(copy.id, found.path, copy.line, copy.column, "copy", copy.what, copy.repaired)
+            yield Finding(copy.id, found.path, copy.line, copy.column, "copy", copy.what, copy.repaired, not copy.line)
         elif kind in claimed:
             examination = _Examination(store, kind, found, claimed[kind], repair)
             yield from examination.findings()
@@ -123,7 +126,7 @@ def examine(
             if kind == KIND or leftover.kind != "instance":  # An instance is one of the store, and found with either.
                 said = "vanished" if leftover.kind == "vanished" else "leftover"
                 swept = files_of(store.engine).sweep(kind, leftover) if repair else None
-                yield Finding(leftover.id, leftover.path, 0, 0, said, leftover.what, swept)
+                yield Finding(leftover.id, leftover.path, 0, 0, said, leftover.what, swept, True)
 
 
 class _Examination:
@@ -136,9 +139,11 @@ class _Examination:
         self._claimed = claimed
         self._repair = repair
         self._head: Head | None = None
+        self._remembered: dict[str, Known] = {}
+        self._whole: Mended | None = None
 
-    def _finding(self, kind: str, what: str, line: int = 0, column: int = 0) -> Finding:
-        return Finding(self._found.id, self._found.path, line, column, kind, what)
+    def _finding(self, kind: str, what: str, line: int = 0, column: int = 0, *, repairable: bool = False) -> Finding:
+        return Finding(self._found.id, self._found.path, line, column, kind, what, None, repairable)
 
     def findings(self) -> list[Finding]:
         """The findings about the file; it is repaired first, if requested."""
@@ -151,8 +156,11 @@ class _Examination:
         try:
             storage = files_of(self._store.engine)
             got = storage.read(self._kind, found.id)
-            if got is None or (not self._wrong(got[0], None) and storage.known(self._kind, found.id)):
+            wrong = self._wrong(got[0], None) if got is not None else []
+            if got is None or (not wrong and storage.known(self._kind, found.id)):
                 return []
+            if any(finding.kind in ("damaged", "torn") for finding in wrong):
+                self._remembered = remembered(self._store, self._kind, found)
             # Something is wrong, or a writer is at work: only the mutex can distinguish the two.
             with storage.mutex(self._kind, found.id) as held:
                 return self._under_mutex(held)
@@ -165,7 +173,7 @@ class _Examination:
         held.look()
         got = held.read()
         wrong = self._wrong(got[0], held) if got else []
-        if not self._repair or not wrong:
+        if not self._repair or not any(finding.repairable for finding in wrong):
             return wrong
         done = self._mended(held, {finding.kind for finding in wrong})
         got = held.read()
@@ -183,26 +191,38 @@ class _Examination:
         except InvalidDocument as error:
             got = held.read() if held is not None else None
             if held is not None and got is not None and mendable(held, *got) is not None:
-                return [self._finding("torn", "a crash left it torn; the next write or --repair mends it")]
+                what = "a crash left it torn; the next write or --repair mends it"
+                return [self._finding("torn", what, repairable=True)]
             if mend(data) is not None:
                 what = "it ends too early, and no write left it so; save it again, or have --repair cut it back"
                 at = error.problems[0]
-                return [self._finding("torn", f"{at.what}: {what}", at.line, at.column)]
+                return [self._finding("torn", f"{at.what}: {what}", at.line, at.column, repairable=True)]
+            if held is not None and (whole := self._rebuilt(held, data)) is not None:
+                at = error.problems[0]
+                what = f"{at.what.partition(';')[0]}; with --repair it is {whole.what}"
+                return [self._finding("damaged", what, at.line, at.column, repairable=True)]
             return [Finding.of(self._found.id, "damaged", problem) for problem in error.problems]
         wrong = []
         self._head = Head.of(migrations.current(document, path)[0], path, len(data))
         if document["id"] != self._found.id:
             line, column = places.locate(data, ("id",))
-            wrong.append(self._finding("name", f"its id is {document['id']!r}: file name and id differ", line, column))
+            is_free = is_id(document["id"]) and not files_of(self._store.engine).exists(self._kind, document["id"])
+            what = f"its id is {document['id']!r}: file name and id differ"
+            what += "" if is_free else "; give it an id that no other file has, and a name to match"
+            wrong.append(self._finding("name", what, line, column, repairable=is_free))
         if held is not None or document["id"] == self._found.id:
             claimants = self._claimed.setdefault(document["id"], [])
             if path not in claimants:
                 claimants.append(path)
-        wrong += [Finding.of(self._found.id, "odd", problem) for problem in validation.notes(document, path, data)]
+        is_locked = self._lock() == "held"  # The holder's next write repairs what is odd or laid out otherwise.
+        notes = [Finding.of(self._found.id, "odd", problem) for problem in validation.notes(document, path, data)]
+        has_twins = bool(notes) and not is_locked and _with_own_ids(document) != document
+        wrong += [replace(finding, repairable=has_twins) for finding in notes]
         as_written, changes = migrations.current(document, path)
         if changes or codec.encode(as_written) != data:
             why = ", ".join(changes) or "layout"
-            wrong.append(self._finding("layout", f"not as Capsule writes it ({why}); the next write or --repair does"))
+            what = f"not as Capsule writes it ({why}); the next write {'' if is_locked else 'or --repair '}does"
+            wrong.append(self._finding("layout", what, repairable=not is_locked))
         if held is not None and held.look() is None:
             records = held.records()
             outcome = reconcile(as_written, records)
@@ -214,7 +234,7 @@ class _Examination:
                     what += "interrupted it before it was acknowledged"
                     what += "" if held.note.under_way else ", or a save from outside lacks it"
                 what += "; the next read or write merges it back"
-                wrong.append(self._finding(kind, what))
+                wrong.append(self._finding(kind, what, repairable=True))
         return wrong
 
     def _lock(self) -> str:
@@ -227,7 +247,7 @@ class _Examination:
         if self._head is None or self._head.lock is None or self._lock() != "orphaned":
             return
         what = f"locked by {describe(self._head.lock)}, whose program has ended; the next write takes it over"
-        finding = self._finding("lock", what)
+        finding = self._finding("lock", what, repairable=True)
         if self._repair and self._head.id == self._found.id and self._store.locks.release(self._found.id):
             finding = replace(finding, repaired="unlocked")
         yield finding
@@ -254,13 +274,9 @@ class _Examination:
 
     def _mended(self, held: HeldDocument, kinds: set[str]) -> str:
         """Repair what can be repaired of these kinds; the repair in words."""
-        if kinds == {"damaged"}:
-            return ""
         if "name" in kinds:
             return self._renamed(held)
-        if kinds <= {"layout", "odd"} and self._lock() == "held":
-            return ""  # The holder's next write repairs it.
-        settle(held, mend=True)
+        settle(held, mend=lambda data: self._rebuilt(held, data))
         got = held.read()
         if got is None:
             return ""
@@ -275,7 +291,14 @@ class _Examination:
             held.replace(signature, written, anatomy.survey(written), [])
             said = ", ".join(changes) or "brought into the canonical layout"
             return f"{said}; the original is kept as {kept}" if kept else said
-        return "merged back" if kinds & {"overwritten", "interrupted"} else "cut back; the original is in the quarantine"
+        if kinds & {"overwritten", "interrupted"}:
+            return "merged back"
+        return f"{self._whole.what if self._whole else 'cut back'}; the original is in the quarantine"
+
+    def _rebuilt(self, held: HeldDocument, data: bytes) -> Mended | None:
+        """The file rebuilt; None: it can't be, or need not be."""
+        self._whole = rebuilt(held, data, self._remembered) if self._remembered else None
+        return self._whole
 
     def _renamed(self, held: HeldDocument) -> str:
         """Rename a file to its id, if that name is free."""

@@ -10,7 +10,7 @@ nothing and fetches nothing for it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,15 +38,25 @@ def replaced(path: str, data: bytes) -> list[bytes] | None:
 
     Cost: none outside of a repository; else two starts of git, and two seconds at most.
     """
+    return _asked(path, lambda git, name: _replaced(git, name, data))
+
+
+def committed(path: str) -> bytes | None:
+    """The version of a document that the commit has which is checked out; None: there is none. Costs as `replaced`."""
+    found = _asked(path, lambda git, name: _contents(git, [f"HEAD:{name}"], time.monotonic() + _PATIENCE_S))
+    return found[0] if found else None
+
+
+def _asked(path: str, ask: Callable[[Git, str], list[bytes] | None]) -> list[bytes] | None:
+    """What `ask` learns from git, by the name that the repository has for a document; None: there is no repository."""
     place = Path(path).resolve()
     top = next((above for above in place.parents if (above / ".git").exists()), None)
     if top is None:
         return None
     from capsule.git.program import Git  # Needed seldom, and subprocess with it.
 
-    name = place.relative_to(top).as_posix()
     try:
-        return _replaced(Git(str(top)), name, data)
+        return ask(Git(str(top)), place.relative_to(top).as_posix())
     except (GitFailed, Refused):
         return None
 

@@ -23,6 +23,8 @@ from capsule.format.merge.records import head_record, identified, splices, witho
 from capsule.format.text import places
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from capsule.engines.files.document import HeldDocument
     from capsule.engines.files.repair import Mended
     from capsule.engines.files.storage import FileStorage
@@ -68,13 +70,14 @@ def decoded(data: bytes, path: str, id: str | None) -> dict[str, Any]:
     return document
 
 
-def settle(held: HeldDocument, *, mend: bool = False, trust: bool = True) -> Known:
+def settle(held: HeldDocument, *, mend: Callable[[bytes], Mended | None] | None = None, trust: bool = True) -> Known:
     """The document as the store knows it, after taking in whatever was done to it from outside.
 
     Args:
         held: The document, under its mutex.
-        mend: Whether to cut back also a torn file that no crash of a write left so. What the store remembers comes
-            back then; it is for a person to ask for, as what an editor was about to save doesn't.
+        mend: Also have a damaged file made whole that no crash of a write left so: by this, or else by cutting it back.
+            What the store remembers comes back then; it is for a person to ask for, as what an editor was about to
+            save doesn't.
         trust: Whether a file of the signature that the store left is as the store left it. A write through a mapping
             may leave that as it is.
 
@@ -108,8 +111,8 @@ def settle(held: HeldDocument, *, mend: bool = False, trust: bool = True) -> Kno
             if found is None and 0 <= age_ns < _QUIET_NS and is_patient:
                 time.sleep(_POLL_S)
                 continue
-            if found is None and mend:
-                found, deliberate = mendable(held, data, signature, asked=True), False
+            if found is None and mend is not None:
+                found, deliberate = mend(data) or mendable(held, data, signature, asked=True), False
             if found is None:
                 raise
             kept = held.repair(data, signature, found.data)

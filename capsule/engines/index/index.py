@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from capsule.engines.index.facts import Value
     from capsule.engines.index.pages import Listed
     from capsule.engines.index.participation import Behind, Mark, Mine, Place, Said
+    from capsule.engines.index.recalled import Recalled
     from capsule.engines.index.search.hits import Found as FoundHits
     from capsule.engines.index.search.search import Asked
     from capsule.engines.index.stats import Stats
@@ -93,6 +94,12 @@ class Index(Refreshing):
 
         ids = (conversation,) if refresh else ()
         return self.query(lambda db: participation.message_ids(db, conversation, places), ids)
+
+    def recalled(self, conversation: str) -> Recalled | None:
+        """A conversation as its file was when it was sound last; None: it never was. Costs reading its messages."""
+        from capsule.engines.index.recalled import recalled
+
+        return self.query(lambda db: recalled(db, conversation), ())
 
     def first_behind(self, conversation: str, marks: Sequence[Mark], *, refresh: bool = True) -> int:
         """The place behind the furthest of these messages that stands at its place; 0: none does.

@@ -27,6 +27,7 @@ from capsule_cli.shared.output import answer, counted, out, out_bytes, out_json,
 if TYPE_CHECKING:
     from capsule import Store
     from capsule.maintenance.conflict_copies import Ancestor
+    from capsule.maintenance.doctor import Finding
 
 commands = typer.Typer()
 
@@ -61,7 +62,7 @@ def doctor(
     troubles = [finding for finding in findings if finding.is_trouble]
     left = [finding for finding in troubles if not finding.repaired]
     facts = {"ok": not left, "conversations": many, "findings": [asdict(finding) for finding in findings]}
-    answer(facts, shown("\n".join([*map(str, findings), _summary(many, len(troubles), len(left))])))
+    answer(facts, shown("\n".join([*map(str, findings), _summary(many, troubles)])))
     if left:
         raise typer.Exit(InvalidDocument.exit_code)
 
@@ -75,12 +76,15 @@ def _ancestor(store: Store) -> Ancestor | None:
         return None
 
 
-def _summary(many: int, found: int, left: int) -> str:
+def _summary(many: int, troubles: list[Finding]) -> str:
     examined = f"{counted(many, 'conversation')} examined: "
-    if not found:
+    if not troubles:
         return examined + "all is well"
-    mended = f", {found - left} mended, {left} left" if left < found else "; what can be mended is, with --repair"
-    return examined + counted(found, "finding") + mended
+    left = [finding for finding in troubles if not finding.repaired]
+    mended = f", {len(troubles) - len(left)} mended, {len(left)} left" if len(left) < len(troubles) else ""
+    advice = "; what can be mended is, with --repair" if any(finding.repairable for finding in left) else ""
+    by_hand = "; --repair can't mend what is left: each line says what you can do" if left else ""
+    return examined + counted(len(troubles), "finding") + mended + (advice or by_hand)
 
 
 @commands.command("validate")

@@ -1,0 +1,70 @@
+"""A conversation as the index had it last, for the time when its file is damaged.
+
+What must stay true: of a message whose fields the index does not all have, it says so; the digest tells.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from typing import Any, NamedTuple
+
+import orjson
+
+from capsule.engines.index.heads import HEAD_COLUMNS, head_of
+from capsule.engines.index.reading import messages_of
+from capsule.format import codec
+from capsule.format.canonical import order_message
+from capsule.format.facts import FIELDS, NUMBER, TEXT
+from capsule.format.new import empty_context, new_metadata
+from capsule.timestamps import from_ms
+
+#: What `codec.encode_entry` puts before and behind the lines of an entry.
+_AROUND = 6
+_TOP = ("id", "title", "version", "createdAt", "updatedAt")
+#: What is not of the document, or not all that it has.
+_OF_THE_FILE = ("path", "bytes", "conflicts")
+
+
+class Recalled(NamedTuple):
+    """What the index has of a conversation.
+
+    Attributes:
+        document: The conversation, without its context, unless that was empty, and what else of its head no list has.
+        partial: The ids of the messages that had more fields.
+    """
+
+    document: dict[str, Any]
+    partial: frozenset[str]
+
+
+def recalled(db: sqlite3.Connection, id: str) -> Recalled | None:
+    """A conversation as it was when its file was sound; None: the index never had it so."""
+    columns = HEAD_COLUMNS.replace("damaged", "''")
+    row = db.execute(
+        f"SELECT num, current, context, {columns} FROM capsules WHERE id = ? AND gone = 0 AND head IS NOT NULL", (id,)
+    ).fetchone()
+    if row is None:
+        return None
+    number, current, context, *fields = row
+    head = head_of(tuple(fields), "").as_json() | {"currentNode": current}
+    about = {name: value for name, value in head.items() if value and name not in _TOP + _OF_THE_FILE}
+    document = {name: head[name] for name in _TOP} | {"metadata": new_metadata() | about}
+    if context == zlib.crc32(orjson.dumps(empty_context())):
+        document["context"] = empty_context()
+    history, partial = [], set()
+    for num, message, parent, role, sender, time_ms, content, digest in db.execute(
+        "SELECT num, id, parent, role, sender, time_ms, content, digest FROM messages WHERE capsule = ? ORDER BY at",
+        (number,),
+    ):
+        entry = {"role": role, "content": content, "timestamp": from_ms(time_ms), "id": message}
+        entry |= ({} if parent is None else {"parent": parent or None}) | ({"from": sender} if sender else {})
+        facts = db.execute(f"SELECT path, value FROM facts WHERE message = ? AND type IN ({NUMBER}, {TEXT})", (num,))
+        known = order_message(entry | {path: value for path, value in facts if path in FIELDS})
+        same = messages_of([known], [codec.encode_entry(known)[_AROUND:-_AROUND]])
+        is_whole = same is not None and same[0].digest == digest
+        # Else a fact may be of the metadata.
+        history.append(known if is_whole else order_message(entry))
+        if not is_whole:
+            partial.add(message)
+    return Recalled(document | {"history": history}, frozenset(partial))

@@ -1,0 +1,162 @@
+"""Rebuilding a file that an editor emptied or a disk cut, from what is left of it and whatever else knows the document.
+
+What must stay true: a file that lacks no more than a typing error does is left to the person, and so is any that is
+JSON. A message that the log or the index knows is as they have it, since two halves of messages can look like one. What
+was removed stays out, as far as log and index tell. What is known to be missing is named. Nothing here writes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from capsule.engines.files.checkouts import committed
+from capsule.engines.files.document import HeldDocument
+from capsule.engines.files.external_edits import decoded
+from capsule.engines.files.protocols import Scanned
+from capsule.engines.files.repair import Mended
+from capsule.errors import CapsuleError, InvalidDocument, InvalidInput
+from capsule.format import codec, migrations
+from capsule.format.canonical import order_message
+from capsule.format.merge import records
+from capsule.format.merge.order import in_one_order
+from capsule.format.message import check_message
+from capsule.store.reading import KIND
+from capsule.store.store import Store
+
+Document = dict[str, Any]
+#: More bytes than a typing error takes away.
+_TYPED = 16
+_HISTORY = re.compile(rb'^  "history": \[', re.M)
+_ENTRY = re.compile(rb"^    \{\n(?:      .*\n)+    \}(?=,?$)", re.M)
+
+
+class Known(NamedTuple):
+    """What a place knows of a document.
+
+    Attributes:
+        head: What is not a message; empty: nothing.
+        entries: The messages by their ids, in their order.
+        partial: The ids of those of which it does not have all fields.
+        gone: The ids of messages that were removed.
+        number: How many messages there were; 0: it does not know.
+    """
+
+    head: Document
+    entries: dict[str, Document]
+    partial: frozenset[str] = frozenset()
+    gone: frozenset[str] = frozenset()
+    number: int = 0
+
+
+_NOTHING = Known({}, {})
+
+
+def remembered(store: Store, kind: str, found: Scanned) -> dict[str, Known]:
+    """What the last commit and the index know of a document. Take no mutex meanwhile: the index may need it."""
+    commit = index = _NOTHING
+    with suppress(InvalidDocument):
+        data = committed(found.path)
+        if data is not None:
+            commit = _known(migrations.current(decoded(data, found.path, found.id), found.path)[0])
+    with suppress(CapsuleError):
+        recalled = store.index.recalled(found.id) if kind == KIND else None
+        if recalled is not None:
+            index = _known(recalled.document)._replace(partial=recalled.partial)
+    if commit.head and index.head and index.head["updatedAt"] >= commit.head["updatedAt"]:
+        commit = commit._replace(entries={id: entry for id, entry in commit.entries.items() if id in index.entries})
+    elif commit.head:  # The commit came by git since.
+        index = Known({}, {id: entry for id, entry in index.entries.items() if id not in commit.entries}, index.partial)
+    return {"the last commit": commit, "the index": index}
+
+
+def _known(document: Document) -> Known:
+    head = {name: value for name, value in document.items() if name != "history"}
+    return Known(head, {entry["id"]: entry for entry in document["history"]})
+
+
+def rebuilt(held: HeldDocument, data: bytes, places: dict[str, Known]) -> Mended | None:
+    """The file rebuilt, and what came from where and is missing, in words; None where it is left to a person.
+
+    Args:
+        held: The document, under its mutex.
+        data: The damaged file.
+        places: What is `remembered` of it.
+    """
+    with suppress(InvalidDocument):
+        codec.decode(data, held.path)
+        return None
+    commit, index = places.values()
+    file, log = _left(data, held), _logged(held)
+    head: Document = {"id": held.id}
+    entries: dict[str, Document] = {}
+    order: list[str] = []
+    for place in (commit, file, index, log):
+        head |= place.head | {"metadata": head.get("metadata", {}) | place.head.get("metadata", {})}
+        for id, entry in place.entries.items():
+            entries[id] = order_message(entries.get(id, {}) | entry) if id in place.partial else entry
+        key = {id: (str(entry.get("timestamp")), id) for id, entry in entries.items()}
+        order = in_one_order((), order, list(place.entries), key.__getitem__, {})
+    head |= log.head  # It has all of a head.
+    history = [entries[id] for id in order if id not in log.gone]
+    if not history and "createdAt" not in head:
+        return None
+    try:
+        document, _ = migrations.current(head | {"history": history}, held.path)
+        whole = codec.encode(document)
+        decoded(whole, held.path, held.id)
+    except InvalidDocument:
+        return None
+    if len(whole) - len(data.replace(b"\0", b"").strip()) <= _TYPED:
+        return None
+    origins = {"the file": file, "the log": log, "the index": index, "the last commit": commit}
+    came = Counter(next(name for name, place in origins.items() if entry["id"] in place.entries) for entry in history)
+    partial = len(index.partial - {*file.entries, *log.entries, *commit.entries, *log.gone})
+    missing = max((log.number or len(index.entries)) - len(history), 0)
+    lacking = [
+        f"{_messages(missing)}" if missing else "",
+        f"tool calls, attachments and the like of {_messages(partial)}" if partial else "",
+        "" if "context" in head else "the project context, if it had one",
+        "" if "createdAt" in head else "the title and the rest of the head",
+    ]
+    said = f"{_messages(len(history))} ({', '.join(f'{many} from {name}' for name, many in came.items())})"
+    lost = ", ".join(filter(None, lacking))
+    return Mended(whole, f"rebuilt with {said}" + (f"; missing: {lost}" if lost else ""))
+
+
+def _messages(many: int) -> str:
+    return f"{many} message{'' if many == 1 else 's'}"
+
+
+def _left(data: bytes, held: HeldDocument) -> Known:
+    """What is left in the file itself, if it has the canonical layout."""
+    begin, head = _HISTORY.search(data), {}
+    if begin is not None:
+        with suppress(InvalidDocument):
+            head = codec.decode(data[: begin.start()].rstrip().removesuffix(b",") + b"\n}", held.path)
+    entries = {}
+    for piece in _ENTRY.findall(data, begin.end() if begin else 0):
+        with suppress(InvalidDocument, InvalidInput):
+            entry = codec.decode(piece, held.path)
+            entries[entry["id"]] = check_message(entry)
+    return Known(head if head.get("id") == held.id else {}, entries)
+
+
+def _logged(held: HeldDocument) -> Known:
+    """What the log knows: the last head, and the messages that were written or edited lately."""
+    head: Document = {}
+    older: dict[str, Document] = {}
+    entries: dict[str, Document] = {}
+    gone: set[str] = set()
+    number = 0
+    for write in records.decoded(held.records()):
+        told = write.told
+        entries |= {entry["id"]: entry for entry in write.entries}
+        if write.kind == "edit":  # The log does not reach back to the append of one that it doesn't have.
+            (entries if told["e"]["id"] in entries else older)[told["e"]["id"]] = told["e"]
+        gone |= {*(told["was"] if write.kind == "gone" else ()), *told.get("out", ())}
+        gone -= {*told.get("back", ()), *(entry["id"] for entry in write.entries)}
+        head, number = told.get("h", head) | {"updatedAt": told["u"]}, told.get("n", number)
+    return Known(head if "id" in head else {}, older | entries, gone=frozenset(gone), number=number)
