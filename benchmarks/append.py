@@ -150,12 +150,12 @@ def _bars(found: Found) -> list[Bar]:
     )
     where, us, samples = worst(lambda one: one[1].quantile(0.99) / one[1].median)
     ratio = us.quantile(0.99) / us.median
-    limit = samples[_LIMIT]
+    bare = samples[_LIMIT]
     bars.append(
         Bar(
             "the slow appends",
             "p99 at most 5x the median, on an idle machine",
-            f"at worst {times(ratio)} ({where}; the bare calls: {times(limit.quantile(0.99) / limit.median)})",
+            f"at worst {times(ratio)} ({where}; the bare calls: {times(bare.quantile(0.99) / bare.median)})",
             ratio <= 5,
             "the disk's own slow syncs, as the bare calls in the same loop show",
         )

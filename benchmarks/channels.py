@@ -139,12 +139,13 @@ def _unread(bench: Bench, report: Report) -> None:
     cursors: dict[str, Any] = {}
     with bench.progress(f"making {count:,} channels", count) as step:
         for number in range(count):
-            entries = [{**entry, "from": "anna"} for entry in history(_MESSAGES, _TEXT_BYTES)]
+            entries: list[dict[str, Any]] = [{**entry, "from": "anna"} for entry in history(_MESSAGES, _TEXT_BYTES)]
             entries[-1] |= {"mentions": {"valid": ["bob"], "invalid": [], "unknown": []}}
             document = _document(f"c{number}", 20, entries)
             Path(root, "conversations", f"{document['id']}.json").write_bytes(codec.encode(document))
             ids = {place: entry["id"] for place, entry in enumerate(entries)}
-            cursors[document["id"]] = cursor_at(_MESSAGES - 1 - number % 2, lambda places, ids=ids: ids)
+            read = _MESSAGES - 1 - number % 2
+            cursors[document["id"]] = cursor_at(read, ids[read], lambda places, ids=ids: ids)  # type: ignore[misc]
             step()
     with Store.open(root) as store:
         for agent in ("anna", "bob"):

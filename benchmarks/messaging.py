@@ -243,7 +243,8 @@ def _write(directory: str, numbers: range, messages: int) -> dict[str, Any]:
         def ids_at(places: Iterable[int], ids: list[str] = ids) -> dict[int, str]:
             return {place: ids[place] for place in places}
 
-        cursors[id] = cursor_at(messages - (2 if number % _UNREAD == 0 else 1), ids_at)
+        read = messages - (2 if number % _UNREAD == 0 else 1)
+        cursors[id] = cursor_at(read, ids[read], ids_at)
     return cursors
 
 

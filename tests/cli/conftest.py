@@ -71,8 +71,8 @@ class Program:
 
     def start(self, *words: str | bytes, **settings: Any) -> subprocess.Popen[bytes]:
         pipe = subprocess.PIPE
-        settings = {"stdin": pipe, "stdout": pipe, "stderr": pipe, "env": self.environment()} | settings
-        process = subprocess.Popen([sys.executable, "-m", "capsule_cli", *words], **settings)
+        usual: dict[str, Any] = {"stdin": pipe, "stdout": pipe, "stderr": pipe, "env": self.environment()}
+        process = subprocess.Popen([sys.executable, "-m", "capsule_cli", *words], **usual | settings)
         self.started.append(process)
         return process
 

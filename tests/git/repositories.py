@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from capsule import Store, git
 from capsule.git.repository import Repository
@@ -95,7 +95,7 @@ class Clone:
         """`git` in the working tree's top."""
         return run(self.top, "git", *words, expect=expect, input=input, **more)
 
-    def git(self, *words: str, **more: str) -> str:
+    def git(self, *words: str, **more: Any) -> str:
         """What `git` says, without the line end."""
         return self.run(*words, **more).out.rstrip("\n")
 

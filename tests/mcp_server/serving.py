@@ -68,10 +68,11 @@ class Process:
 
     def __init__(self, *words: str, root: Path, limits: dict[str, float] | None = None, **settings: Any) -> None:
         pipe = subprocess.PIPE
-        settings = {"stdin": pipe, "stdout": pipe, "stderr": pipe, "env": environment()} | settings
+        usual: dict[str, Any] = {"stdin": pipe, "stdout": pipe, "stderr": pipe, "env": environment()}
         self.root = root
         program = ["-c", _WITH_LIMITS.format(limits=limits)] if limits else ["-m", "capsule_cli"]
-        self.process = subprocess.Popen([sys.executable, *program, "mcp", "--store", str(root), *words], **settings)
+        command = [sys.executable, *program, "mcp", "--store", str(root), *words]
+        self.process = subprocess.Popen(command, **usual | settings)
         self._said: list[str] = []
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
@@ -221,7 +222,7 @@ class Session:
     def __init__(self, server: Http, id: str, token: str | None) -> None:
         self._server = server
         self.id = id
-        self.headers = {
+        self.headers: dict[str, Any] = {
             "content_type": "application/json",
             "accept": "application/json, text/event-stream",
             "mcp_session_id": id,

@@ -153,10 +153,10 @@ def build(world: World, store: Store, *, without: frozenset[str] = frozenset()) 
     for one, other, way, on in world.links:
         for here, there, goes in ((one, other, way), (other, one, {"out": "in", "in": "out"}.get(way, way))):
             link = {there: {"direction": goes, "enabled": on, "createdBy": None, "createdAt": STAMP}}
-            projects.edit(here, lambda document, link=link: document.update(links=link))
+            projects.edit(here, lambda document, link=link: document.update(links=link))  # type: ignore[misc]
     for agent, about in world.agents:
         store.agents.register(agent)
-        store.agents.documents.edit(agent, lambda document, about=about: document.update(about))
+        store.agents.documents.edit(agent, lambda document, about=about: document.update(about))  # type: ignore[misc]
     write_new(store, new.new_capsule("plan", "Plan", STAMP, messages=[_message("plan", "a plan")]))
     for room in world.rooms:
         if room.id in without:

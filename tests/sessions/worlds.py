@@ -17,8 +17,8 @@ from capsule.sessions.rules.deliveries import after_attempt, delivery_id, due_ou
 from capsule.sessions.rules.messages import drop, finish, later, next_due, numbered, pick, receive, release, retried
 from tests.sessions.files import Files, chat, fold
 
-WORDS = ("arrive", "again", "start", "die", "claim", "send", "answer", "return", "fail", "release", "race")
-WORDS += ("deliver", "lose", "pass", "back", "pause", "resume", "cancel", "compact", "keep", "word")
+WORDS = ["arrive", "again", "start", "die", "claim", "send", "answer", "return", "fail", "release", "race"]
+WORDS += ["deliver", "lose", "pass", "back", "pause", "resume", "cancel", "compact", "keep", "word"]
 Steps = st.lists(st.tuples(st.sampled_from(WORDS), st.integers(0, 30)), max_size=60)
 
 

@@ -61,7 +61,7 @@ class Recorder(Syscalls):
     def _name(self, path: str) -> str:
         return os.path.relpath(path, self._root)
 
-    def open(self, path: str, flags: int, mode: int = 0o777) -> int:  # type: ignore[override]
+    def open(self, path: str, flags: int, mode: int = 0o777) -> int:
         new = bool(flags & os.O_CREAT) and not os.path.lexists(path)
         fd = os.open(path, flags, mode)
         inode = os.fstat(fd).st_ino
@@ -76,7 +76,7 @@ class Recorder(Syscalls):
         self.events.append(("write", os.fstat(fd).st_ino, bytes(data[:done]), offset))
         return done
 
-    def ftruncate(self, fd: int, size: int) -> None:  # type: ignore[override]
+    def ftruncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)
         self.events.append(("truncate", os.fstat(fd).st_ino, size))
 

@@ -59,15 +59,15 @@ class Clock:
 
     def rule(self, root: str) -> None:
         """Be the clock of this process, and shorten its waits."""
-        timestamps.time = workers.time = self
+        timestamps.time = workers.time = self  # type: ignore[attr-defined, assignment]
         beat = Session.beat
 
         def beat_by_this_clock(session: Session) -> None:
             beat(session)
             os.utime(f"{root}/sessions/{session.id}/heartbeat", ns=(self.time_ns(), self.time_ns()))
 
-        Session.beat = beat_by_this_clock
-        messages.FIRST_RETRY_S = deliveries.FIRST_WAIT_S = 0.25
+        Session.beat = beat_by_this_clock  # type: ignore[method-assign, assignment]
+        messages.FIRST_RETRY_S = deliveries.FIRST_WAIT_S = 0.25  # type: ignore[assignment]
         messages.MOST_EVENTS = 60
         hosts._STANDBY_S = 0.05
         hosts.LOOK_S = hosts._ELSEWHERE_S = workers._LOOK_S = 1.0
@@ -100,7 +100,7 @@ def _host(root: str) -> None:
     signal.signal(signal.SIGTERM, lambda *_: os.write(hears, b"."))
     threading.Thread(target=lambda: os.read(heard, 1) and stop.set(), daemon=True).start()
     with Store.open(root) as store:
-        hosts.Host(store, spawn=Forked).run(stop)
+        hosts.Host(store, spawn=Forked).run(stop)  # type: ignore[arg-type]
 
 
 def _end(*_: object) -> None:
@@ -177,7 +177,7 @@ class Nursery:
             if not (words := asking.recv(1000).decode().split()):
                 return  # The host that asked is dead.
             seed, root = random.Random(self._chance.getrandbits(32)), self._root
-            pid = _fork(lambda: _worker(root, *words, seed))
+            pid = _fork(lambda: _worker(root, words[0], words[1], seed))
             self._workers.append(pid)
             fd = os.pidfd_open(pid)
             try:

@@ -20,6 +20,7 @@ import traceback
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from capsule import Store
 from tests.processes import Child, until
@@ -84,7 +85,7 @@ def _supervise(orders: Orders) -> dict[str, float]:
             time.sleep(rng.uniform(0, orders.longest_life_s))
             if killed % 10 == 0:
                 before = noted(orders.plan.acks)
-                until(lambda before=before: noted(orders.plan.acks) > before)
+                until(lambda before=before: noted(orders.plan.acks) > before)  # type: ignore[misc]
             victim = living.pop(rng.randrange(len(living)))
             os.kill(victim, signal.SIGKILL)
             _, status = os.waitpid(victim, 0)
@@ -102,7 +103,7 @@ def main() -> dict[str, float]:
     return _supervise(Orders(Plan(**given.pop("plan")), **given))
 
 
-def supervise(root: Path, acks: Path, ids: list[str], seed: int, **how: object) -> dict[str, float]:
+def supervise(root: Path, acks: Path, ids: list[str], seed: int, **how: Any) -> dict[str, float]:
     """Run a supervisor to its end. Returns: its report.
 
     Args:

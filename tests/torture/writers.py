@@ -16,6 +16,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -103,7 +104,7 @@ def _write(plan: Plan, store: Store, acks: Acks, name: str, rng: random.Random) 
             n = _append(plan, store, acks, name, id, n, rng)
             if plan.tag_every and n % plan.tag_every == 0:
                 tag = f"{name}-{n}"
-                _retried_until_whole(lambda id=id, tag=tag: store.tag(id, tag))
+                _retried_until_whole(lambda id=id, tag=tag: store.tag(id, tag))  # type: ignore[misc]
                 acks.add(id, name, n, "")
             continue
         held = _turn(store, id)
@@ -112,7 +113,7 @@ def _write(plan: Plan, store: Store, acks: Acks, name: str, rng: random.Random) 
                 n = _append(plan, store, acks, name, id, n, rng)
 
 
-def _turn(store: Store, id: str) -> object:
+def _turn(store: Store, id: str) -> AbstractContextManager[object]:
     """Wait for the lock on a conversation, and take it."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
@@ -140,7 +141,7 @@ def _append(plan: Plan, store: Store, acks: Acks, name: str, id: str, n: int, rn
     padding = "é" * rng.choice((0, 10, 80, plan.longest // 2, plan.longest))
     role = rng.choice(_ROLES)
     message = _retried_until_whole(lambda: store.append(id, role=role, content=f"{name} {n} {padding}"))
-    acks.add(id, name, n, message.id)
+    acks.add(id, name, n, str(message.id))
     return n + 1
 
 

@@ -61,8 +61,10 @@ def documents(files: list[File], shelf: Shelf | None = None, only: Format | None
     made: list[dict[str, Any]] = []
     for file in (inner for outer in files for inner in opened(outer)):
         format = format_of(file, only)
+        if format is None:
+            continue
         seen: list[str] = []
-        for draft in drafts_of(file, format) if format else ():
+        for draft in drafts_of(file, format):
             nth = seen.count(source_id(draft)) if not draft.id else 0
             suffix = f"#{nth}" if nth else ""
             seen.append(source_id(draft))
@@ -99,5 +101,6 @@ def read_data(
 
 def written(documents: list[dict[str, Any]], format: Format, shelf: Shelf | None = None) -> list[bytes]:
     """Each capsule as a file of a format."""
+    assert format.write is not None
     load = (shelf or Shelf()).files.get if format.embeds_files else None
     return [format.write(draft_of(document, format.name, load)) for document in documents]
