@@ -16,7 +16,7 @@ ARGS ?=
 unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all lint format types docs docs-check record site doctor bench conformance clients torture lock clean
+.PHONY: help venv demo test test-all lint format types docs docs-check record site doctor bench bench-smoke conformance clients torture lock clean
 
 help:  ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,10 @@ doctor: $(STAMP)  ## examine the sample conversations of this repository
 bench: $(STAMP)  ## measure, side by side with what one would use instead
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[bench]'
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-smoke: $(STAMP)  ## run every measurement once in its smallest size, without judging times
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[bench]'
+	@$(BIN)/python -m benchmarks --smoke $(ARGS)
 
 conformance: $(STAMP)  ## run the official MCP conformance suite on the server (needs npm)
 	@$(BIN)/python tests/conformance/run.py $(ARGS)

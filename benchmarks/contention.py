@@ -138,7 +138,7 @@ def run(bench: Bench) -> Report:
     report = Report()
     peers = {name: peer for name, peer in PEERS.items() if not peer.missing()}
     report.skipped.update({name: peer.missing() for name, peer in PEERS.items() if peer.missing()})
-    rounds = bench.rounds(5, 2)
+    rounds = bench.rounds(5, 2, 1)
     cases = ((4, 1), (4, _MANY)) if bench.quick else ((1, 1), (2, 1), (4, 1), (8, 1), (4, _MANY), (8, _MANY))
     found: dict[tuple[int, int], dict[str, Run]] = {}
     with bench.progress("several writers", len(cases) * rounds * len(peers)) as step:
@@ -149,7 +149,7 @@ def run(bench: Bench) -> Report:
                     if name in _SLOW and number:
                         step()
                         continue
-                    count = bench.rounds(300, 100) if name not in _SLOW else bench.rounds(40, 20)
+                    count = bench.rounds(300, 100, 10) if name not in _SLOW else bench.rounds(40, 20, 5)
                     directory = bench.directory / f"{name.replace(' ', '-')}-{processes}-{conversations}-{number}"
                     of_case[name].add(contend(name, directory, processes, conversations, count))
                     step()

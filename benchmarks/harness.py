@@ -9,12 +9,16 @@ from __future__ import annotations
 import gc
 import math
 import random
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = ["Contestant", "Samples", "interleave"]
+
+#: No loop has more rounds than this; one is enough to see that the contestants run.
+most_rounds = sys.maxsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,7 @@ def interleave(
     if len(samples) != len(contestants):
         raise ValueError("two contestants of one name")
     order, draw = list(contestants), random.Random(len(contestants))
+    rounds, warm_up = min(rounds, most_rounds), min(warm_up, most_rounds - 1)
     clock = time.perf_counter
     deadline = clock() + budget_s
     gc.collect()

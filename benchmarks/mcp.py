@@ -213,7 +213,7 @@ def _call(bench: Bench, report: Report, root: Path) -> None:
     servers = {"capsule": _ours(root), "no-op": _python(_NOOP)}
 
     def asked(client: Any, tool: str) -> Coroutine[Any, Any, Any]:
-        return client.call_tool(tool, {"id": _ID, "content": next(pool)})  # type: ignore[no-any-return]
+        return client.call_tool(tool, {"id": _ID, "content": next(pool)})
 
     def called(client: Any, tool: str) -> None:
         answer = loop.run_until_complete(asked(client, tool))
@@ -281,7 +281,7 @@ def _idle(bench: Bench, report: Report) -> None:
     made = corpus.ensure(bench)
     with Store.open(made.root) as store:
         id = next(store.heads()).id  # The index is there, as whoever used the store before left it.
-    seconds = 6.0 if bench.quick else 40.0
+    seconds = bench.rounds(40, 6, 1)
     servers = {"capsule mcp": _ours(made.root), "the SDK's empty server": _python(_EMPTY)}
     opened: dict[str, _Pipes] = {}
     found: dict[str, dict[str, float]] = {}

@@ -31,6 +31,7 @@ class Bench:
         quick: Fewer rounds and smaller sizes.
         progress: Shows a piece of work, and gives the function that moves it on by one.
         basic_memory: What pip is to install as basic-memory; empty: leave it out.
+        smoke: Only to see that everything runs; `quick` besides.
     """
 
     directory: Path
@@ -38,9 +39,11 @@ class Bench:
     quick: bool
     progress: Progress
     basic_memory: str = ""
+    smoke: bool = False
 
-    def rounds(self, full: int, quick: int) -> int:
-        return quick if self.quick else full
+    def rounds(self, full: int, quick: int, smoke: int | None = None) -> int:
+        """How many of something this run has; `smoke` is for what takes long, as a loop has one round there anyway."""
+        return smoke if self.smoke and smoke is not None else quick if self.quick else full
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from capsule.sessions.session import Session
 __all__ = ["run"]
 
 _START_S, _TIMES, _CPU, _DONE = 0.050, 10, 1.0, 10_000
-_IDLE_S, _PATIENCE_S = 60.0, 60.0
+_IDLE_S, _PATIENCE_S = 60, 60.0
 _BYTES = 2_000_000
 
 
@@ -90,7 +90,7 @@ def _until(step: str, heard: Queue[tuple[str, int]]) -> int:
 
 
 def _latency(bench: Bench, report: Report, program: Path) -> None:
-    root, count, draw = bench.directory / "latency", bench.rounds(100, 10), random.Random(1)
+    root, count, draw = bench.directory / "latency", bench.rounds(100, 10, 1), random.Random(1)
     Store.init(root)
     heard, begun = Queue[tuple[str, int]](), Queue[int]()
     fifo = root / "begun"
@@ -148,17 +148,18 @@ def _idle(bench: Bench, report: Report, program: Path) -> None:
         return
     root, heard = bench.directory / "idle", Queue[tuple[str, int]]()
     Store.init(root)
-    with Store.open(root) as store, bench.progress("idle sessions", 1_000) as step:
+    count = bench.rounds(1_000, 1_000, 50)
+    with Store.open(root) as store, bench.progress("idle sessions", count) as step:
         store.sessions.set_agent("bob", ["/bin/true"])
         registry = store.sessions.registry
-        for number in range(1_000):
+        for number in range(count):
             row = registry.ensure_session(("bob", "webhook", f"place-{number}", ""), timestamps.now())
             session = Session.create(store.engine, row.id, row.id)
             _through(_Ours(session), ["Hello"])
             step()
     with _host(program, root, heard) as pid:
-        time.sleep(10)  # What is still to be begun has begun.
-        seconds, before = _IDLE_S / (6 if bench.quick else 1), cpu_s(pid)
+        time.sleep(bench.rounds(10, 10, 1))  # What is still to be begun has begun.
+        seconds, before = bench.rounds(_IDLE_S, 10, 1), cpu_s(pid)
         time.sleep(seconds)
         share = (cpu_s(pid) - before) / seconds * 100
     why = "the sweep of all sessions, and the store's own looks"
@@ -216,7 +217,7 @@ def _through(session: _Ours | SessionPair, texts: list[str]) -> None:
 
 
 def _throughput(bench: Bench, report: Report) -> None:
-    root, done = bench.directory / "through", _DONE // (20 if bench.quick else 1)
+    root, done = bench.directory / "through", bench.rounds(_DONE, _DONE // 20, 100)
     Store.init(root)
     pool, rows, data = texts(), [], {}
     with Store.open(root) as store:

@@ -37,8 +37,9 @@ with Store.open(sys.argv[1], keep_locks=False) as store:
     begin = time.perf_counter()
     report = store.import_(sys.argv[2])
     seconds = time.perf_counter() - begin
+from benchmarks.memory import peak_bytes  # Not `ru_maxrss`: that has the peak of the process that started this one.
 used = resource.getrusage(resource.RUSAGE_SELF)
-print(json.dumps([seconds, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024, len(report.conversations),
+print(json.dumps([seconds, used.ru_utime + used.ru_stime, peak_bytes(), len(report.conversations),
                   report.problems.count]))
 """
 
@@ -132,7 +133,7 @@ def _texts() -> Iterator[str]:
 def run(bench: Bench) -> Report:
     """Measure imports."""
     report = Report()
-    size = bench.rounds(1000, 40) * _MB
+    size = bench.rounds(1000, 40, 5) * _MB
     export = bench.directory / "conversations.json"
     sessions = bench.directory / "sessions"
     sessions.mkdir()
@@ -175,7 +176,11 @@ def _bar(what: str, bar: str, measured: str, reached: bool) -> Bar:
 
 def _imported(store: Path, path: Path) -> list[float]:
     done = subprocess.run(
-        [sys.executable, "-c", _IMPORT, str(store), str(path)], check=True, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", _IMPORT, str(store), str(path)],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parent.parent,
     )
     found: list[float] = json.loads(done.stdout)
     assert not found[4], "the files are whole"
@@ -205,8 +210,8 @@ def _follow(bench: Bench, report: Report) -> None:
                 behind.append(time.perf_counter() - begin)
                 step()
         before = _processor_s(process.pid)
-        time.sleep(_IDLE_S)
-        idle = (_processor_s(process.pid) - before) / _IDLE_S
+        time.sleep(idle_s := bench.rounds(_IDLE_S, _IDLE_S, 1))
+        idle = (_processor_s(process.pid) - before) / idle_s
         process.terminate()
     samples = Samples("a line of a session, until it is told as imported", behind)
     rows = [(samples.name, *(micro(samples.quantile(q)) for q in (0.5, 0.95, 1.0)), f"{idle:.2%}")]

@@ -27,7 +27,7 @@ __all__ = ["run"]
 
 _BAR_S = 0.01
 _WHAT, _BAR = "append in one process to the watch event in another", "median under 10 ms while someone waits"
-_IDLE_BAR, _IDLE_S = 0.002, 30.0
+_IDLE_BAR, _IDLE_S = 0.002, 30
 _CAPSULE, _AWATCH = "Store.watch", "watchfiles.awatch as it comes"
 _QUICK_PAUSES, _LONG_PAUSES = (0.03, 0.13), (2.5, 3.0)
 
@@ -49,9 +49,9 @@ def run(bench: Bench) -> Report:
     busy, calm = f"appends {_pause(_QUICK_PAUSES)} apart", f"appends {_pause(_LONG_PAUSES)} apart"
     # watchfiles by itself listens as closely after a pause as before.
     plan: list[tuple[str, str, Hear, tuple[float, float], int]] = [
-        (busy, _CAPSULE, _watch, _QUICK_PAUSES, bench.rounds(60, 30)),
-        (busy, _AWATCH, _awatch, _QUICK_PAUSES, bench.rounds(60, 30)),
-        (calm, _CAPSULE, _watch, _LONG_PAUSES, bench.rounds(4, 3)),
+        (busy, _CAPSULE, _watch, _QUICK_PAUSES, bench.rounds(60, 30, 3)),
+        (busy, _AWATCH, _awatch, _QUICK_PAUSES, bench.rounds(60, 30, 3)),
+        (calm, _CAPSULE, _watch, _LONG_PAUSES, bench.rounds(4, 3, 1)),
     ]
     found: Found = {}
     blocks = bench.rounds(4, 1)
@@ -73,7 +73,7 @@ def _idle(bench: Bench, report: Report, made: corpus.Corpus) -> None:
     with Store.open(made.root) as store:
         cursor = store.wait_for_changes(timeout_s=0).cursor
         begin, wall = time.process_time(), time.monotonic()
-        found = store.wait_for_changes(cursor, timeout_s=_IDLE_S / (3 if bench.quick else 1))
+        found = store.wait_for_changes(cursor, timeout_s=bench.rounds(_IDLE_S, 10, 1))
         share = (time.process_time() - begin) / (time.monotonic() - wall)
     assert not found.changes, "somebody wrote meanwhile"
     report.bars.append(
@@ -126,14 +126,19 @@ async def _block(
     listening, woken = asyncio.Event(), asyncio.Event()
 
     async def listen() -> None:
-        async for what, when in hear(root):
-            if what:
-                heard.append((what, when))
-                woken.set()
+        try:
+            async for what, when in hear(root):
+                if what:
+                    heard.append((what, when))
+                    woken.set()
+                listening.set()
+        finally:
             listening.set()
 
     task = asyncio.create_task(listen())
     await listening.wait()
+    if task.done():
+        task.result()
     words = [sys.executable, "-m", "benchmarks.watch", str(root), json.dumps([ids, pauses, count, seed])]
     where, env = Path(__file__).parent.parent, os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     writer = await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE, cwd=where, env=env)
