@@ -274,7 +274,7 @@ class Versions:
             taken_in = reconcile(wanted, held.records(), deliberate=True)
             document = wanted | {"updatedAt": timestamps.later_than(taken_in.newest)}
             data = codec.encode(document)
-            records = [taken_in.seen, head_record(document["updatedAt"], document, len(document["history"]))]
+            records = [*taken_in.seen, head_record(document["updatedAt"], document, len(document["history"]))]
             known = held.replace(got[1], data, anatomy.survey(data), records)
             self._store._wrote(id, known.tag)
         return Restored(self._store._head_of(id, document), kept)

@@ -51,9 +51,9 @@ def canonical(document: dict[str, Any]) -> bytes:
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
-def lost(root: Path, saved_at: int, read_at: int, killed: bool) -> tuple[list[str], int]:
-    """Append while one person saves and another reads. Returns: the acknowledged messages that are gone, and the number
-    of calls of the append."""
+def lost(root: Path, saved_at: int, read_at: int, killed: bool, tags: int = 0) -> tuple[list[str], int]:
+    """Append while one person saves and another reads, who saves after so many tags were added. Returns: the
+    acknowledged messages that are gone, and the number of calls of the append."""
     sys = Watched()
     Store.init(root)
     with Store.open(root) as store:
@@ -88,6 +88,10 @@ def lost(root: Path, saved_at: int, read_at: int, killed: bool) -> tuple[list[st
     assert os.waitpid(child, 0)[1] == 0
     if acks.exists():
         acked.append(acks.read_text())
+    if tags:
+        with Store.open(root) as store:
+            for n in range(tags):
+                store.tag(id, f"{n}" + "x" * 90, f"{n}" + "y" * 90)
     if read.exists():
         with suppress(orjson.JSONDecodeError):
             path.write_bytes(canonical(orjson.loads(read.read_bytes()) | {"title": "Ours"}))
@@ -114,7 +118,8 @@ def test_a_save_and_a_read_within_an_append_lose_nothing_acknowledged(memory: Pa
             assert lost(memory / case, saved_at, read_at, killed)[0] == [], case
 
 
-def test_an_interrupted_append_shows_nobody_what_its_time_stands_beside(memory: Path) -> None:
+@pytest.mark.parametrize("tags", [0, 120])  # So many push the oldest heads out of the log.
+def test_an_interrupted_append_shows_nobody_what_its_time_stands_beside(memory: Path, tags: int) -> None:
     _, calls = lost(memory / "none", -1, -1, False)
     for at in range(calls - 7, calls - 4):  # About the write of `updatedAt`.
-        assert lost(memory / str(at), at, at + 2, False)[0] == []
+        assert lost(memory / str(at), at, at + 2, False, tags)[0] == []

@@ -215,11 +215,11 @@ def _take_in(
     if not outcome.changed and not is_renamed:
         is_canonical = not changes and codec.encode(document) == data
         parts = anatomy.survey(data) if is_canonical else None
-        return held.adopt(signature, parts, [outcome.seen], outcome.newest)
+        return held.adopt(signature, parts, outcome.seen, outcome.newest)
     stamp = timestamps.later_than(outcome.newest)
     merged = canonical.in_order(outcome.document | {"updatedAt": stamp})
     written = codec.encode(merged)
-    records = [outcome.seen, head_record(stamp, merged, len(merged["history"]))]
+    records = [*outcome.seen, head_record(stamp, merged, len(merged["history"]))]
     known_now = held.replace(signature, written, anatomy.survey(written), records)
     if outcome.changed:
         _log.warning(_FROM_OLDER if is_gits is False else _AS_COMMITTED, held.path, lacking(outcome))

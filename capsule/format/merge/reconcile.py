@@ -29,6 +29,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
 from capsule import timestamps
 from capsule.format.merge.records import HEAD, Write, apart, decoded, digest, headed
 from capsule.format.merge.values import ABSENT, sorted_bytes
@@ -40,7 +42,7 @@ class Outcome:
 
     Attributes:
         document: The saved version, with what was not in it made good.
-        seen: The record of what the person took out and put back, and of the head as they saved it.
+        seen: The records of what the person took out and put back, and of the head as they saved it.
         newest: The latest `updatedAt` of the version and of all records.
         restored: Entries that come back.
         remade: Changes of the store that were made again, in words.
@@ -52,7 +54,7 @@ class Outcome:
     """
 
     document: dict[str, Any]
-    seen: bytes = b""
+    seen: list[bytes] = field(default_factory=list)
     newest: str = ""
     restored: list[dict[str, Any]] = field(default_factory=list)
     remade: list[str] = field(default_factory=list)
@@ -111,21 +113,18 @@ def _dropped(writes: list[Write], read: _Read) -> int:
     return dropped
 
 
-def _seen(saved: Mapping[str, Any], outcome: Outcome, writes: list[Write], void: list[str]) -> bytes:
-    """The record of a version that was taken in: what stays out from now on, what stays in, and what shows nothing."""
-    there = {entry.get("id") for entry in outcome.document["history"]}
+def _seen(saved: Mapping[str, Any], outcome: Outcome, writes: list[Write], void: list[str]) -> list[bytes]:
+    """The records of a version that was taken in: what stays out from now on, what stays in, and what shows nothing;
+    and its head."""
+    history = outcome.document["history"]
+    there = {entry.get("id") for entry in history}
     logged = {entry.get("id") for write in writes for entry in write.entries}
     gone = {id for write in writes if write.kind == "gone" for id in write.told["was"]}
-    told = {
-        "k": "head",
-        "u": saved["updatedAt"],
-        "n": len(outcome.document["history"]),
-        "hand": 1,
-        "out": [id for id in logged if id not in there],
-        "back": [id for id in gone if id in there],
-        "void": void,
-    }
-    return headed(told, saved)
+    out, back = [id for id in logged if id not in there], [id for id in gone if id in there]
+    told = {"u": saved["updatedAt"], "hand": 1}
+    # Of their own, as the log drops heads earlier than the messages that these correct.
+    marks = [orjson.dumps({"k": "marks", **told, "out": out, "back": back, "void": void})]
+    return [*(marks if out or back or void else ()), headed({"k": "head", **told, "n": len(history)}, saved)]
 
 
 class _Read:

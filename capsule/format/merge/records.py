@@ -1,8 +1,8 @@
 """The records of the log: what the store is about to write to a conversation, and what it found in it.
 
 What must stay true: each record stands by itself, so that the oldest can be dropped at any time; the records of one
-write stay together; and the record of a saved version says what the person removed and put back (`out`, `back`), and
-which writes were not in it (`void`), which corrects all records before it. Pure.
+write stay together; and the marks of a saved version say what the person removed and put back (`out`, `back`), and
+which writes were not in it (`void`), which corrects all records before them. Pure.
 """
 
 from __future__ import annotations
