@@ -70,9 +70,8 @@ def to_stderr(value: dict[str, Any]) -> None:
     """A JSON object to stderr, in one line."""
     import orjson
 
-    sys.stderr.write(
-        orjson.dumps(value, default=lambda it: list(it) if isinstance(it, set | frozenset) else str(it)).decode() + "\n"
-    )
+    data = orjson.dumps(value, default=lambda it: list(it) if isinstance(it, set | frozenset) else str(it))
+    sys.stderr.write(_plain_json(data).decode() + "\n")
     sys.stderr.flush()
 
 
@@ -106,7 +105,12 @@ def written_to(write: Callable[[bytes], None]) -> Iterator[None]:
 
 
 def out_bytes(data: bytes) -> None:
-    """Bytes to stdout, as they are.
+    """Bytes that stand in files to stdout, as they are; in a terminal what could command it is escaped."""
+    out_ready(shown(data.decode("utf-8", "backslashreplace")).encode() if in_terminal() else data)
+
+
+def out_ready(data: bytes) -> None:
+    """Bytes to stdout; the caller has made them fit to be shown.
 
     Raises:
         BrokenPipeError: Nobody reads it.
@@ -135,7 +139,7 @@ def quiet_stdout() -> None:
 
 def out(text: str) -> None:
     """A text and a newline to stdout; the caller has made it fit to be shown."""
-    out_bytes(f"{text}\n".encode("utf-8", "backslashreplace"))
+    out_ready(f"{text}\n".encode("utf-8", "backslashreplace"))
 
 
 def out_json(value: Any, *, line: bool = False) -> None:
@@ -167,9 +171,11 @@ def _plain(value: Any) -> str:
 
 def out_json_bytes(data: bytes) -> None:
     """An encoded JSON document to stdout; in a terminal what could command it is escaped, which changes no value."""
-    if in_terminal():
-        data = re.sub(_IN_JSON, lambda match: f"\\u{ord(match.group()):04x}", data.decode()).encode()
-    out_bytes(data)
+    out_ready(_plain_json(data) if in_terminal() else data)
+
+
+def _plain_json(data: bytes) -> bytes:
+    return re.sub(_IN_JSON, lambda match: f"\\u{ord(match.group()):04x}", data.decode()).encode()
 
 
 def console() -> Console:
@@ -279,7 +285,7 @@ def short_time(text: str, timespec: str = "minutes") -> str:
 
 def out_rows(rows: Iterable[Sequence[str]]) -> None:
     """Rows to stdout, a line each, a tab between the columns."""
-    out_bytes("".join("\t".join(map(one_line, row)) + "\n" for row in rows).encode("utf-8", "backslashreplace"))
+    out_ready("".join("\t".join(map(one_line, row)) + "\n" for row in rows).encode("utf-8", "backslashreplace"))
 
 
 @contextmanager

@@ -16,8 +16,8 @@ from capsule_cli.shared.output import (
     in_terminal,
     listing,
     one_line,
-    out_bytes,
     out_json,
+    out_ready,
     out_rows,
     say,
     styled,
@@ -85,7 +85,7 @@ def diff(
             out_json(found.as_json())
             return
         with paged():
-            out_bytes(found.text(coloured=styled("x", 1) != "x"))
+            out_ready(found.text(coloured=styled("x", 1) != "x"))
 
 
 def past_of(store: Store, id: str, at: str, *, tell: bool) -> PastVersion:

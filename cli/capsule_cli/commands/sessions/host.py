@@ -22,7 +22,7 @@ from capsule_cli.commands.mcp.clients import executable_words
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import ensure_person, store_of
 from capsule_cli.shared.options import flag, option, refuse
-from capsule_cli.shared.output import in_terminal, listing, out_bytes
+from capsule_cli.shared.output import in_terminal, listing, out_json_bytes, out_ready
 from capsule_cli.signals import end_at_once
 from capsule_cli.worker import write_line
 
@@ -86,7 +86,7 @@ def host(
             refuse(not any(wiring.channel == StdioAdapter.name for wiring in wirings), way, "--stdio")
             # Not `sys.stdin.buffer`: a thread that reads from it is fatal when the interpreter ends.
             lines = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
-            adapters.append(StdioAdapter(lines, out_bytes, stop.set))
+            adapters.append(StdioAdapter(lines, out_json_bytes, stop.set))
         words = [*executable_words(), "worker", "--store", store.root]
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, hear)
@@ -124,7 +124,7 @@ def status() -> None:
             rows = [tuple(str(one.get(name, "")) for name in _COLUMNS) for one in found]
             is_fresh = in_terminal() and not asked.json
             if is_fresh:
-                out_bytes(b"\x1b[H\x1b[J")
+                out_ready(b"\x1b[H\x1b[J")
             listing(found, _COLUMNS, rows, "no host runs; begin with: capsule host", last="session")
             if not is_fresh:
                 return
