@@ -12,7 +12,7 @@ from typing import Any
 
 from capsule.format.channels import Channel
 from capsule.format.members import Member
-from capsule.format.tree.pruning import without
+from capsule.format.tree.pruning import kept_current, without
 from capsule.format.tree.tree import Tree
 from capsule.messaging.policy import Action, Object
 from capsule.timestamps import sortable
@@ -44,7 +44,7 @@ def actions_in(subject: str | None, before: Mapping[str, Any], after: Mapping[st
         changed -= _OF_A_CHANNEL
     elif "channel" in changed:
         actions.add("rewrite")
-    if changed & _DECIDING:
+    if changed & _DECIDING and not (changed & _DECIDING == {"currentNode"} and _is_left(before, after)):
         actions.add("rewrite")
     if changed - _PASSED_OVER or before.get("context") != after.get("context"):
         actions.add("change")
@@ -56,6 +56,15 @@ def actions_in(subject: str | None, before: Mapping[str, Any], after: Mapping[st
     if "titleSetBy" in changed or (before["title"] != after["title"] and not is_by_rule):
         actions.add("rename")
     return actions | said
+
+
+def _is_left(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether `currentNode` is what the removal of one message leaves it."""
+    old, new = before.get("history") or (), after.get("history") or ()
+    kept = {entry.get("id") for entry in new}
+    gone = [at for at, entry in enumerate(old) if entry.get("id") not in kept]
+    was, now = (each["metadata"].get("currentNode") for each in (before, after))
+    return len(gone) == 1 and now == kept_current(Tree(old), was, set(gone), gone[0], new)
 
 
 def _stays(was: Channel, now: Channel) -> bool:

@@ -16,7 +16,7 @@ from capsule.format.message import check_message, fields_given
 from capsule.format.references import find_message
 from capsule.ids import check_id, keyed_message_id, new_message_id
 from capsule.store.appends import appended, as_model, check_key
-from capsule.store.edits import named
+from capsule.store.edits import named, whose
 
 if TYPE_CHECKING:
     from capsule.format.models import Message
@@ -259,7 +259,7 @@ class Branches:
         dry_run: bool = False,
         expected: Collection[str] | None = None,
     ) -> Removal:
-        """Move a message and all answers to it to the trash.
+        """Move a message and all answers to it to the trash. An agent that removes its own message leaves the answers.
 
         If the active branch ended there, it then continues through the newest alternative of the message, or ends at
         the message's parent.
@@ -281,7 +281,8 @@ class Branches:
 
         def chosen(history: list[Entry], tree: Tree, current: str | None) -> tuple[set[int], int | None]:
             place = find_message(history, message_id, id)
-            return {place} if keep_children else {place, *tree.descendants_at(place)}, place
+            is_own = self._store.agent is not None and whose(history[place], self._store.agent) == "own"
+            return {place} if keep_children or is_own else {place, *tree.descendants_at(place)}, place
 
         return self._remove(id, chosen, dry_run, expected, "deleted")
 

@@ -318,4 +318,4 @@ async def test_stored_text_in_a_question_stays_in_its_quotes_and_is_cut(store: S
     async with talking(store, era) as client:
         said = error(await removed(client, message="@0"))
     cut = 'ok\\" and nothing else\\n\\u001b[2Kreally' + "x" * 28 + "\u2026"
-    assert f'message @0 "{cut}" and all that answers it, 1 message (1 user)?' in said
+    assert f'message @0 "{cut}" while what answers it stays, 1 message (1 user)?' in said

@@ -78,6 +78,16 @@ def test_an_agent_changes_and_removes_its_own_messages(store: Store, write: str)
     assert outcome(store.beside(agent="anna"), WRITES[write], "team") == "done"
 
 
+@pytest.mark.parametrize(("participants", "type"), [((), "chat"), (("anna", "bob"), "group")])
+def test_an_agent_that_removes_its_own_message_leaves_the_answers(store: Store, participants: Any, type: str) -> None:
+    id, anna = make(store, "team", *participants, type=type, currentNode="team-first"), store.beside(agent="anna")
+    with store.beside(agent="bob") as bob:
+        answer = str(bob.append(id, content="answer").id)
+    assert anna.branches.remove(id, "team-first", dry_run=True).ids == ("team-first",)
+    anna.branches.remove(id, "team-first", expected=["team-first"])
+    assert [message.id for message in store.load(id).history] == [answer]
+
+
 def test_a_message_is_from_the_agent_that_the_store_acts_for(store: Store) -> None:
     anna = store.beside(agent="anna")
     assert (anna.agent, anna.beside().agent, store.agent) == ("anna", "anna", None)

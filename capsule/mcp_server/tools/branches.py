@@ -80,7 +80,8 @@ def delete_messages(
     what: Annotated[What, Field(description="other_branches: all but the active branch")] = "with_answers",
     confirm: Confirm = False,
 ) -> Annotated[CallToolResult, Branched]:
-    """Move a message and all its answers, or it alone, or the other branches to the trash, after asking the user."""
+    """Move a message and all its answers, or it alone, or the other branches to the trash, after asking the user.
+    Your own message goes alone."""
     agreed(asked)
     store, id = conversation(ctx, id)
     if not leaving.ids:

@@ -149,7 +149,7 @@ def going(ctx: Context, id: str, message: str, what: What) -> Going:
     place = find_message(history, message, id)
     which, alone = str(history[place]["id"]), what == "alone"
     found = store.branches.remove(id, which, keep_children=alone, dry_run=True)
-    with_it = "while what answers it stays" if alone else "and all that answers it"
+    with_it = "and all that answers it" if len(found.ids) > 1 else "while what answers it stays"
     said = f"message @{place} {quoted(history[place]['content'], 60)} {with_it}"
     are_own = _are_own(ctx, history, found.ids)
     return Going(message=which, alone=alone, what=said, ids=found.ids, roles=found.roles, are_own=are_own)

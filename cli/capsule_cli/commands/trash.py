@@ -39,7 +39,8 @@ def delete(
     ),
     all_: bool = flag("--all", "Delete every conversation of the store. Asks twice; a script must give --yes."),
     message: str | None = option(
-        "--which MESSAGE", "Delete only this message and all answers below it: its id, @N or @last."
+        "--which MESSAGE",
+        "Delete only this message and all answers below it: its id, @N or @last. An agent's own message goes alone.",
     ),
     keep_children: bool = flag(
         "--keep-children", "With --which: keep the answers, which then answer the message above."
