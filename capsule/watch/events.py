@@ -15,8 +15,8 @@ from capsule.errors import InvalidInput
 if TYPE_CHECKING:
     from capsule.engines.changes import Change
 
-#: `messages`: some are new, changed or gone. The others: a conversation came, went, or changed its head; those of
-#: agents by what they are, and all others as `conversations`.
+#: `messages`: some are new, changed or gone. The others: something happened in or to a conversation; those of agents by
+#: what they are, and all others as `conversations`.
 TOPICS = ("messages", "channels", "groups", "directs", "conversations")
 #: The topic of a conversation, by what stands before the first `_` of its id.
 _TOPIC_OF = {"channel": "channels", "notes": "channels", "group": "groups", "direct": "directs"}
@@ -31,11 +31,9 @@ def check_topics(names: Iterable[str]) -> frozenset[str]:
 
 
 def topics_of(change: Change) -> list[str]:
-    """The topics of a change, one at least."""
+    """The topics of a change: that of its conversation, and `messages` before it where some changed."""
     topics = ["messages"] if change.messages or change.removed else []
-    if change.kind not in ("appended", "edited") or not topics:
-        topics.append(_TOPIC_OF.get(change.id.partition("_")[0], "conversations"))
-    return topics
+    return [*topics, _TOPIC_OF.get(change.id.partition("_")[0], "conversations")]
 
 
 def as_json(change: Change) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def test_an_event_has_the_topics_of_what_changed_and_no_text(store: Store, follo
     assert (topics_of(created), event["topics"], event["cursor"]) == (made, made, created.cursor)
     assert "own" not in event and "SECRET" not in str(event)
     store.append(id, content="SECRET")
-    assert topics_of(follower.next("appended")) == ["messages"]
+    assert topics_of(follower.next("appended")) == ["messages", other]
     store.rename(id, "Another")
     assert topics_of(follower.next("head")) == [other]
     store.delete(id)
