@@ -12,6 +12,8 @@ from typing import Any
 
 import orjson
 
+from capsule.format.fields import names
+
 #: How many parts the path in a filter may have, and how many characters a path and a text.
 MOST_PARTS, LONGEST_PATH, LONGEST_TEXT = 16, 200, 1000
 #: The types of values; `IN_LIST` is added to the type of one that stands in a list.
@@ -20,6 +22,8 @@ NULL, BOOL, NUMBER, TEXT, LIST, OBJECT, IN_LIST = 0, 1, 2, 3, 4, 5, 8
 #: The fields that are values at the path of their name; each key of `metadata` is another one.
 FIELDS = ("topic", "thread", "confidence", "intent", "priority", "model")
 _ANY = frozenset((*FIELDS, "mentions", "metadata"))
+#: The other fields of a message: a filter asks for a key of `metadata` of such a name by `metadata.` and the name.
+UNSEEN = frozenset(names("history")) - {*FIELDS, "mentions"}
 
 #: A path, the type of the value there, and the value: of a list its length, of an object the number of its keys.
 Fact = tuple[str, int, str | float]

@@ -15,7 +15,7 @@ from sys import float_info
 from typing import Any, Literal, NoReturn
 
 from capsule.errors import InvalidInput
-from capsule.format.facts import LONGEST_PATH, LONGEST_TEXT, MOST_PARTS
+from capsule.format.facts import FIELDS, LONGEST_PATH, LONGEST_TEXT, MOST_PARTS, UNSEEN
 
 #: How deep filters may lie in each other, and how many comparisons there may be.
 DEEPEST, MOST_TESTS = 8, 100
@@ -86,6 +86,12 @@ def _part(key: object, value: object, depth: int) -> Filter:
     path = _text("a path", key)
     if not path or path.startswith("$") or len(path) > LONGEST_PATH or path.count(".") >= MOST_PARTS:
         _refuse(f"{repr(path)} is no path of a field, and none of $and, $or, $not")
+    if path.startswith("metadata."):
+        path = path.removeprefix("metadata.")
+    elif path.partition(".")[0] in UNSEEN:
+        _refuse(
+            f"filters see no {repr(path)}, but {', '.join(FIELDS)}, mentions, and the keys of metadata: metadata.KEY"
+        )
     return _tests(path, value if isinstance(value, Mapping) else {"$eq": value}, depth)
 
 
@@ -187,5 +193,5 @@ def compiled(pattern: str) -> Callable[[str], bool]:
     try:
         return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex")).isinstance_python
     except SchemaError as error:
-        why = " ".join(str(error).split())
-        raise InvalidInput(f"the filter can't be accepted: $regex {repr(pattern)}: {why[-200:]}") from error
+        why = " ".join(str(error).split()).rpartition("rror: ")[2]  # Behind what pydantic says of itself.
+        raise InvalidInput(f"the filter can't be accepted: $regex {repr(pattern)}: {why}") from error
