@@ -44,7 +44,7 @@ def test_a_message_is_sent_listed_heard_and_acknowledged(team: Any) -> None:
     assert (item["last"]["from"], item["last"]["content"]) == ("anna", "The build is red") and item["last"]["timestamp"]
 
     for words in ((), ("--ack",)):
-        (mail,) = objects(team("listen", "--as", "bob", "--timeout", "0s", "--json", *words).stdout)
+        (mail,) = objects(team("listen", "--as", "bob", "--timeout", "0", "--json", *words).stdout)
         assert (mail["conversation"], mail["type"], mail["id"]) == ("direct_anna_bob", "direct", sent["message"])
         assert (mail["from"], mail["content"]) == ("anna", "The build is red") and mail["timestamp"]
     nothing = team("listen", "--as", "bob", "--timeout", "1s", "--json")
@@ -113,12 +113,20 @@ def test_a_message_into_a_channel_has_a_topic_and_mentions_an_agent(team: Any) -
     team("channels", "new", "releases", "--as", "anna", "--scope", "global", "--access", "members")
     team("invite", "bob", "--to", "releases", "--as", "anna")
     words = ("--channel", "releases", "--topic", "api", "--priority", "high", "--intent", "ask", "--confidence", "0.5")
+    words += ("--model", "m")
     sent = team.json("send", "--as", "bob", "@anna --review? @dora", *words, "--idempotency-key", "k")
     again = team("send", "--as", "bob", "@anna --review? @dora", *words, "--idempotency-key", "k")
     assert (again.line, sent["mentions"]["valid"]) == (sent["message"], ["anna"])
     assert "dora" in again.stderr
     (mention,) = team.json("mentions", "list", "--as", "anna", "--kind", "review")
-    about = {"topic": "api", "priority": "high", "intent": "ask", "confidence": 0.5, "mention": "review"}
+    about = {
+        "topic": "api",
+        "priority": "high",
+        "intent": "ask",
+        "confidence": 0.5,
+        "model": "m",
+        "mention": "review",
+    }
     assert mention.items() >= {**about, "id": sent["message"], "state": "unread"}.items()
     team("send", "--as", "bob", "--channel", "releases", "--thread", sent["message"], "and this")
     team("send", "--as", "bob", "--channel", "releases", "and that")

@@ -63,12 +63,12 @@ async def test_a_channel_is_made_found_joined_by_invitation_and_left(store: Stor
 async def test_a_channel_is_read_by_topic_thread_and_filter_in_pages(store: Store) -> None:
     async with acting(store, "anna") as anna, acting(store, "bob") as bob:
         await done(anna, "manage_channel", "create", channel="dev", agents=["bob"])
-        root = await said(anna, "dev", "one", topic="api", confidence=0.9, intent="plan")
+        root = await said(anna, "dev", "one", topic="api", confidence=0.9, intent="plan", model="m-1")
         await said(bob, "dev", "two", thread=root, confidence=0.2)
         await said(anna, "dev", "three", topic="web", priority="high")
         assert await read(bob, channel="dev", topic="api") == ["one", "two"]
         assert await read(bob, channel="dev", thread=root) == ["one", "two"]
-        assert await read(bob, channel="dev", where={"confidence": {"$gte": 0.5}}) == ["one"]
+        assert await read(bob, channel="dev", where={"confidence": {"$gte": 0.5}, "model": "m-1"}) == ["one"]
         page = data(await bob.call_tool("read_messages", {"channel": "dev", "last": 2}))
         assert [message["content"] for message in page["messages"]] == ["two", "three"]
         assert await read(bob, channel="dev", last=2, cursor=page["before"]) == ["one"]

@@ -59,12 +59,13 @@ class Message(Answer):
     intent: str | None = None
     priority: str | None = None
     confidence: float | None = None
+    model: str | None = None
     length: int | None = None
 
 
 #: What else is said of a message in an answer's text, and how.
 _MORE = {"reply_to": "answers", "topic": "topic", "thread": "thread", "mention": "mentions you:"}
-_MORE |= {name: name for name in ("intent", "priority", "confidence")}
+_MORE |= {name: name for name in ("intent", "priority", "confidence", "model")}
 
 
 class Heard(Answer):
@@ -124,6 +125,7 @@ def send_message(
     intent: Annotated[str, Field(description="A word on its purpose: question, decision")] = "",
     priority: str = "",
     confidence: Annotated[float | None, Field(ge=0, le=1, description="How sure you are")] = None,
+    model: Annotated[str, Field(description="Model that wrote it: yours")] = "",
     idempotencyKey: Key = "",
 ) -> Annotated[CallToolResult, Sent]:
     """Send a message to an agent (to), into a channel, or into a group (conversation): name one of the three, with
@@ -141,6 +143,7 @@ def send_message(
         intent=intent or None,
         priority=priority or None,
         confidence=confidence,
+        model=model or None,
         idempotency_key=idempotencyKey or None,
     )
     became = ", ".join(f"{word(agent)}: {state}" for agent, state in sent.recipients.items())

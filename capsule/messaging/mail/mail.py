@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 #: The fields of a message that its recipient gets besides those of `Mail`.
-_MORE = ("replyTo", "topic", "thread", "intent", "priority", "confidence", "metadata", "mentions", "attachments")
+_MORE: tuple[str, ...] = ("replyTo", "topic", "thread", "intent", "priority", "confidence", "model")
+_MORE += ("metadata", "mentions", "attachments")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Mail:
         timestamp: The time, as the format writes it.
         mention: How it mentions the recipient: `mention`, `review`, `action` or `fyi`; empty: it does not.
         more: What else it says, by the names of the format: `replyTo`, `topic`, `thread`, `intent`, `priority`,
-            `confidence`, `metadata`, `mentions`, `attachments`; what it does not say is left out.
+            `confidence`, `model`, `metadata`, `mentions`, `attachments`; what it does not say is left out.
     """
 
     conversation: str

@@ -62,6 +62,7 @@ class Sending:
         intent: str | None = None,
         priority: str | None = None,
         confidence: float | None = None,
+        model: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
     ) -> Sent:
@@ -82,6 +83,7 @@ class Sending:
             reply_to: The id of the message that it answers.
             intent, priority: Words for programs.
             confidence: How sure the sender is, from 0 to 1.
+            model: The model that wrote it.
             metadata: More, as JSON.
             idempotency_key: A key for this one message. A retry with the same key writes nothing.
 
@@ -106,8 +108,9 @@ class Sending:
             conversation = direct_id(sender, to)
         self._store.agents.documents.seen(sender)
         message: Entry = {"role": "user", "content": text, "from": sender}
-        given = {"topic": topic, "replyTo": reply_to, "intent": intent, "priority": priority, "confidence": confidence}
-        message |= {name: value for name, value in {**given, "metadata": metadata}.items() if value is not None}
+        given: Entry = {"topic": topic, "replyTo": reply_to, "intent": intent, "priority": priority}
+        given |= {"confidence": confidence, "model": model, "metadata": metadata}
+        message |= {name: value for name, value in given.items() if value is not None}
         if thread is not None:
             message |= self._in_thread(acting, conversation, thread, topic)
         keyed = None if idempotency_key is None else keyed_message(conversation, idempotency_key, message)

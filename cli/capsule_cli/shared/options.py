@@ -124,13 +124,13 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _DURATION = re.compile(r"(\d{1,9})([smhdw])")
 
 
-def seconds(text: str, option: str) -> int:
-    """The seconds in a duration like `90s`, `15m`, `2h`, `3d` or `1w`.
+def seconds(text: str, option: str, *, unit: str = "") -> int:
+    """The seconds in a duration like `90s`, `15m`, `2h`, `3d` or `1w`; a number alone is one of `unit`, if given.
 
     Raises:
         typer.BadParameter: It is none.
     """
-    match = _DURATION.fullmatch(text)
+    match = _DURATION.fullmatch(text + unit if text.isdecimal() else text)
     if match is None:
         raise usage(f"{text!r} is no duration: a whole number and s, m, h, d or w, like 30d", option)
     return int(match[1]) * _SECONDS[match[2]]

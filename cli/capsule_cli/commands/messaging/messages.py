@@ -52,6 +52,7 @@ def send(
     intent: str | None = option("--intent WORD", "Say what it is for, in a word for programs."),
     priority: str | None = option("--priority WORD", "Say how urgent it is, in a word for programs."),
     confidence: float | None = option("--confidence NUMBER", "Say how sure you are, from 0 to 1.", min=0, max=1),
+    model: str | None = option("--model MODEL", "Name the model that wrote it."),
     idempotency_key: str | None = option(
         "--idempotency-key KEY", "Write nothing if a message was sent there with this key before, and print its id."
     ),
@@ -78,6 +79,7 @@ def send(
             intent=intent,
             priority=priority,
             confidence=confidence,
+            model=model,
             idempotency_key=idempotency_key,
         )
     for key, why in (("invalid", "takes no part there"), ("unknown", "is no agent that you could mean")):
@@ -121,7 +123,7 @@ def listen(
         "CAPSULE_MESSAGE and on its standard input, and the conversation in CAPSULE_ID, and CAPSULE_STORE.",
     ),
     ack: bool = flag("--ack", "Acknowledge the messages: they count as read once they are printed."),
-    timeout: str | None = option("--timeout DURATION", "Wait this long at most, for example 5s. Default: for ever."),
+    timeout: str | None = option("--timeout DURATION", "Wait this long at most: 5 or 5s, 2m. Default: for ever."),
     conversation: Conversation = None,
     topic: Topic = None,
     thread: Thread = None,
@@ -131,7 +133,7 @@ def listen(
     A line has the time, the conversation, the sender, the id and the text; with --json it is a JSON object. Without
     --ack the next `listen` prints them again.
     """
-    wait_s = None if timeout is None else seconds(timeout, "--timeout")
+    wait_s = None if timeout is None else seconds(timeout, "--timeout", unit="s")
     end_at_once()
     with acting() as (store, agent):
         id = None if conversation is None else store.resolve(conversation)
