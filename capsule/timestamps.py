@@ -12,6 +12,8 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 WIDTH = 24
+#: The time of a message of a source that knows no times.
+UNKNOWN = "1970-01-01T00:00:00.000Z"
 _CANONICAL = re.compile(
     r"(?!0000)\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}Z", re.ASCII
 )
@@ -45,6 +47,11 @@ def from_ms(ms: int) -> str:
     """Milliseconds since 1970 as the format writes times."""
     seconds, rest = divmod(ms, 1000)
     return f"{_second(seconds)}.{rest:03d}Z"
+
+
+def known(time: str | None) -> str:
+    """A time for a reader; empty: there is none, or it is `UNKNOWN`."""
+    return "" if time is None or time == UNKNOWN else time
 
 
 @lru_cache(maxsize=2)

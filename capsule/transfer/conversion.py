@@ -206,7 +206,7 @@ def _with_head(
     with suppress(InvalidInput, KeyError):
         title = check_title(str(head["title"]))
     if not is_own:  # As the store reads a message without a time; but without the clock, for all stores do the same.
-        last = created if times or moment(head.get("createdAt")) else timestamps.from_ms(0)
+        last = created if times or moment(head.get("createdAt")) else timestamps.UNKNOWN
         for entry in history:
             last = entry["timestamp"] = entry.get("timestamp") or last
     current = metadata.pop("currentNode", None)

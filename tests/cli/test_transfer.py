@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -36,6 +37,15 @@ def test_an_import_reports_what_became_of_each_conversation(capsule: Any, chat: 
     assert report == {**counts, "problems": []}
     assert capsule("import", str(chat)).line == "0 imported, 0 updated, 1 unchanged, 0 skipped, 0 damaged"
     assert [message["content"] for message in capsule.history(taken["id"])] == ["Hi", "Hello"]
+
+
+def test_a_message_without_a_time_shows_none(capsule: Any, chat: Path) -> None:
+    capsule("import", str(chat))
+    (id,) = (head["id"] for head in capsule.json("list"))
+    ways = [("show", id), ("show", id, "--markdown"), ("transcript", id), ("search", "Hello", "--json"), ("stats",)]
+    for words in [*ways, ("export", id, "--format", "html"), ("export", id, "--format", "markdown")]:
+        told = re.sub("<!--.*-->", "", capsule(*words).stdout)  # What an import of it takes back.
+        assert ("Hello" in told or words == ("stats",)) and "1970" not in told
 
 
 def test_damage_is_told_by_line_and_ends_with_5(capsule: Any, chat: Path) -> None:

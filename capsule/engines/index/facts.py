@@ -177,4 +177,4 @@ def values_of(db: sqlite3.Connection, path: str, conversation: str, hidden: Hidd
         " GROUP BY f.value ORDER BY 3 DESC, 1"
     )
     rows = db.execute(question, (conversation, path))
-    return [Value(value, total, timestamps.from_ms(time_ms)) for value, total, time_ms in rows]
+    return [Value(value, total, timestamps.known(timestamps.from_ms(time_ms))) for value, total, time_ms in rows]

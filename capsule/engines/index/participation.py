@@ -224,7 +224,7 @@ def said_after(db: sqlite3.Connection, conversation: str, behind: Behind) -> Sai
     at = max(last for *_, last in found)
     question = f"SELECT at, id, coalesce(sender, ''), content, time_ms FROM messages WHERE capsule = {_NUM} AND at = ?"
     place, id, sender, content, time_ms = db.execute(question, (conversation, at)).fetchone()
-    last = Last(place, id, sender, content, timestamps.from_ms(time_ms))
+    last = Last(place, id, sender, content, timestamps.known(timestamps.from_ms(time_ms)))
     return Said(sum(total for _, total, *_ in found), tuple(sender or "" for sender, *_ in found), last)
 
 

@@ -47,7 +47,7 @@ class Stats:
         messages, words: How many there are on all branches. A character of a script without spaces counts as a word.
         bytes: The size of the files.
         by_role: By role, the most frequent first.
-        by_month: By month (UTC, like 2025-01), from the first month with a message to the last.
+        by_month: By month (UTC, like 2025-01), from the first month with a message to the last; `no time` before them.
         largest: The conversations with the most words, ten at most.
     """
 
@@ -103,4 +103,6 @@ def count(db: sqlite3.Connection, hidden: Collection[str] = ()) -> Stats:
 
 
 def _month(day: int) -> str:
+    if day == _DAYS_TO_1970:  # As `timestamps.UNKNOWN`.
+        return "no time"
     return date.fromordinal(max(1, min(day, date.max.toordinal()))).isoformat()[:7]

@@ -29,6 +29,7 @@ from capsule.format import codec, validation
 from capsule.format.fields import names
 from capsule.format.text.shown import call_of, one_line, shown
 from capsule.format.tree.tree import Tree
+from capsule.timestamps import known
 
 Message = Mapping[str, Any]
 
@@ -215,9 +216,9 @@ def _call(call: Mapping[str, Any]) -> str:
 
 def _time(value: Any) -> str:
     """A time to the second; in another form than the store writes, as it stands."""
-    if not value:
+    time = known(value and str(value))
+    if not time:
         return "no time"
-    time = str(value)
     return one_line(f"{time[:10]} {time[11:19]}" if len(time) == 24 and time[10] == "T" else time)
 
 

@@ -177,7 +177,7 @@ def _hit(hit: FoundHit) -> Hit:
         message=visible(hit.message) if hit.message else None,
         at=hit.at,
         role=visible(hit.role) if hit.role else None,
-        time=visible(hit.time),
+        time=visible(hit.time) or None,
         inactive=not hit.active,
     )
 
@@ -187,7 +187,8 @@ def _found(hit: Hit) -> str:
     if hit.message:
         where = ", on another branch" if hit.inactive else ""
         place = f"message {word(hit.message)} (@{hit.at}, {word(hit.role or '')}{where})"
-    return f"{hit.id} {quoted(hit.title)}, {place}, {word(hit.time or '')}: {quoted(hit.snippet, 600)}"
+    place += f", {word(hit.time)}" if hit.time else ""
+    return f"{hit.id} {quoted(hit.title)}, {place}: {quoted(hit.snippet, 600)}"
 
 
 async def watch_changes(

@@ -332,7 +332,7 @@ class _Search:
             in_tools = self._snippet(tools)
             if in_tools.marks:
                 where, shown = "tools", in_tools
-        time = timestamps.from_ms(time_ms)
+        time = timestamps.known(timestamps.from_ms(time_ms))
         return Hit(id, title, message, at, role, sender, time, where, shown, _rounded(score), bool(active))
 
     def _title_hit(self, num: int, score: float) -> Hit | None:

@@ -14,6 +14,7 @@ from capsule.errors import InvalidInput
 from capsule.fence import visible, word
 from capsule.mcp_server.tools.answers.budget import tokens, within
 from capsule.mcp_server.tools.answers.results import Message, Page, servers_of
+from capsule.timestamps import known
 
 if TYPE_CHECKING:
     from capsule.format.head import Head
@@ -93,7 +94,7 @@ def _shown(entry: dict[str, Any], at: int, offset: int) -> tuple[Message, str]:
         at=at,
         role=visible(str(entry["role"])),
         text="",
-        time=entry.get("timestamp"),
+        time=known(entry.get("timestamp")) or None,
         sender=visible(entry["from"]) if entry.get("from") else None,
         edited="editedAt" in entry,
         also=[visible(name) for name in entry if name not in _SHOWN and entry[name]][:10],

@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 
 from capsule.format.tree.tree import Tree
+from capsule.timestamps import known
 from capsule.transfer.branches import active_line
 from capsule.transfer.coercion import data_url, text_of
 from capsule.transfer.interface import Draft, Fields, Format
@@ -114,7 +115,7 @@ def _attached(attached: Fields) -> str:
 
 
 def _article(entry: Fields, number: int, parent: int | None, is_aside: bool) -> str:
-    role, time = entry["role"], html.escape(text_of(entry.get("timestamp")))
+    role, time = entry["role"], html.escape(known(text_of(entry.get("timestamp"))))
     who = html.escape(text_of(entry.get("from")) or _NAMES[role])
     about = [
         f"<b>{who}</b>",

@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from capsule.timestamps import known
 from capsule.transfer.branches import active_line
 from capsule.transfer.coercion import text_of
 from capsule.transfer.interface import Draft, Fields, Format, Source, around, read_text
@@ -34,7 +35,7 @@ def _comment(kind: str, value: Fields) -> str:
 
 def _heading(entry: Fields, is_aside: bool) -> str:
     who = str(entry.get("from") or _NAMES[entry["role"]])
-    parts = [who, entry.get("model"), (entry.get("timestamp") or "")[:16].replace("T", " ")]
+    parts = [who, entry.get("model"), known(entry.get("timestamp"))[:16].replace("T", " ")]
     return "## " + " · ".join(_line(part) for part in parts if part) + (" (another branch)" if is_aside else "")
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
+from capsule.timestamps import known
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import Id, flag, option, refuse
@@ -205,7 +206,7 @@ def _speaker(message: Mapping[str, Any]) -> str:
 
 
 def _when(message: Mapping[str, Any]) -> str:
-    when = _time(str(message.get("timestamp") or "no time"))
+    when = _time(known(message.get("timestamp")) or "no time")
     return f"{when}, edited" if message.get("editedAt") else when
 
 
