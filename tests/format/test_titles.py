@@ -30,6 +30,13 @@ def test_a_title_is_the_first_line_cut_at_a_word() -> None:
         ("x" * 50 + ", and then it goes on", "x" * 50 + ", and…"),
         ("short " + "y" * 80, "short " + "y" * 53 + "…"),
         ("word " * 11 + "cut, here too", "word " * 11 + "cut…"),
+        ("<command-name>/clear</command-name>\n<command-args></command-args>\n", ""),
+        (
+            "<local-command-stdout>two\nlines</local-command-stdout> <system-reminder>x</system-reminder>\nhello",
+            "hello",
+        ),
+        ("<command-name> stays", "<command-name> stays"),
+        ("hello <command-name>/clear</command-name>", "hello <command-name>/clear</command-name>"),
     ]:
         assert title_from(text) == title
 

@@ -22,6 +22,8 @@ _HEADING = re.compile(r"#{1,6}(?:\s+|$)")
 #: Control characters, what turns the direction of writing, and what is no character at all.
 _HIDDEN = "[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 _REFUSED = "[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+#: What Claude Code puts before the words of a person, or in place of them: it is no title.
+_NO_WORDS = re.compile(r"\s*<((?:local-)?command-[a-z]+|system-reminder)>.*?</\1>", re.DOTALL)
 #: So much of a line is looked at: a message of megabytes may be one line.
 _WINDOW = 2000
 
@@ -31,7 +33,10 @@ def title_from(text: str) -> str:
 
     It is the first line that has words, without heading marks, cut at a word near 60 characters.
     """
-    for match in _LINE.finditer(text):
+    begin = 0
+    while match := _NO_WORDS.match(text, begin):
+        begin = match.end()
+    for match in _LINE.finditer(text, begin):
         start = match.start()
         line = " ".join(re.sub(_HIDDEN, "", text[start : min(match.end(), start + _WINDOW)]).split())
         line = _HEADING.sub("", line, count=1) if _HEADING.match(line) else line
