@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -76,6 +77,18 @@ def test_another_instance_hears_again_what_nobody_acknowledged(store: Store) -> 
     store.messages.send("one", agent="anna", to="bob")
     other = store.beside()
     assert len(store.messages.listen(agent="bob").messages) == len(other.messages.listen(agent="bob").messages) == 1
+
+
+def test_a_listener_goes_on_where_it_stood_however_late_it_comes_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.messages.send("one", agent="anna", to="bob")
+    other, now = store.beside(), time.monotonic
+    assert len(store.messages.listen(agent="bob", timeout_s=1).messages) == 1
+    store.messages.send("two", agent="anna", to="bob")
+    other.messages.ack(agent="bob", cursor=other.messages.listen(agent="bob").cursor)
+    monkeypatch.setattr(time, "monotonic", lambda: now() + 86400)
+    assert [mail.content for mail in store.messages.listen(agent="bob", timeout_s=1).messages] == ["two"]
 
 
 def test_ones_own_messages_are_never_unread(store: Store) -> None:

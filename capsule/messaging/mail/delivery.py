@@ -24,8 +24,6 @@ from capsule.messaging.mail.unread import Unread
 if TYPE_CHECKING:
     from capsule.store.store import Store
 
-#: A wait that begins this soon after the last one of the same listener goes on where that one stood, in seconds.
-_RESUMES_S = 10.0
 #: The states of a mention that each word asks for.
 _STATES = {"open": ("unread", "read"), "all": ("unread", "read", "done")}
 _STATES |= {state: (state,) for state in _STATES["all"]}
@@ -40,8 +38,8 @@ class Messages(Sending):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        #: The last wait of each listener (what it asked for, and its thread), and when it ended.
-        self._waits: dict[tuple[Asked, int], tuple[float, Listener]] = {}
+        #: The last wait of each listener: what it asked for, and its thread.
+        self._waits: dict[tuple[Asked, int], Listener] = {}
 
     @cached_property
     def _unread(self) -> Unread:
@@ -68,7 +66,8 @@ class Messages(Sending):
 
         What an earlier call on this store returned to the agent counts as read from now on. What this one returns is
         read when it is acknowledged, by `ack` or by the next call; else the agent gets it again. Any number of
-        listeners of one agent may wait, and each gets what comes.
+        listeners of one agent may wait, and each gets what comes: a thread that waits again gets also what others of
+        the agent acknowledged since its last call.
 
         Args:
             agent: The reader.
@@ -135,15 +134,15 @@ class Messages(Sending):
             self._store._acting(who).head(asked.conversation)  # Raises if it may not listen there.
         self._store.agents.serve(who)
         self._store.agents.documents.seen(who)
-        ended, before = self._waits.pop((asked, caller), (0.0, None))
-        if timeout_s <= 0 or time.monotonic() - ended > _RESUMES_S:
+        before = self._waits.pop((asked, caller), None)
+        if timeout_s <= 0:
             before = None
         since = self._owner.changes().cursor  # First, so that what comes from here on ends the wait.
         self._receipts.acknowledge_given(who, refresh=False)
         return Listener(self._owner, self._unread, since, asked, limit, before)
 
     def _heard(self, asked: Asked, listener: Listener, mail: list[Mail]) -> Heard:
-        self._waits[asked, threading.get_ident()] = time.monotonic(), listener
+        self._waits[asked, threading.get_ident()] = listener
         return Heard(mail, self._receipts.given(asked.agent, mail, asked.part), timed_out=not mail)
 
     def ack(
