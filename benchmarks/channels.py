@@ -22,7 +22,6 @@ from capsule.format.channels import Channel
 from capsule.format.members import Member
 from capsule.format.new import new_capsule
 from capsule.messaging import policy
-from capsule.messaging.mail.cursors import cursor_at
 
 __all__ = ["run"]
 
@@ -143,9 +142,8 @@ def _unread(bench: Bench, report: Report) -> None:
             entries[-1] |= {"mentions": {"valid": ["bob"], "invalid": [], "unknown": []}}
             document = _document(f"c{number}", 20, entries)
             Path(root, "conversations", f"{document['id']}.json").write_bytes(codec.encode(document))
-            ids = {place: entry["id"] for place, entry in enumerate(entries)}
-            read = _MESSAGES - 1 - number % 2
-            cursors[document["id"]] = cursor_at(read, ids[read], lambda places, ids=ids: ids)  # type: ignore[misc]
+            at = _MESSAGES - 1 - number % 2
+            cursors[document["id"]] = {"message": entries[at]["id"], "at": at}
             step()
     with Store.open(root) as store:
         for agent in ("anna", "bob"):

@@ -12,7 +12,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import repeat
@@ -28,7 +28,6 @@ from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows
 from capsule import Store
 from capsule.format import codec
 from capsule.format.new import new_capsule
-from capsule.messaging.mail.cursors import cursor_at
 
 __all__ = ["run"]
 
@@ -238,13 +237,8 @@ def _write(directory: str, numbers: range, messages: int) -> dict[str, Any]:
             id, f"Group {number}", STAMP, type="group", title_set_by="user", messages=entries, metadata=about
         )
         Path(directory, f"{id}.json").write_bytes(codec.encode(document))
-        ids = [entry["id"] for entry in entries]
-
-        def ids_at(places: Iterable[int], ids: list[str] = ids) -> dict[int, str]:
-            return {place: ids[place] for place in places}
-
-        read = messages - (2 if number % _UNREAD == 0 else 1)
-        cursors[id] = cursor_at(read, ids[read], ids_at)
+        at = messages - (2 if number % _UNREAD == 0 else 1)
+        cursors[id] = {"message": entries[at]["id"], "at": at}
     return cursors
 
 

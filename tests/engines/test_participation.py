@@ -54,7 +54,7 @@ def test_an_agent_has_the_conversations_that_it_takes_part_in(store: Store) -> N
     two = next(mine for mine in index.of_agent("bob") if mine.id == "two")
     assert (two.type, two.title, two.entries, two.archived, two.history) == ("group", "Titled", 1, False, "all")
     assert [(member.id, member.joined_at) for member in two.participants] == [("anna", ""), ("bob", LATE)]
-    assert two.last == store.document("two")["history"][0]["id"]
+    assert two.last == index.marks_at("two", [0])[0][1]
     assert [(mine.archived, mine.last) for mine in index.of_agent("anna") if mine.id == "one"] == [(True, "")]
 
 
@@ -107,13 +107,14 @@ def test_messages_are_found_by_place_and_by_id(store: Store) -> None:
     make(store, "plan", [], messages)
     make(store, "other", [], [said("anna", "elsewhere")])
     ids = [message["id"] for message in messages]
-    assert index.message_ids("plan", [0, 7, 8, 9, 400, -1]) == {0: ids[0], 7: ids[7], 8: ids[8]}
-    assert index.message_ids("plan", []) == {} == index.message_ids("missing", [0])
+    there = index.marks_at("plan", [0, 7, 8, 9, 400, -1])
+    assert {at: id for at, (id, _) in there.items()} == {0: ids[0], 7: ids[7], 8: ids[8]}
+    assert index.marks_at("plan", []) == {} == index.marks_at("missing", [0])
     assert [index.place_of("plan", id) for id in ids] == list(range(9))
     assert index.place_of("plan", "missing") is None and index.place_of("other", ids[0]) is None
     assert index.conversation_of(ids[3]) == ("plan", 3) and index.conversation_of("missing") is None
     new = str(store.append("plan", content="new").id)
-    assert index.message_ids("plan", [9]) == {9: new} and index.place_of("plan", new) == 9
+    assert index.marks_at("plan", [9])[9][0] == new and index.place_of("plan", new) == 9
     assert index.conversation_of(new) == ("plan", 9)
 
 

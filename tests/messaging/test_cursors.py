@@ -9,16 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule.engines.index.participation import first_unread
-from capsule.messaging.mail.cursors import Ids, cursor_at, marks_of
+from capsule.messaging.mail.cursors import MarksAt, cursor_at, marks_of
 
 
-def ids_of(history: list[str]) -> Ids:
-    return lambda places: {place: history[place] for place in places if 0 <= place < len(history)}
+def marks_in(history: list[str]) -> dict[int, tuple[str, str]]:
+    return {place: (id, " ".join(history[: place + 1])) for place, id in enumerate(history)}
+
+
+def ids_of(history: list[str]) -> MarksAt:
+    return lambda places: {place: mark for place, mark in marks_in(history).items() if place in places}
 
 
 def start(cursor: Any, history: list[str]) -> int:
     """The place of the first message that was not read."""
-    return first_unread(marks_of(cursor), dict(enumerate(history)))
+    return first_unread(marks_of(cursor), marks_in(history))
 
 
 HISTORY = [f"m{place}" for place in range(40)]
@@ -42,9 +46,10 @@ def test_what_a_merge_puts_in_front_is_read_again_rather_than_lost(read: int, pl
     assert read + 1 - first <= 2 * (read + 1 - min([*places, read + 1])) + 1
 
 
-@given(st.integers(0, 39), st.integers(0, 39))
-def test_a_message_that_is_removed_hides_no_other(read: int, gone: int) -> None:
-    history = [*HISTORY[:gone], *HISTORY[gone + 1 :], "new"]
+@given(st.integers(0, 39), st.sets(st.integers(0, 39), min_size=1), st.integers(0, 40), st.booleans())
+def test_messages_that_are_removed_hide_no_other(read: int, gone: set[int], place: int, as_many: bool) -> None:
+    history = [id for at, id in enumerate(HISTORY) if at not in gone]
+    history[place:place] = [f"new{number}" for number in range(len(gone) if as_many else 1)]
     first = start(cursor_at(read, f"m{read}", ids_of(HISTORY)), history)
     assert set(history[:first]) <= set(HISTORY[: read + 1])
 

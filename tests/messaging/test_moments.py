@@ -86,7 +86,10 @@ def at_questions(store: Store, events: dict[int, Callable[[], object]]) -> Itera
 
 
 @pytest.mark.parametrize("topic", [None, "plan"])
-def test_a_message_that_is_put_in_front_at_any_moment_is_given(talk: Path, tmp_path: Path, topic: str | None) -> None:
+@pytest.mark.parametrize("removed", [0, 1])
+def test_a_message_that_is_put_in_front_at_any_moment_is_given(
+    talk: Path, tmp_path: Path, removed: int, topic: str | None
+) -> None:
     for number in count():
         root = tmp_path / str(number)
         shutil.copytree(talk, root)
@@ -96,6 +99,7 @@ def test_a_message_that_is_put_in_front_at_any_moment_is_given(talk: Path, tmp_p
                 document = read(root, CONVERSATION)
                 history = document["history"]
                 history.insert(3, history[3] | {"id": "from-another-clone", "content": "merged"})
+                del history[:removed]  # Then all that stands behind has its place again.
                 (root / CONVERSATION).write_text(json.dumps(document, indent=2))
                 other.index.refresh()
 
@@ -150,6 +154,7 @@ def merged(name: str, *versions: dict[str, Any]) -> dict[str, Any]:
 _STEPS = st.one_of(
     st.tuples(st.just("send"), st.integers(0, 1), st.sampled_from(["anna", "anna", "bob"])),
     st.tuples(st.just("bring"), st.sampled_from([CONVERSATION, CONVERSATION, BOB])),
+    st.tuples(st.just("remove"), st.integers(0, 1)),
 )
 #: bob hears in a clone: in which, of which topic, how long he waits, whether he acknowledges, and what happens
 #: meanwhile at which questions.
@@ -171,14 +176,18 @@ def test_every_message_of_two_clones_is_given_whatever_is_merged_when(
     top = tmp_path_factory.mktemp("clones")
     for side in "01":
         shutil.copytree(talk, top / side)
-    found: set[str] = {f"old {number}" for number in range(8)}
-    numbers = count()
+    found, numbers = set[str](), count()
+    old = {f"old {number}" for number in range(8)}
     with Store.open(top / "0") as one, Store.open(top / "1") as other:
         clones = Clones([one, other], talk)
 
         def do(step: Any) -> None:
             if step[0] == "send":
                 send(clones.stores[step[1]], f"new {next(numbers)}", step[2])
+            elif step[0] == "remove":
+                first = read(clones.roots[step[1]], CONVERSATION)["history"][0]
+                if first["content"] in old:
+                    clones.stores[step[1]].branches.remove("direct_anna_bob", first["id"], keep_children=True)
             elif step[0] == "bring":
                 clones.bring(step[1])
             else:
@@ -197,5 +206,5 @@ def test_every_message_of_two_clones_is_given_whatever_is_merged_when(
             found |= rest(store)
         histories = [read(root, CONVERSATION)["history"] for root in clones.roots]
     assert histories[0] == histories[1]
-    assert found == {entry["content"] for entry in histories[0] if entry["from"] == "anna"}
+    assert found - old == {entry["content"] for entry in histories[0] if entry["from"] == "anna"} - old
     shutil.rmtree(top)

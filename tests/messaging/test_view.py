@@ -276,4 +276,4 @@ def test_every_question_to_an_engine_or_an_index_is_judged_or_listed_as_harmless
 
 #: What an agent can't ask an engine, and the index, at all.
 CLOSED_OF_ENGINE = {"keep_file", "file", "files", "beat", "beaten", "hold", "follow", "notices"}
-CLOSED = {"query", "message_ids", "first_behind", "place_of", "conversation_of", "said_after", "behind", "recalled"}
+CLOSED = {"query", "marks_at", "first_behind", "place_of", "conversation_of", "said_after", "behind", "recalled"}

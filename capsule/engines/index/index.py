@@ -85,15 +85,15 @@ class Index(Refreshing):
 
         return self.query(read, None if refresh else ())
 
-    def message_ids(self, conversation: str, places: Iterable[int], *, refresh: bool = True) -> dict[int, str]:
-        """The ids of the messages at these places; a place without a message is left out. Costs a look-up for each.
+    def marks_at(self, conversation: str, places: Iterable[int], *, refresh: bool = True) -> dict[int, tuple[str, str]]:
+        """The id of the message at each of these places, and the digest of the ids up to it. Costs a look-up for each.
 
         For `refresh` see `changes`.
         """
         from capsule.engines.index import participation
 
         ids = (conversation,) if refresh else ()
-        return self.query(lambda db: participation.message_ids(db, conversation, places), ids)
+        return self.query(lambda db: participation.marks_at(db, conversation, places), ids)
 
     def recalled(self, conversation: str) -> Recalled | None:
         """A conversation as its file was when it was sound last; None: it never was. Costs reading its messages."""
@@ -102,7 +102,7 @@ class Index(Refreshing):
         return self.query(lambda db: recalled(db, conversation), ())
 
     def first_behind(self, conversation: str, marks: Sequence[Mark], *, refresh: bool = True) -> int:
-        """The place behind the furthest of these messages that stands at its place; 0: none does.
+        """The place behind the furthest of these marks that holds; 0: none does.
 
         For `refresh` see `changes`. Costs a look-up for each.
         """

@@ -19,10 +19,8 @@ from capsule.format.channels import Channel
 from capsule.format.facts import IN_LIST, TEXT
 from capsule.format.members import Member, members_in
 
-_LAST = "(SELECT id FROM messages WHERE capsule = capsules.num ORDER BY at DESC LIMIT 1)"
-_MINE = (
-    f"SELECT id, updated_ms, mtime_ns, head, title, entries, archived, updated_at, coalesce({_LAST}, '') FROM capsules"
-)
+_LAST = "(SELECT front FROM messages WHERE capsule = capsules.num ORDER BY at DESC LIMIT 1)"
+_MINE = f"SELECT id, updated_ms, mtime_ns, head, title, entries, archived, updated_at, {_LAST} FROM capsules"
 _TYPE, _MEMBERS, _HISTORY, _MAKER, _CHANNEL = map(
     HEAD_FIELDS.index, ("type", "participants", "history", "created_by", "channel")
 )
@@ -33,16 +31,17 @@ _MENTIONED = (
 _IN_PART = f"(m.id = ? OR m.num IN (SELECT message FROM facts WHERE path = ? AND type = {TEXT} AND value = ?))"
 
 
-#: A message, by its place and its id.
+#: A message, by its place, and by its id or by a digest of the ids up to it, which also tells what stands in front.
 Mark = tuple[int, str]
 
 
 class Place(NamedTuple):
-    """Where a message is: its conversation, its place there, and its id."""
+    """Where a message is: its conversation, its place there, its id, and if asked for the digest of the ids so far."""
 
     conversation: str
     place: int
     message: str
+    front: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class Mine:
 
     Attributes:
         entries: How many messages it has, in all its branches.
-        last: The id of the last of them; empty: there is none. A cursor that has it, at its place, has read everything.
+        last: The digest of all their ids; empty: there are none. A cursor with this mark has read everything.
         participants: The agents that take part, and those that left.
         history: What the participants read: `joined` or `all`; empty: it does not say.
         channel: What makes it a channel; None: it is none.
@@ -169,30 +168,35 @@ class Participations:
         of = orjson.loads(head)
         members, is_archived = members_in(of[_MEMBERS]), bool(archived)
         whose = members, of[_HISTORY], of[_CHANNEL] and Channel(**of[_CHANNEL]), of[_MAKER]
-        mine = Mine(id, of[_TYPE], title, entries, is_archived, updated_at, *whose, last)
+        mine = Mine(id, of[_TYPE], title, entries, is_archived, updated_at, *whose, _digest(last))
         if was is not None and was[-1] == mine:
             mine = was[-1]
         entry = self._entries[id] = (updated_ms, mtime_ns, id, mine)
         return entry
 
 
-def message_ids(db: sqlite3.Connection, conversation: str, places: Iterable[int]) -> dict[int, str]:
-    """See `Index.message_ids`."""
+def _digest(front: int | None) -> str:
+    """The digest of the ids up to a message, as marks have it."""
+    return "" if front is None else f"sha256:{front:014x}"
+
+
+def marks_at(db: sqlite3.Connection, conversation: str, places: Iterable[int]) -> dict[int, tuple[str, str]]:
+    """See `Index.marks_at`."""
     wanted = ", ".join(str(int(place)) for place in places)
-    question = f"SELECT at, id FROM messages WHERE capsule = {_NUM} AND at IN ({wanted})"
-    return dict(db.execute(question, (conversation,)).fetchall())
+    question = f"SELECT at, id, front FROM messages WHERE capsule = {_NUM} AND at IN ({wanted})"
+    return {at: (id, _digest(front)) for at, id, front in db.execute(question, (conversation,))}
 
 
 def first_behind(db: sqlite3.Connection, conversation: str | None, marks: Sequence[Mark]) -> int:
     """See `Index.first_behind`. Of all conversations (None) nothing was read."""
     if conversation is None or not marks:
         return 0
-    return first_unread(marks, message_ids(db, conversation, [at for at, _ in marks]))
+    return first_unread(marks, marks_at(db, conversation, [at for at, _ in marks]))
 
 
-def first_unread(marks: Iterable[Mark], ids: Mapping[int, str]) -> int:
-    """The place behind the furthest of these messages that stands at its place; 0: none does."""
-    return max((at + 1 for at, id in marks if ids.get(at) == id), default=0)
+def first_unread(marks: Iterable[Mark], there: Mapping[int, tuple[str, str]]) -> int:
+    """The place behind the furthest of these marks that holds, given the ids and digests at their places; 0: none."""
+    return max((at + 1 for at, id in marks if id in there.get(at, ())), default=0)
 
 
 def place_of(db: sqlite3.Connection, conversation: str, message: str) -> int | None:
@@ -233,7 +237,8 @@ def behind(db: sqlite3.Connection, wanted: Behind, conversation: str | None) -> 
     condition, values = wanted.condition(db, conversation)
     where, bound = ("", ()) if conversation is None else ("c.id = ? AND ", (conversation,))
     question = (
-        "SELECT c.id, m.at, m.id FROM messages AS m JOIN capsules AS c ON c.num = m.capsule"
+        "SELECT c.id, m.at, m.id, m.front FROM messages AS m JOIN capsules AS c ON c.num = m.capsule"
         f" WHERE {where}c.gone = 0 AND {condition} ORDER BY m.time_ms DESC, m.num DESC"
     )
-    return [Place(*row) for row in db.execute(question, (*bound, *values))]
+    found = db.execute(question, (*bound, *values))
+    return [Place(id, at, message, _digest(front)) for id, at, message, front in found]

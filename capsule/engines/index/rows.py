@@ -20,8 +20,8 @@ from capsule.timestamps import ms_of, sortable
 
 #: The fields of a `Message` but its facts in their order, behind its number, its conversation and its place.
 _MESSAGE = (
-    "INSERT INTO messages(num, capsule, at, id, parent, role, sender, time_ms, words, content, tools, digest, active)"
-    " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)"
+    "INSERT INTO messages(num, capsule, at, front, id, parent, role, sender, time_ms, words, content, tools, digest,"
+    " active) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)"
 )
 
 
@@ -108,10 +108,24 @@ class Rows:
             first, self._next = self._next, self._next + len(messages)
         # In the order of their numbers, as that is the quickest.
         numbered = list(enumerate(messages, first))
-        self._db.executemany(_MESSAGE, ((num, capsule, at + num - first, *message[:-1]) for num, message in numbered))
+        fronts = self._fronts(capsule, at, [message.id for message in messages])
+        rows = ((num, capsule, at + num - first, fronts[num - first], *message[:-1]) for num, message in numbered)
+        self._db.executemany(_MESSAGE, rows)
         facts = [(num, *fact) for num, message in numbered if message.facts for fact in message.facts]
         self._db.executemany("INSERT OR IGNORE INTO facts VALUES(?, ?, ?, ?)", facts)
         words.add(self._db, ((num, message.content, message.tools) for num, message in numbered))
+
+    def _fronts(self, capsule: int, at: int, ids: list[str]) -> list[int]:
+        """For each of these messages from place `at` on, the digest of the ids up to it."""
+        from hashlib import sha256  # OpenSSL with it, which who finds the index up to date has no use for.
+
+        question = "SELECT front FROM messages WHERE capsule = ? AND at = ?"
+        front = next((front for (front,) in self._db.execute(question, (capsule, at - 1))), 0)
+        fronts = []
+        for id in ids:
+            made = sha256(f"{front} {id}".encode("utf-8", "surrogatepass")).digest()
+            fronts.append(front := int.from_bytes(made[:7]))
+        return fronts
 
     def _insert_members(self, capsule: int, head: Head | None) -> None:
         members = [(member.id, capsule) for member in head.participants if member.is_in] if head is not None else []
@@ -185,7 +199,12 @@ class Rows:
                 "UPDATE messages SET at = at + ? WHERE capsule = ? AND at >= ?",
                 (len(new) - len(old), capsule, start + len(old) - last),
             )
-        return self._differing(capsule, start + first, before, after, at_end=not last)
+        changed = self._differing(capsule, start + first, before, after, at_end=not last)
+        if (before or last) and [id for _, id, _ in before] != [message.id for message in after]:
+            fronts = self._fronts(capsule, start + first, [message.id for message in new[first:]])
+            numbered = ((front, capsule, at) for at, front in enumerate(fronts, start + first))
+            self._db.executemany("UPDATE messages SET front = ? WHERE capsule = ? AND at = ?", numbered)
+        return changed
 
     def _differing(
         self, capsule: int, at: int, old: list[tuple[int, str, int]], new: list[Message], *, at_end: bool

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 
 #: Goes up with every change of the tables, or of what is written into them.
-VERSION = 11
+VERSION = 12
 
 _TABLES = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -48,6 +48,7 @@ CREATE TABLE messages(
     capsule INTEGER NOT NULL,
     at INTEGER NOT NULL,                  -- place in the history, from 0
     id TEXT NOT NULL,                     -- one that has none in the file: as the next write gives it
+    front INTEGER NOT NULL,               -- digest of the ids up to this one, in their order
     parent TEXT,                          -- as the file has it; NULL: the entry before; '': a root
     role TEXT NOT NULL,
     sender TEXT,                          -- the field `from`

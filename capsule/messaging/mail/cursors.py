@@ -2,9 +2,9 @@
 
 What must stay true: a cursor never counts a message as read that the agent was not given; hence who reads one topic has
 a cursor for it, beside the one for the conversation. A merge in git may put messages in front of the last one that was
-read; then they are read again rather than lost. A message in its place has the same messages in front of it as when it
-was read there: that is what a cursor rests on, so all that is decided by one is asked of one state of the conversation.
-The module knows places and ids, and no agents. Pure.
+read; then they are read again rather than lost. So a cursor rests on digests of the ids up to a message, and all that
+is decided by one is asked of one state of the conversation. The module knows places, ids and digests, and no agents.
+Pure.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
 Cursor = dict[str, Any]
 #: A part of a conversation: `("topic", its name)`, or `("thread", the id of its root)`.
 Part = tuple[str, str]
-#: Gives the ids of the messages at these places, as far as there are messages.
-Ids = Callable[[Iterable[int]], Mapping[int, str]]
+#: Gives for each of these places where a message stands its id, and the digest of the ids up to it.
+MarksAt = Callable[[Iterable[int]], Mapping[int, tuple[str, str]]]
 
 
-def cursor_at(place: int, message: str, ids: Ids) -> Cursor | None:
-    """The cursor of an agent that has read everything up to a message; None: it does not stand at this place.
+def cursor_at(place: int, mark: str, marks_at: MarksAt) -> Cursor | None:
+    """The cursor of an agent that has read everything up to a message; None: the mark does not hold at this place.
 
-    Its trail names the messages that stand 1, 2, 4, 8 and so on places before.
+    Its trail has the digests up to the message, and to those that stand 1, 2, 4, 8 and so on places before.
 
     Args:
         place: The place of the last message that was read.
-        message: Its id.
-        ids: The ids of the conversation's messages, asked once: trail and message are of one state of it.
+        mark: The digest of the ids up to it; or its id, whatever stands in front of it now.
+        marks_at: The ids and the digests of the conversation, asked once: they are of one state of it.
     """
-    before = [place - (1 << exponent) for exponent in range(place.bit_length())]
-    there = ids([place, *before])
-    if there.get(place) != message:
+    trail = [place, *(place - (1 << exponent) for exponent in range(place.bit_length()))]
+    there = marks_at(trail)
+    if mark not in there.get(place, ()):
         return None
-    return {"message": message, "at": place, "trail": {str(at): there[at] for at in before if at in there}}
+    return {"message": there[place][0], "at": place, "trail": {str(at): there[at][1] for at in trail if at in there}}
 
 
 def marks_of(cursor: Any) -> tuple[Mark, ...]:
-    """The messages that a cursor names: everything up to any of them, where it still stands at its place, was read.
+    """The marks of a cursor: everything up to any of them that still holds was read.
 
-    What can't be understood is left out.
+    What can't be understood is left out. One without a digest for `at`, as earlier versions wrote it, rests on ids.
 
     Args:
         cursor: As it stands in the agent's document, which a person may have edited; None: nothing was read.
@@ -52,8 +52,10 @@ def marks_of(cursor: Any) -> tuple[Mark, ...]:
     if not isinstance(cursor, dict):
         return ()
     trail = cursor.get("trail")
-    named: list[tuple[Any, Any]] = [(cursor.get("at"), cursor.get("message"))]
-    named += [(int(at), id) for at, id in trail.items() if at.isdecimal()] if isinstance(trail, dict) else []
+    trail = trail if isinstance(trail, dict) else {}
+    named: list[tuple[Any, Any]] = [(int(at), id) for at, id in trail.items() if at.isdecimal()]
+    if str(cursor.get("at")) not in trail:
+        named.append((cursor.get("at"), cursor.get("message")))
     return tuple((at, id) for at, id in named if type(at) is int and at >= 0 and isinstance(id, str))
 
 

@@ -181,8 +181,8 @@ class Messages(Sending):
             place = last if message is None else index.place_of(conversation, message)
             if place is None:
                 raise NotFound(f"conversation {conversation} has no message {message!r:.100}", id=str(message))
-            message = message or index.message_ids(conversation, [place]).get(place, "")
-            self._receipts.acknowledge(who, {key_of(conversation, part): (place, message)}, refresh=False)
+            mark = message or index.marks_at(conversation, [place]).get(place, ("",))[0]
+            self._receipts.acknowledge(who, {key_of(conversation, part): (place, mark)}, refresh=False)
 
     def inbox(self, *, agent: str | None = None, topic: str | None = None, thread: str | None = None) -> Inbox:
         """List the conversations with unread messages, the latest first. It marks nothing as read.

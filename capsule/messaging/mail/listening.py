@@ -105,7 +105,8 @@ class Listener:
         ends = {id: _end(self._seats[id].mine) for id in changed}
         for change in changes.changes:
             if change.kind == "appended" and change.id in changed and change.messages:
-                ends[change.id] = change.count - 1, change.messages[-1]
+                at = change.count - 1
+                ends[change.id] = at, self._store.index.marks_at(change.id, [at], refresh=False).get(at, ("", ""))[1]
         return self._given(ends)
 
     def _sit(self) -> None:
@@ -122,11 +123,11 @@ class Listener:
         given = {each.conversation: each for each in mail}
         for id, there in found.items():
             last = given.get(id)
-            marks: list[Mark] = [(last.at, last.id)] if last is not None else []
+            marks: list[Mark] = [(last.at, last.front)] if last is not None else []
             if last is (there[-1] if there else None):  # So it has seen what is not for it, too.
                 marks.append(ends[id])
-            ids = partial(self._store.index.message_ids, id, refresh=False)
-            stands = (marks_of(cursor_at(*mark, ids)) for mark in sorted(marks, reverse=True))
+            marks_at = partial(self._store.index.marks_at, id, refresh=False)
+            stands = (marks_of(cursor_at(*mark, marks_at)) for mark in sorted(marks, reverse=True))
             self.stands[id] = next(filter(None, stands), self.stands[id])
         return mail
 
@@ -134,7 +135,7 @@ class Listener:
         seat = self._seats[id]
         unread = self._store.index.behind(replace(seat.behind, read=self.stands[id]), id, refresh=False)
         try:
-            return mail_at(self._store, seat, {each.place: each.message for each in unread})
+            return mail_at(self._store, seat, {each.place: each for each in unread})
         except (NotFound, InvalidDocument, Refused):
             return None  # It went, was damaged, or is not for the agent any more.
 

@@ -27,6 +27,7 @@ class Mail:
         content: The text.
         timestamp: The time, as the format writes it.
         mention: How it mentions the recipient: `mention`, `review`, `action` or `fyi`; empty: it does not.
+        front: The digest in its mark, where it was given to a listener; see `cursors`.
         more: What else it says, by the names of the format: `replyTo`, `topic`, `thread`, `intent`, `priority`,
             `confidence`, `model`, `metadata`, `mentions`, `attachments`; what it does not say is left out.
     """
@@ -40,14 +41,17 @@ class Mail:
     timestamp: str
     mention: str = ""
     more: Mapping[str, Any] = field(default_factory=dict)
+    front: str = ""
 
     @classmethod
-    def of(cls, conversation: str, type: str, at: int, entry: Mapping[str, Any], mention: str = "") -> Mail:
+    def of(
+        cls, conversation: str, type: str, at: int, entry: Mapping[str, Any], mention: str = "", front: str = ""
+    ) -> Mail:
         """The mail for an entry of a history."""
         get = entry.get
         who, time = get("from") or "", get("timestamp") or ""
         more = {name: entry[name] for name in _MORE if name in entry}
-        return cls(conversation, type, get("id") or "", at, who, entry["content"], time, mention, more)
+        return cls(conversation, type, get("id") or "", at, who, entry["content"], time, mention, more, front)
 
     @property
     def reply_to(self) -> str | None:

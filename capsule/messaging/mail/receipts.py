@@ -46,13 +46,13 @@ class Receipts:
 
     def given(self, agent: str, mail: Iterable[Mail], part: Part | None = None) -> str:
         """Note what an agent was given of the part that it reads; the cursor that names it."""
-        marks = {key_of(each.conversation, part): (each.at, each.id) for each in mail}
+        marks = {key_of(each.conversation, part): (each.at, each.front) for each in mail}
         with self._guard:
             pending = self._pending.setdefault(agent, {})
             for key, mark in marks.items():  # Of two threads that listen, one may have been given more.
                 pending[key] = max(mark, pending.get(key, mark))
         return ",".join(
-            f"{quote(key, safe='/')}:{place}:{quote(message, safe='')}" for key, (place, message) in marks.items()
+            f"{quote(key, safe='/')}:{place}:{quote(mark, safe='')}" for key, (place, mark) in marks.items()
         )
 
     def acknowledge_given(self, agent: str, *, refresh: bool = True) -> None:
@@ -90,7 +90,7 @@ class Receipts:
                 found = index.behind(Behind(was, (agent,), mentioning=agent, part=part), id, refresh=False)
                 # A message that was moved or removed is no mark: what stands behind the cursor comes again. Asked last,
                 # as others bring the index up to date meanwhile: what was found before is of the same state then.
-                cursor = cursor_at(place, message, partial(index.message_ids, id, refresh=False))
+                cursor = cursor_at(place, message, partial(index.marks_at, id, refresh=False))
                 if cursor is None:
                     continue
                 cursors[key] = cursor

@@ -153,17 +153,18 @@ class Unread:
         def unread(id: str) -> int:
             return self._store.index.first_behind(id, seats[id].behind.read, refresh=False)
 
-        for conversation, at, id in places:
+        for place in places:
+            conversation, at, id, _ = place
             if kind is None and sum(map(len, wanted.values())) == limit:
                 break
             about = concerns.get(id) or {}
             read_at, done_at = about.get("readAt") or "", about.get("doneAt") or ""
             now = "done" if done_at else "read" if read_at or at < unread(conversation) else "unread"
             if now in in_states:
-                wanted.setdefault(conversation, {})[at] = id, now, read_at, done_at
+                wanted.setdefault(conversation, {})[at] = place, now, read_at, done_at
         found = []
         for conversation, states in wanted.items():
-            ids, seat = {at: id for at, (id, *_) in states.items()}, seats[conversation]
+            ids, seat = {at: place for at, (place, *_) in states.items()}, seats[conversation]
             with suppress(NotFound, InvalidDocument, Refused):  # As for a listener.
                 mail = reversed(mail_at(self._store, seat, ids))
                 since = (each for each in mail if ms_of(each.timestamp) >= seat.behind.since_ms)
@@ -172,13 +173,13 @@ class Unread:
         return sorted(found, key=lambda each: each.mail.timestamp, reverse=True)[:limit]
 
 
-def mail_at(store: Store, seat: Seat, places: Mapping[int, str]) -> list[Mail]:
+def mail_at(store: Store, seat: Seat, places: Mapping[int, Place]) -> list[Mail]:
     """The messages at these places, if they are still there and the agent may still read them.
 
     Args:
         store: The store.
         seat: The agent's seat in the conversation.
-        places: The places, and the ids of the messages there.
+        places: The places, and what the index says of the messages there.
 
     Raises NotFound, InvalidDocument, and Refused when the agent may not read there any more.
     Cost: reading the messages from the first place on.
@@ -196,7 +197,7 @@ def mail_at(store: Store, seat: Seat, places: Mapping[int, str]) -> list[Mail]:
     if not all(entry.get("id") and entry.get("timestamp") for entry in entries):  # Somebody typed them.
         entries = acting._placed(id)["history"][first:]
     return [
-        Mail.of(id, seat.mine.type, at, entry, seat.interest.kind(entry, seat.agent))
+        Mail.of(id, seat.mine.type, at, entry, seat.interest.kind(entry, seat.agent), places[at].front)
         for at, entry in enumerate(entries, first)
-        if entry and places.get(at) == entry["id"]
+        if entry and at in places and places[at].message == entry["id"]
     ]

@@ -91,7 +91,7 @@ class Conversations(Adapter):
                 continue
             try:
                 unread = self._store.index.behind(seat.behind, id, refresh=False)
-                places = dict(sorted((each.place, each.message) for each in unread)[:_MOST])
+                places = dict(sorted((each.place, each) for each in unread)[:_MOST])
                 mail = mail_at(self._store, seat, places)
             except (NotFound, InvalidDocument, Refused):
                 continue  # It went, was damaged, or is not for the agent any more.
@@ -103,7 +103,7 @@ class Conversations(Adapter):
                 _log.warning("what %s was told in %s is brought later: %s", agent, id, error)
                 continue
             if mail:
-                marks[id] = mail[-1].at, mail[-1].id
+                marks[id] = mail[-1].at, mail[-1].front
             if len(unread) > _MOST:
                 self._woken.set()
         messages._receipts.acknowledge(agent, marks, refresh=False)
