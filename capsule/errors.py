@@ -28,6 +28,7 @@ Action = Literal[
     "messages",  # List its messages.
     "new",  # Make a conversation.
     "init",  # Make a store in the directory.
+    "move",  # Move the agent into a project.
     "unlock",  # Wait, or release the lock by force.
     "edit",  # Edit the message in a branch of its own.
     "trash",  # List the trash.

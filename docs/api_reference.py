@@ -59,8 +59,9 @@ def text() -> str:
         parts.append(f"## {title}\n")
         if prefix != "store.":
             parts += _described(inspect.getdoc(owner) or "")
-        for name in _members(owner):
-            parts += _method(owner, name, prefix)
+        for base in (owner,) if prefix == "store." else reversed(owner.__mro__):
+            for name in _members(base):
+                parts += _method(base, name, prefix)
     parts += ["## Objects\n", "What the methods return and take.\n"]
     for thing in sorted(others, key=lambda thing: thing.__name__):
         parts += _object(thing)

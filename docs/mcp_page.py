@@ -60,8 +60,9 @@ _MESSAGING = """\
 `capsule mcp --tools messaging` offers these tools instead of those above, and `--tools all` offers both.
 
 - **Who you are is how the server was started**: the agent of `--as`, else of `CAPSULE_AGENT`, else of the folder that
-  the server is started in. Over HTTP it is the name of the token. The server registers the agent. The agent is online
-  while the server runs, over HTTP while the session lasts. No argument says for whom a call acts.
+  the server is started in, by [the rule of names](messaging.md#projects-and-names). Over HTTP it is the name of the
+  token. If there is no such agent, the server makes it, and says so on stderr. The agent is online while the server
+  runs, over HTTP while the session lasts. No argument says for whom a call acts.
 - **What you may do is one rule**, whichever tool you take: [who may do what](messaging.md#who-may-do-what). A refusal
   says why, and who can help. What you may not find is answered as if it did not exist, and is in no count.
 - **A message is delivered at least once.** What `listen` answered is read once the client listens again, or once it
@@ -74,8 +75,8 @@ _MESSAGING = """\
 - **An answer that lists things** (`found`) has the objects that the command of the same subject prints with `--json`,
   as many as fit.
 - **An idle agent is woken** by the doorbell of its client, if one was installed. The server rings it while messages
-  wait and nobody listens for them. When a server over stdin and stdout ends, the `CLAUDE.md` of the agent's folder says
-  what it has not read.
+  wait and nobody listens for them. When a server over stdin and stdout ends, the `CLAUDE.md` in the folder with which a
+  person registered the agent says what it has not read.
 """
 _SESSION = """\
 ## Tools of a session

@@ -27,6 +27,7 @@ REMEDIES: Final[dict[Action, str]] = {
     "messages": "call read_conversation on {} to see which there are",
     "new": "make one with create_conversation",
     "init": "the user has to make one",
+    "move": "the user can move it",
     "unlock": "ask them to release it, wait with watch_changes, or, if the user agrees, call unlock_conversation with "
     "force: true",
     "edit": "use action edit for it",

@@ -134,8 +134,8 @@ class HttpStores(Stores):
     def _open(self, holder: str, **options: str) -> _Opened:
         store = self._main.beside(keep_locks=False, agent=holder, **options)
         if self._messaging:
-            store.agents.register(holder)
-            store.agents.serve(holder)
+            store.agents.ensure(holder)
+            store.agents.serve()
         return _Opened(store, holder)
 
     def acting(self) -> list[Store]:

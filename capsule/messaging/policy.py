@@ -52,6 +52,7 @@ Action = Literal[
     "rewrite",  # Change anything else: messages of others, the type, who reads from when.
     "delete",
     "link",  # Link two projects.
+    "move",  # Move an agent into a project.
 ]
 #: "owner": a person without an agent's name. "left": an agent that took part once.
 Relation = Literal["owner", "member", "left", "stranger"]
@@ -238,7 +239,7 @@ def _decided(subject: str | None, action: Action, object: Object, state: State) 
     """As `may`, wherever the subject acts."""
     if action == "link" and subject is not None:
         return Decision(False, f"only a person may link projects, not agent {subject}")
-    if object.type == "agent" and action in ("find", "manage", "delete"):
+    if object.type == "agent" and action in ("find", "manage", "delete", "move"):
         return _about_agent(subject, action, object.id, state)
     if action == "create" and subject is not None and _takes_id(object):
         return Decision(False, f"the id {object.id} is kept for another conversation")
@@ -261,11 +262,11 @@ def _decided(subject: str | None, action: Action, object: Object, state: State) 
 
 
 def _about_agent(subject: str | None, action: Action, id: str, state: State) -> Decision:
-    """Whether an agent is found, its policies and entries are changed (by itself), or it is forgotten (by a person)."""
+    """Whether an agent is found, its policies and entries are changed (by itself), or a person forgets or moves it."""
     if subject is None or (action == "manage" and subject == id):
         return _ALLOWED
-    if action == "delete":  # It could register again, and say that it belongs elsewhere.
-        return Decision(False, f"only a person may forget agent {id}")
+    if action in ("delete", "move"):  # Forgotten, it could register again, and say that it belongs elsewhere.
+        return Decision(False, f"only a person may {'move' if action == 'move' else 'forget'} agent {id}")
     if action == "find" and finds(state.profile(subject), state.profile(id), state):
         return _ALLOWED
     is_hidden = action == "find"

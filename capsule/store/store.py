@@ -116,20 +116,20 @@ class Store(Writing):
         super().__init__(engine)
         self._whole = engine
         self._main_store = main_store
-        if agent is not None:
-            agent = check_id(self._directory.identity(agent, folder))
-        self.agent = agent
-        self._state_of = lambda object, others: self._directory.state(agent, object, others)
-        if agent is not None:
-            from capsule.store.view import seen_by
-
-            self.engine = seen_by(agent, engine, self._state_of)
+        self.agent: str | None = None
+        self._state_of = lambda object, others: self._directory.state(self.agent, object, others)
         self.root = root
         self.settings = settings
         self._holder = Holder(engine, settings, self._change_unasked, keep_locks=keep_locks, name=instance, user=user)
         self._listeners = Listeners(self)
         #: The stores that act for agents, by agent.
         self._for_agents: dict[str | None, Store] = {}
+        if agent is not None:
+            from capsule.store.view import seen_by
+
+            # If the agent is to be made, it is the owner who makes it.
+            self.agent = check_id(self._directory.identity(agent, folder) or self.agents.identity(agent, folder))
+            self.engine = seen_by(self.agent, engine, self._state_of)
 
     @classmethod
     def init(cls, directory: str | os.PathLike[str]) -> list[str]:
@@ -169,7 +169,8 @@ class Store(Writing):
             user: The user that the locks name. None: the user of this process.
             agent: The agent that the store acts for: it reads and writes what this agent may, and its messages are
                 from this agent. Its id, or `name@project`. None: the store's owner.
-            folder: The folder where `agent` is meant: a name there is that of the agent of its project.
+            folder: The folder where `agent` is meant, as `agents.identity` takes it: in a project, the agent of this
+                name there, which is made if need be.
 
         Raises:
             NotFound: There is no store at `path`, or no such agent in a project.

@@ -87,8 +87,8 @@ MODULES: dict[str, str] = {
 
 #: The commands of those that have some.
 GROUPS: dict[str, dict[str, str]] = {
-    "agents": dict.fromkeys(("list", "register", "show", "status", "forget", "discover"), "messaging.agents")
-    | dict.fromkeys(("policy", "allow", "block", "unblock", "requests"), "messaging.agents")
+    "agents": dict.fromkeys(("list", "register", "show", "set", "status", "forget"), "messaging.agents")
+    | dict.fromkeys(("discover", "policy", "allow", "block", "unblock", "requests"), "messaging.agents")
     | {"wake": "messaging.wake"},
     "agents wake": dict.fromkeys(("install", "uninstall", "test", "hook"), "messaging.wake"),
     "channels": dict.fromkeys(("new", "list", "show", "update", "archive", "remove-member"), "messaging.channels"),

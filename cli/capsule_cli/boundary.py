@@ -30,6 +30,7 @@ REMEDIES: Final[dict[Action, tuple[str, str]]] = {
     "messages": ("list its messages with:", "capsule show {} --json"),
     "new": ("make one with:", "capsule new"),
     "init": ("make one with:", "capsule init {}"),
+    "move": ("move it with:", "capsule agents set {} --project DIR"),
     "unlock": ("wait, or run:", "capsule unlock {} --force"),
     "edit": ("make a new version of it with:", "capsule edit {} --which MESSAGE --beside"),
     "trash": ("list them with:", "capsule trash"),

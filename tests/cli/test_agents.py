@@ -55,9 +55,16 @@ def test_an_agent_is_told_of_those_that_it_finds(team: Any) -> None:
 
 def test_a_name_means_the_agent_of_the_project(team: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (other,) = (one["id"] for one in team.json("agents", "list") if one["name"] == "anna" and one["id"] != "anna")
-    for folder, id in (("api", "anna"), ("docs", other), ("web", "anna")):
+    for folder, id in (("api", "anna"), ("docs", other), (".", "anna")):
         monkeypatch.chdir(tmp_path / folder)
         assert team.json("agents", "status", "here", "--as", "anna")["id"] == id
+    monkeypatch.chdir(tmp_path / "web")
+    said = team("agents", "status", "here", "--as", "anna")
+    assert "is a new agent, anna in the project" in said.stderr and said.stdout.startswith("anna-")
+    moved = team.json("agents", "set", "carl", "--project", str(tmp_path / "docs"))
+    assert moved["projectPath"] == str(tmp_path / "docs")
+    team("agents", "set", "carl", "--project", str(tmp_path), "--as", "carl", expect=6)
+    monkeypatch.chdir(tmp_path)
     assert team.json("agents", "status", "here", "--as", "anna@docs")["id"] == other
     assert team.json("send", "--as", "bob", "--to", "anna@docs", "hello")["recipients"].keys() == {other}
     monkeypatch.chdir(tmp_path / "docs")

@@ -151,12 +151,14 @@ def test_an_agent_is_named_by_the_option_else_by_the_environment_else_by_the_fol
 ) -> None:
     def sender(*words: str) -> str:
         team("send", "--to", "carl", "hello", *words)
-        return str(objects(team("listen", "--as", "carl", "--ack", "--timeout", "0s", "--json").stdout)[-1]["from"])
+        return str(
+            objects(team("listen", "--as", "carl@carl", "--ack", "--timeout", "0s", "--json").stdout)[-1]["from"]
+        )
 
     (tmp_path / "anna" / "below").mkdir()
     monkeypatch.chdir(tmp_path / "anna" / "below")
     assert sender() == "anna"
-    monkeypatch.setenv("CAPSULE_AGENT", "bob")
+    monkeypatch.setenv("CAPSULE_AGENT", "bob@bob")
     assert sender() == "bob" and sender("--as", "anna") == "anna"
     monkeypatch.delenv("CAPSULE_AGENT")
     monkeypatch.chdir(tmp_path)
@@ -264,11 +266,11 @@ def test_an_agent_is_shown_says_what_it_does_and_is_forgotten(team: Any, tmp_pat
 def test_an_agent_gets_its_id_from_the_folder_and_is_listening_while_it_listens(
     capsule: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    capsule("agents", "register", "--as", "bob")
     (tmp_path / "Größe 1").mkdir()
     monkeypatch.chdir(tmp_path / "Größe 1")
     id = capsule("agents", "register").line
     assert capsule("agents", "register").line == id
-    capsule("agents", "register", "--as", "bob")
     process = capsule.start("listen", "--follow", "--json")
     capsule("send", "--as", "bob", "--to", id, "hello")
     assert json.loads(process.stdout.readline())["content"] == "hello"

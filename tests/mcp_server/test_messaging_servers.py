@@ -77,8 +77,10 @@ def test_without_a_name_the_agent_is_that_of_the_folder_which_the_server_is_star
 
 def test_two_agents_of_one_name_who_do_the_same_at_the_same_moment_are_never_mixed(root: Path, tmp_path: Path) -> None:
     folders = [tmp_path / "api", tmp_path / "web"]
-    for folder in folders:
-        folder.mkdir()
+    with Store.open(root) as store:
+        for folder in folders:
+            folder.mkdir()
+            store.agents.register(project=str(folder))
     with (
         over_stdio(root, *TOOLS, "--as", "bob", cwd=folders[0]) as api,
         over_stdio(root, *TOOLS, "--as", "bob", cwd=folders[1]) as web,
@@ -91,6 +93,7 @@ def test_two_agents_of_one_name_who_do_the_same_at_the_same_moment_are_never_mix
             assert not any(answer.get("isError") for answer in answers), answers
             return [answer["structuredContent"] for answer in answers]
 
+        assert "bob in the project" in api.said and "is a new agent" in web.said
         listed = both("list_agents")
         ids = [next(agent["id"] for agent in each["agents"] if agent.get("you")) for each in listed]
         assert ids[0] == "bob" and ids[1].startswith("bob-")
@@ -163,15 +166,28 @@ def test_a_server_rings_for_its_agent_when_mail_comes_and_it_does_not_listen(roo
         assert "hello" not in rung.read_text()
 
 
-def test_the_project_of_an_agent_that_leaves_says_what_it_has_not_read(root: Path, tmp_path: Path) -> None:
-    note = tmp_path / "CLAUDE.md"
+def test_a_server_in_another_folder_serves_the_agent_and_leaves_that_folder_alone(root: Path, tmp_path: Path) -> None:
+    home, other = tmp_path / "home", tmp_path / "other"
+    home.mkdir()
+    other.mkdir()
     with Store.open(root) as store:
         store.agents.register("anna")
+        store.agents.register("bob", str(home))
         limits = {"lifetime._RELEASE_S": PATIENCE_S}
-        with over_stdio(root, *TOOLS, "--as", "bob", cwd=tmp_path, limits=limits) as bob:
-            store.messages.send("hello", agent="anna", to="bob")
-            assert not note.exists()
-            bob.leave()
-            assert bob.ended() == 0
-        assert "1 from anna" in note.read_text()
-        assert "hello" not in note.read_text()
+        for name, cwd in (("anna", home), ("bob", other), ("carl", other)):
+            with over_stdio(root, *TOOLS, "--as", name, cwd=cwd, limits=limits) as server:
+                sender = "bob" if name == "anna" else "anna"
+                store.messages.send("hello", agent=sender, to=name)
+                assert texts(server.call("listen", seconds=0)) == ["hello"]
+                assert [agent.id for agent in store.agents.list() if agent.online] == [name]
+                assert name == "carl" or not list(home.iterdir())
+                server.leave()
+                assert server.ended() == 0
+        assert {agent.id: agent.project_path for agent in store.agents.list()} == {
+            "anna": None,
+            "bob": str(home),
+            "carl": str(other),
+        }
+        assert not list(other.iterdir())
+        note = (home / "CLAUDE.md").read_text()
+        assert "1 from anna" in note and "hello" not in note

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from capsule import InvalidInput, NotFound, Refused, Store
+from capsule.errors import Remedy
 from tests.processes import Child
 
 LISTENS = """
@@ -89,11 +90,30 @@ def test_an_id_that_an_agent_of_another_project_has_gives_another_agent_of_this_
     assert shown == {name: there.get(name, {}) for name in shown} and {"createdAt", "metadata"} <= shown.keys()
 
 
-def test_an_agent_without_a_project_gets_one_and_keeps_it(memory: Store) -> None:
+def test_only_the_owner_moves_an_agent_and_nothing_else_does(memory: Store) -> None:
+    memory.agents.register("anna")
+    with pytest.raises(InvalidInput) as stays:
+        memory.agents.register("anna", "/a")
+    assert stays.value.remedy == Remedy("move", "anna")
+    assert memory.agents.ensure("anna", "/a") == memory.agents.identity("anna", "/a") == "anna"
     assert memory.agents.register("anna").project == "global"
-    anna = memory.agents.register("anna", "/a")
-    assert (anna.id, anna.project_path) == ("anna", "/a")
-    assert memory.agents.register("anna").project == anna.project == memory.projects.get("a").id
+    with pytest.raises(Refused):
+        memory.beside(agent="anna").agents.move("anna", "/a")
+    for folder in "ab":
+        anna = memory.agents.move("anna", f"/{folder}")
+        assert (anna.id, anna.project_path, anna.project) == ("anna", f"/{folder}", memory.projects.get(folder).id)
+        assert memory.agents.documents.home("anna") == f"/{folder}"
+    assert memory.agents.register("anna", "/a").id != "anna"
+    with pytest.raises(InvalidInput, match="already"):
+        memory.agents.move("anna", "/a")
+
+
+def test_a_program_without_a_name_acts_as_the_one_agent_of_its_folder_or_as_one_of_the_folders_name(
+    memory: Store,
+) -> None:
+    assert memory.agents.ensure(None, "/a/app") == "app" == memory.agents.ensure(None, "/a/app/src")
+    memory.agents.register("anna", "/a/web")
+    assert memory.agents.ensure(None, "/a/web") == "anna"
 
 
 def test_an_id_without_underscores_makes_the_names_of_directs_unambiguous(memory: Store) -> None:

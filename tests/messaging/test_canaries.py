@@ -105,8 +105,8 @@ HARMLESS = {
     *("incoming.version", "groups.create", "channels.create", "channels.join", "channels.join_defaults"),
     *("channels.resolve", "notes.write", "notes.allow", "notes.end", "configuration.plan", "configuration.apply"),
     *("configuration.rollback", "projects.get", "projects.link", "projects.unlink", "agents.allow", "agents.asking"),
-    *("agents.at", "agents.block", "agents.forget", "agents.identity", "agents.policy", "agents.register"),
-    *("agents.serve", "agents.set_notifications", "agents.set_status"),
+    *("agents.at", "agents.block", "agents.ensure", "agents.forget", "agents.identity", "agents.move"),
+    *("agents.policy", "agents.register", "agents.serve", "agents.set_notifications", "agents.set_status"),
 }
 #: What a store that acts for an agent refuses, all of it: tests/sessions and tests/transfer ask.
 OF_THE_OWNER = ("sessions.", "import_")

@@ -8,6 +8,7 @@ import pytest
 
 from capsule import InvalidInput, NotFound, Store
 from capsule.format import codec
+from capsule.messaging.people.directory import meant
 from capsule.messaging.policy import Object, Profile, State
 
 API, WEB = "api-00000a", "web-00000b"
@@ -148,18 +149,64 @@ def test_an_unknown_name_is_an_error_that_lists_whom_one_finds(there: Store) -> 
         assert "hidden" not in missing.value.message
 
 
+WEB_BOB, API_BOB, GLOBAL_BOB = Profile("bob-b", "bob", WEB), Profile("bob", "bob", API), Profile("bob", "bob", "global")
+
+
+@pytest.mark.parametrize(
+    ("name", "project", "agents", "found"),
+    [
+        ("bob", API, [API_BOB, WEB_BOB], "bob"),
+        ("bob", WEB, [API_BOB, WEB_BOB], "bob-b"),
+        ("bob", WEB, [GLOBAL_BOB, WEB_BOB], "bob-b"),
+        ("bob-b", WEB, [API_BOB, WEB_BOB], "bob-b"),
+        ("bob", None, [API_BOB, WEB_BOB], "bob"),
+        ("bob", None, [WEB_BOB], None),
+        ("bob", WEB, [GLOBAL_BOB], "bob"),
+        ("bob", WEB, [API_BOB], None),
+        ("bob-b", API, [API_BOB, WEB_BOB], None),
+        ("rob", API, [Profile("bob", "rob", API)], "bob"),
+        ("rob", WEB, [Profile("bob", "rob", "global")], None),
+        ("bob", API, [API_BOB, Profile("x", "bob", API)], "bob"),
+        ("bob", WEB, [], None),
+        ("bob", None, [], None),
+    ],
+)
+def test_as_whom_a_program_acts_is_one_rule(
+    name: str, project: str | None, agents: list[Profile], found: str | None
+) -> None:
+    assert meant(name, project, agents) == found
+
+
+def test_a_name_that_several_agents_of_the_project_have_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="one, two"):
+        meant("twin", API, [Profile("one", "twin", API), Profile("two", "twin", API), Profile("twin", "", "global")])
+
+
 @pytest.mark.parametrize(
     ("text", "folder", "found"),
     [
         ("reviewer", "/b/web/src", "reviewer-b"),
         ("reviewer", "/a/api", "reviewer"),
-        ("reviewer", "/c/docs", "reviewer"),
+        ("reviewer", "/elsewhere", "reviewer"),
         ("reviewer", None, "reviewer"),
-        ("reviewer@web", None, "reviewer-b"),
-        ("nobody", "/b/web", "nobody"),
+        ("reviewer@web", "/a/api", "reviewer-b"),
+        ("hidden", "/b/web", "hidden"),
+        ("nobody", "/elsewhere", "nobody"),
         ("me@host", "/b/web", "me@host"),
+        ("Claude_Code", "/b/web", "Claude_Code"),
+        ("reviewer", "/c/docs", None),
+        ("nobody", "/c/docs", None),
     ],
 )
-def test_who_somebody_says_to_be_depends_on_the_folder(there: Store, text: str, folder: str | None, found: str) -> None:
-    assert there.agents.identity(text, folder) == found
-    assert there.beside(agent=text).agent == (text if "@" not in text else found)
+def test_who_somebody_acts_as_depends_on_the_folder(
+    there: Store, text: str, folder: str | None, found: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = set(there.agents.names())
+    id = there.agents.identity(text, folder)
+    assert there.agents.identity(text, folder) == id == (found or id)
+    assert there.beside(agent=id).agent == id
+    made = {*there.agents.names()} - before
+    assert made == (set() if found else {id}) == {word.split()[0] for word in caplog.messages}
+    for each in made:
+        agent = there.agents.get(each)
+        assert (agent.name, agent.project_path, there.agents.documents.home(each)) == (text, folder, None)

@@ -1,8 +1,7 @@
 """The agents of a store: who there is, what is known of each, and whom each lets write to it.
 
-What must stay true: registering again changes only what is given; the folder of a project always gives the same id, and
-no two projects share an agent. An agent is told of the agents that it finds, and of no others. When a stricter policy
-is acknowledged, no write that was judged by the old one is still under way.
+What must stay true: an agent is told of the agents that it finds, and of no others. When a stricter policy is
+acknowledged, no write that was judged by the old one is still under way.
 """
 
 from __future__ import annotations
@@ -16,112 +15,24 @@ from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
 from capsule.errors import CapsuleError, InvalidInput, Refused
-from capsule.format.agents import GLOBAL, MAX_AGENT_ID, check_agent_id, new_agent, new_project, project_id, project_of
-from capsule.ids import folder_ids
 from capsule.messaging import notices
 from capsule.messaging.consent import DISCOVERABLE, DM_POLICIES, consent
 from capsule.messaging.people.contacts import Agent, Contact
 from capsule.messaging.people.documents import Document
 from capsule.messaging.people.presence import Presence
+from capsule.messaging.people.registration import Registration
 from capsule.messaging.policy import Object, Profile, ensure, may
 
 if TYPE_CHECKING:
     from capsule.store.store import Store
 
 
-class Agents:
+class Agents(Registration):
     """The agents of a store: people and programs that exchange messages."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
-        self._directory = store._directory
-        self.documents = self._directory.agents.known_as(self.names)
+        super().__init__(store, self.names)
         self.presence = Presence(store)
-
-    def register(
-        self,
-        id: str | None = None,
-        project: str | None = None,
-        *,
-        name: str | None = None,
-        description: str | None = None,
-        exclude: Iterable[str] = (),
-    ) -> Agent:
-        """Register an agent, or change what is known of it. What is not given stays as it is.
-
-        It joins the open default channels of its scope, but for those in which it was before.
-
-        Args:
-            id: Its id: lower-case letters, digits and `-`. None: made from the name of the project's folder. The same
-                folder always gives the same id. If an agent of another project has it, the agent gets this name, and an
-                id with a suffix.
-            project: The folder that it works in.
-            name: Its name, for people. None: the id.
-            description: What it is there for.
-            exclude: Names or ids of default channels that it stays out of for good; `*`: all.
-
-        Raises:
-            InvalidInput: The id can't be accepted, or neither `id` nor `project` is given.
-            Refused, StorageFailed: The system did not permit it, or the store acts for another agent.
-
-        Cost: writing small files if something changes; else reading them. If there are channels, as `channels.list`.
-        """
-        path = None if project is None else os.path.abspath(project)
-        about = {"name": name, "description": description}
-        if path is None:
-            if id is None:
-                raise InvalidInput("give the agent an id, or the folder of its project")
-            self._register(check_agent_id(id), id, about)
-            return self._with_defaults(id, exclude)
-        where = {"project": project_id(path), "projectPath": path}
-        plain = folder_ids(path, MAX_AGENT_ID, "agent")[0] if id is None else check_agent_id(id)
-        suffixed = f"{plain[: MAX_AGENT_ID - 7].rstrip('-')}-{where['project'][-6:]}"
-        for each in (suffixed,) if self.documents.exists(suffixed) else (plain, suffixed):
-            if self._register(each, plain, about, where, is_named=id is not None):
-                self._directory.projects.edit(where["project"], lambda _: None, partial(new_project, path))
-                return self._with_defaults(each, exclude)
-        raise InvalidInput(f"{plain} and {suffixed} are agents of other projects; choose another id")
-
-    def _register(
-        self, id: str, name: str, about: Document, where: Document | None = None, *, is_named: bool = True
-    ) -> bool:
-        """Make or change the document; False: it is that of an agent of another project.
-
-        Args:
-            name: The name, if none is given or known.
-            about: What is given of the agent.
-            where: The project, by its id and its folder; None: as it is.
-            is_named: Whether an agent without a project may come into this one.
-        """
-        given = {field: value for field, value in about.items() if value is not None}
-        self._ensure_manages(self._store._subject(id))
-        was = ""
-
-        def change(document: Document) -> None:
-            nonlocal was
-            was = project_of(document)
-            if where is not None and was != where["project"] and (was != GLOBAL or not is_named):
-                raise _OfAnother
-            document.update({"project": was} | (where or {}) | given)
-
-        def make(stamp: str) -> Document:
-            return new_agent(id, stamp, name=name) | {"project": GLOBAL} | (where or {}) | given
-
-        try:
-            self.documents.edit(id, change, make)
-        except _OfAnother:
-            return False
-        if where is not None:
-            if self.documents.home(id) not in (None, where["projectPath"]):
-                notices.withdraw(self._store, id)
-            self.documents.set_home(id, where["projectPath"])
-            if was not in ("", where["project"]):
-                self._directory.settle(id)
-        return True
-
-    def _with_defaults(self, id: str, exclude: Iterable[str]) -> Agent:
-        self._store.channels.join_defaults(id, exclude)
-        return self.get(id)
 
     def names(self) -> list[str]:
         """List the ids of the agents, sorted: for an agent, its own and those of the agents that it finds.
@@ -308,9 +219,6 @@ class Agents:
             self._directory.settle(id)
         return self.get(id)
 
-    def _ensure_manages(self, id: str) -> None:
-        ensure(may(self._store.agent, "manage", Object(id, "agent"), self._store._state_of(None, ())), id)
-
     def forget(self, id: str | None = None, *, agent: str | None = None, other: str | None = None) -> None:
         """Forget an agent, or what one says of another.
 
@@ -344,20 +252,6 @@ class Agents:
         id = self.documents.known(self._store._subject(agent))
         self._store._acting(id).agents.presence.announce(id)
 
-    def identity(self, name: str, folder: str | None = None) -> str:
-        """Look up the agent that somebody says to be.
-
-        Args:
-            name: Its id, its name in the project of the folder, or `name@project`.
-            folder: The folder where it is said, without links in its path; None: none.
-
-        Returns:
-            Its id; `name`, if there is none.
-
-        Raises InvalidInput if several have this name there. Cost: a look at each document, at most.
-        """
-        return self._directory.identity(name, folder)
-
     def at(self, folder: str) -> Sequence[str]:
         """Look up the agents of a folder: those whose project it is, or the nearest one above it that is one's.
 
@@ -382,10 +276,6 @@ class Agents:
 
     def _agent(self, id: str, presence: dict[str, bool]) -> Agent:
         return Agent.of(self.documents.read(id), presence, is_known=self._store.agent in (None, id))
-
-
-class _OfAnother(Exception):
-    """The document is that of an agent of another project."""
 
 
 def _ask(other: str, document: Document) -> None:

@@ -1,8 +1,8 @@
 """Who there is: the agents and projects of a store, by what names they are meant, and what decisions depend on.
 
 What must stay true: an answer is what the documents say now, by whatever process or person they were changed; asking
-again costs a look at each document, and no reading. A document that can't be read grants nothing. The module decides
-nothing: `capsule.messaging.policy` does.
+again costs a look at each document, and no reading. A document that can't be read grants nothing. One function says as
+whom a program acts (`meant`). Who may do what is not decided here, but in `capsule.messaging.policy`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound
-from capsule.format.agents import GLOBAL, project_id
+from capsule.format.agents import GLOBAL, is_agent_id, project_id
 from capsule.format.kinds import AGENT
 from capsule.messaging.conversations import direct_id
 from capsule.messaging.people.documents import AgentDocuments, Document, ProjectDocuments
@@ -196,35 +196,55 @@ class Directory:
             raise self.projects.known_as(lambda: there).missing(text)
         return ids[0]
 
-    def identity(self, text: str, folder: str | None = None) -> str:
-        """The id of the agent that somebody says to be.
+    def identity(self, text: str, folder: str | None = None) -> str | None:
+        """The id of the agent that somebody acts as, by the rule of `meant`.
 
         Args:
             text: `name@project`, or the name of an agent in the project of the folder, or an id.
             folder: The folder where it is said, without links in its path; None: none.
 
         Returns:
-            The id; `text`, if no agent is meant.
+            The id, also of an agent that is not registered; None: it is still to be made in the folder's project.
 
         Raises InvalidInput. Cost: a scan of a directory; as `profile` for each agent, if a project is there.
         """
         if "@" in text:
             with suppress(NotFound):
                 return self.resolve(text, None)
-        project = folder and self.project_at(folder)
-        if not project or self.profile(text).project == project:
-            return text
-        there = [id for id, found in self.profiles().items() if (found.project, found.name) == (project, text)]
-        if len(there) > 1:
-            raise InvalidInput(f"{text[:80]!r} may be several agents; give the id of one: {', '.join(there)}")
-        return there[0] if there else text
+        path = folder and self.project_folder(folder)
+        project = project_id(path) if path else None
+        own = self.profile(text)
+        found = meant(text, project, [own] if project in (None, own.project) else self.profiles().values())
+        return found or (None if project and is_agent_id(text) else text)
 
-    def project_at(self, folder: str) -> str | None:
-        """The project of a folder, or of the nearest one above it that has one. Cost: one scan of a directory."""
+    def project_folder(self, folder: str) -> str | None:
+        """The folder of a project: this one, or the nearest one above it. Cost: one scan of a directory."""
         if not (there := {*self.projects.ids()}):
             return None
         above = list(accumulate(folder.split("/"), "{}/{}".format))
-        return next((id for each in reversed(above) if each and (id := project_id(each)) in there), None)
+        return next((each for each in reversed(above) if each and project_id(each) in there), None)
+
+
+def meant(name: str, project: str | None, agents: Iterable[Profile]) -> str | None:
+    """The id of the agent that somebody acts as: one rule for every door.
+
+    Args:
+        name: The name or the id that is said.
+        project: The project of the folder where it is said; None: the folder is in no project of the store.
+        agents: The agents there are; those of other names do not count.
+
+    Returns:
+        The agent of this name in the project; else the agent with this id, if it is global or there is no project.
+        None: it is to be made, in the project. So the agent of one project is never that of another.
+
+    Raises InvalidInput: several agents of the project have the name.
+    """
+    named = [each for each in agents if name in (each.id, each.name)]
+    own = [each.id for each in named if each.project == project]
+    if len(own) > 1 and name not in own:
+        raise InvalidInput(f"{name[:80]!r} may be several agents; give the id of one: {', '.join(own)}")
+    elsewhere = [each.id for each in named if each.id == name and (project is None or each.project == GLOBAL)]
+    return name if name in own else next(iter(own + elsewhere), None)
 
 
 def _goes(link: Any, way: str) -> bool:

@@ -66,8 +66,7 @@ def store_as(agent: str | None, *, keep_locks: bool = False) -> Iterator[Store]:
     logger, handler = logging.getLogger("capsule"), ToStderr(logging.WARNING)
     logger.addHandler(handler)
     try:
-        folder = None if agent is None or session else here()
-        with Store.open(asked.store, keep_locks=keep_locks, instance=holder(), agent=agent, folder=folder) as store:
+        with Store.open(asked.store, keep_locks=keep_locks, instance=holder(), agent=agent, folder=named_in()) as store:
             if session:
                 from capsule.sessions.toolkit import bind
 
@@ -75,6 +74,11 @@ def store_as(agent: str | None, *, keep_locks: bool = False) -> Iterator[Store]:
             yield store
     finally:
         logger.removeHandler(handler)
+
+
+def named_in() -> str | None:
+    """The folder in which the agent's name is meant; None: none, since a worker gives its command an id."""
+    return None if session_named() else here()
 
 
 def here() -> str | None:

@@ -15,7 +15,7 @@ import typer
 from capsule.mcp_server.access import Toolset
 from capsule_cli.commands.mcp.tokens import tokens_of
 from capsule_cli.shared.asked import asked
-from capsule_cli.shared.opening import ToStderr, ensure_person, here, holder, session_named
+from capsule_cli.shared.opening import ToStderr, ensure_person, here, holder, named_in, session_named
 from capsule_cli.shared.options import flag, option, refuse, usage
 from capsule_cli.shared.output import say, to_stderr
 
@@ -76,19 +76,18 @@ def _over_stdio(read_only: bool, tools: Toolset) -> None:
     session, has_messaging = session_named(), tools in ("messaging", "all")
     if tools == "session" and not (session and name):
         raise usage("CAPSULE_SESSION and CAPSULE_AGENT name it, as for the command of `capsule worker`", "--tools")
+    _log_to_stderr()
+    folder = named_in()
     if has_messaging and not session:
-        with Store.open(asked.store, keep_locks=False) as owners:
-            agents = owners.agents
-            is_told = name is not None and "@" in name  # Of which project: it is there already.
-            name = agents.identity(str(name)) if is_told else agents.register(name, project=os.getcwd()).id
-    store = Store.open(asked.store, keep_locks=False, instance=holder(), agent=name, folder=None if session else here())
+        with Store.open(asked.store, keep_locks=False) as owner:
+            name, folder = owner.agents.ensure(name, folder), None
+    store = Store.open(asked.store, keep_locks=False, instance=holder(), agent=name, folder=folder)
     if session:
         from capsule.sessions.toolkit import bind
 
         bind(store, session)
     if has_messaging:
         store.agents.serve()
-    _log_to_stderr()
     from capsule.mcp_server.access import Access
     from capsule.mcp_server.server import build
     from capsule.mcp_server.stores import Stores

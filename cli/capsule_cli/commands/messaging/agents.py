@@ -27,7 +27,7 @@ def _agents() -> None:
 @commands.command("register")
 def register(
     project: str | None = option(
-        "--project DIR", "The folder that the agent works in. Default: this one, unless --as names the agent."
+        "--project DIR", "The folder that the agent works in. Default: this one; with --as, its project, if any."
     ),
     name: str | None = option("--name NAME", "Give it a name to show."),
     description: str | None = option("--description TEXT", "Say what it is there for."),
@@ -37,8 +37,8 @@ def register(
 ) -> None:
     """Register an agent and print its id: that of --as, else one that is made of the folder's name.
 
-    Repeated, it changes only what is given. If an agent of another project has the id of --as, the new agent gets this
-    name, and an id with a suffix.
+    Repeated, it changes only what is given, and moves nothing: see `agents set`. If an agent of another project has the
+    id of --as, the new agent gets this name, and an id with a suffix.
     """
     id = agent_named()
     folder = project if project is not None or id is not None else os.getcwd()
@@ -71,6 +71,15 @@ def show(agent: Agent) -> None:
     """Print what is known of an agent."""
     with store_of() as store:
         details(store.agents.get(agent).as_json())
+
+
+@commands.command("set")
+def set_(agent: Agent, project: str = option("--project DIR", "The folder of the project.", ...)) -> None:
+    """Move an agent into another project. No other command moves one."""
+    refuse(not os.path.isdir(project), f"{project} is no directory", "--project")
+    with store_of() as store:
+        found = store.agents.move(agent, os.path.realpath(project))
+    answer(found.as_json(), f"{found.id}: in the project {found.project}")
 
 
 @commands.command("status")
