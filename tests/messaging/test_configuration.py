@@ -113,16 +113,12 @@ REFUSED = [
     ("[agents.dora]\ndm = 'closed'", ("agent", "dora", "dm"), "dora"),
     ("[agents.bob]\nallow = ['dora']", ("entry", "bob", "dora"), "dora"),
     ("[agents.bob]\nallow = ['anna']", ("entry", "bob", "anna"), "blocked"),
-    ("[channels.news]\nmembers = ['carl']", ("member", NEWS, "carl"), "comes back"),
 ]
 
 
 @pytest.mark.parametrize(("toml", "key", "reason"), REFUSED)
 def test_what_can_not_be_is_reported_and_the_rest_is_done(store: Store, toml: str, key: Any, reason: str) -> None:
     store.agents.block(agent="bob", other="anna")
-    store.channels.create("news", scope="global")
-    store.channels.join("news", agent="carl")
-    store.channels.leave("news", agent="carl")
     config = declaring(store, toml + "\n[agents.anna]\ndm = 'closed'").configuration
     applied = config.apply(config.plan())
     (refused,) = applied.having("refused")
@@ -131,6 +127,16 @@ def test_what_can_not_be_is_reported_and_the_rest_is_done(store: Store, toml: st
         (*of.key, of.before, of.after) for of in applied.having("done")
     ]
     assert config.plan().having("planned") == []
+
+
+def test_an_agent_that_has_left_a_channel_by_itself_is_no_difference(store: Store, tmp_path: Path) -> None:
+    agent_file(tmp_path, "channels:\n  global: [news]")
+    config = declaring(store, "[channels.news]\nmembers = ['carl']").configuration
+    assert config.apply(config.plan([str(tmp_path)])).having("refused") == []
+    for agent in ("carl", "dora"):
+        store.channels.leave("news", agent=agent)
+    for prune in (False, True):
+        assert config.plan([str(tmp_path)], prune=prune).actions == ()
 
 
 FILED = [
@@ -147,7 +153,7 @@ FILED = [
     (f"channels:\n  project: ['far@{B}']", [], ["far"]),  # Out of scope.
     ("dm_whitelist: [nobody]", [], ["nobody"]),
     ("dm_policy: open", [], []),
-    ("channels:\n  project: [talk]", [], ["dora"]),  # The agent has left it for good.
+    ("channels:\n  project: [talk]", [], []),  # The agent has left it for good.
 ]
 
 

@@ -23,7 +23,7 @@ from capsule.format.channels import channel_id, check_channel_name
 from capsule.format.kinds import AGENT, PROJECT
 from capsule.ids import folder_ids
 from capsule.messaging.configuration.frontmatter import AgentFile, agents_in
-from capsule.messaging.configuration.plans import Action, Key, Kind, Plan, state_of
+from capsule.messaging.configuration.plans import Action, Key, Kind, Plan, has_left, state_of
 
 if TYPE_CHECKING:
     from capsule.store.store import Store
@@ -254,7 +254,7 @@ class _Planner:
         action = Action(*key, before, (before or "open") if after is None else after, by, file)
         if (before, after) == ("block", "allow"):
             action = action.refused(f"{key[1]} has blocked {key[2]}, and a file does not lift that")
-        if key not in self._declared and action.before != action.after:
+        if key not in self._declared and action.before != action.after and not has_left(self._copy, key):
             self._plan(action)
         self._declared.add(key)
 

@@ -120,6 +120,14 @@ def state_of(store: Store, key: Key) -> Any:
     return getattr(head.channel, "is_default" if other == "default" else other)
 
 
+def has_left(store: Store, key: Key) -> bool:
+    """Whether it is a member of a channel that has left by itself: no file brings it back."""
+    kind, on, other = key
+    if kind != "member" or not store.engine.exists(CONVERSATIONS, on):
+        return False
+    return any(each.id == other and each.opted_out_at and not each.is_in for each in store.head(on).participants)
+
+
 def _do(store: Store, action: Action) -> None:
     on, other, after, acting = action.on, action.other, action.after, store._acting(action.by)
     whom = f"{other}@{store._directory.profile(other).project}"  # An id may be the name of another agent, for `on`.
