@@ -100,7 +100,7 @@ class Channels(OfOneType):
         Args:
             name: Its name: lower-case letters, digits and `-`, at most 80.
             agent: The agent that makes it.
-            scope: `project`: that of the agent; `global`; or a project, by its id or name.
+            scope: `project`: that of the agent, and `global` for the owner; `global`; or a project, by its id or name.
             members: The other agents in it, by their ids or names.
             settings: `access`: `open`, the agents of the scope join as they like; `members`, by invitation, from other
                 projects too; `private`, nobody joins later. `description`. `default`: whether the agents of its scope
@@ -313,8 +313,8 @@ class Channels(OfOneType):
 
     def _scope(self, scope: str, who: str | None) -> str:
         """The scope that is meant by `project`, by `global`, or by the id or name of a project."""
-        if scope == "project" and who is not None:
-            return self._store._directory.profile(who).project or GLOBAL
+        if scope == "project":
+            return (self._store._directory.profile(who).project if who is not None else "") or GLOBAL
         return GLOBAL if scope == GLOBAL else self._store._acting(who).projects.get(scope).id
 
     def mute(

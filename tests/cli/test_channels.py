@@ -67,6 +67,11 @@ def test_a_list_has_what_the_agent_finds_and_the_owner_sees_all(team: Any) -> No
     team("channels", "show", "news", "--as", "bob", expect=3)
 
 
+def test_the_owner_makes_a_channel_and_is_not_in_it(team: Any) -> None:
+    assert team("channels", "new", "lobby", "--with", "bob").line == "channel_global_lobby"
+    assert [each["id"] for each in team.json("members", "lobby")] == ["bob"]
+
+
 def test_a_channel_is_changed_archived_and_left_by_others_hands(team: Any) -> None:
     id = team("channels", "new", "news", "--as", "anna", "--with", "bob").line
     team("channels", "update", "news", "--as", "bob", "--description", "mine", expect=6)

@@ -249,6 +249,11 @@ def test_a_group_is_renamed_left_and_joined_again(team: Any) -> None:
     (line,) = team("group", "list", "--as", "carl").stdout.splitlines()
     assert line.split("\t")[0] == id and "anna" in line
     team("group", "add", id, "nobody-here", "--as", "anna", expect=3)
+    for name in ("anna", "bob", "carl"):
+        team("group", "leave", id, "--as", name)
+    team("group", "add", id, "bob")
+    assert team.json("group", "rename", id, "Release 3")["title"] == "Release 3"
+    assert [head["id"] for head in team.json("group", "list", "--as", "bob")] == [id]
 
 
 def test_an_agent_is_shown_says_what_it_does_and_is_forgotten(team: Any, tmp_path: Path) -> None:

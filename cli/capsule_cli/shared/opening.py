@@ -102,22 +102,26 @@ def acting() -> Iterator[tuple[Store, str]]:
     Raises:
         typer.BadParameter: Neither the option nor the environment names it, nor is one agent registered for the folder.
     """
+    with acting_or_owner() as (store, agent):
+        if agent is None:
+            found = store.agents.at(os.path.realpath(os.getcwd()))
+            who = f"{' and '.join(found)} work in this folder" if found else "no agent works in this folder"
+            ways = "name it with --as AGENT or CAPSULE_AGENT, or register one with: capsule agents register"
+            raise usage(f"which agent is this? {who}; {ways}", "--as")
+        yield store, agent
+
+
+@contextmanager
+def acting_or_owner() -> Iterator[tuple[Store, str | None]]:
+    """As `acting`, where the store's owner may do it too: None, if no agent is named, nor one registered here."""
     with store_as(agent_named()) as store:
         if store.agent is not None:
             yield store, store.agent
+        elif len(found := store.agents.at(os.path.realpath(os.getcwd()))) == 1:
+            with store.beside(keep_locks=False, agent=found[0]) as mine:
+                yield mine, mine.agent
         else:
-            with store.beside(keep_locks=False, agent=_agent_here(store)) as mine:
-                yield mine, str(mine.agent)
-
-
-def _agent_here(store: Store) -> str:
-    """The agent whose project is the current folder, or the nearest one above it."""
-    found = store.agents.at(os.path.realpath(os.getcwd()))
-    if len(found) != 1:
-        who = f"{' and '.join(found)} work in this folder" if found else "no agent works in this folder"
-        ways = "name it with --as AGENT or CAPSULE_AGENT, or register one with: capsule agents register"
-        raise usage(f"which agent is this? {who}; {ways}", "--as")
-    return found[0]
+            yield store, None
 
 
 class ToStderr(logging.Handler):

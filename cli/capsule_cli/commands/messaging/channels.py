@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from capsule_cli.completion import complete_channel
-from capsule_cli.shared.opening import acting, agent_named, store_as
+from capsule_cli.shared.opening import acting, acting_or_owner, agent_named, store_as
 from capsule_cli.shared.options import Agent, Agents, With, argument, flag, names_in, option
 from capsule_cli.shared.output import answer, details, listing, one_line
 
@@ -30,7 +30,7 @@ def _channels() -> None:
 @commands.command("new")
 def new(
     name: str = argument("NAME", "Its name: small letters, digits and -.", ...),
-    scope: str = option("--scope SCOPE", "For whom it is: project (the agent's), global, or a project.", "project"),
+    scope: str = option("--scope SCOPE", "For whom it is: project (the agent's; the owner's is global), global, or a project.", "project"),
     access: Access = option("--access", _ACCESS, "open"),
     description: Description = None,
     default: bool = flag("--default", "Let the agents of its scope join it when they are registered."),
@@ -38,8 +38,8 @@ def new(
     default_topic: Topic = None,
     with_: With = None,
 ) -> None:
-    """Make a channel with the agent in it, and print its id."""
-    with acting() as (store, agent):
+    """Make a channel, with the agent in it if there is one, and print its id."""
+    with acting_or_owner() as (store, agent):
         head = store.channels.create(
             name,
             agent=agent,

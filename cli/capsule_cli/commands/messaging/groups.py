@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from capsule_cli.shared.opening import acting
+from capsule_cli.shared.opening import acting, acting_or_owner
 from capsule_cli.shared.options import Agents, Id, With, argument, names_in, option
 from capsule_cli.shared.output import answer, listing, one_line
 
@@ -38,7 +38,7 @@ def new(
 @commands.command("add")
 def add(id: Id, agents: Agents) -> None:
     """Add agents to a group, or bring back those who left. They read what is said from now on."""
-    with acting() as (store, agent):
+    with acting_or_owner() as (store, agent):
         head = store.groups.add(store.resolve(id), agents, agent=agent)
     answer(head.as_json(), f"{head.id}: added {one_line(', '.join(agents))}")
 
@@ -54,7 +54,7 @@ def leave(id: Id) -> None:
 @commands.command("rename")
 def rename(id: Id, name: Name) -> None:
     """Change the name of a group."""
-    with acting() as (store, agent):
+    with acting_or_owner() as (store, agent):
         head = store.groups.rename(store.resolve(id), name, agent=agent)
     answer(head.as_json(), f"{head.id}: renamed to {one_line(head.title)!r}")
 
