@@ -114,6 +114,9 @@ def test_a_program_without_a_name_acts_as_the_one_agent_of_its_folder_or_as_one_
     assert memory.agents.ensure(None, "/a/app") == "app" == memory.agents.ensure(None, "/a/app/src")
     memory.agents.register("anna", "/a/web")
     assert memory.agents.ensure(None, "/a/web") == "anna"
+    for name, id in ((None, "home"), ("bob", "bob")):
+        assert memory.agents.ensure(name, "/home", is_project=False) == id
+        assert memory.agents.get(id).project == "global"
 
 
 def test_an_id_without_underscores_makes_the_names_of_directs_unambiguous(memory: Store) -> None:

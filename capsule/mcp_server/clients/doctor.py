@@ -70,6 +70,7 @@ def examine(launch: Launch, *, cwd: str, store: str | None = None, timeout_s: fl
     if not os.path.isdir(cwd):
         seen.problems.append(f"{cwd}, where it is to be started, is no directory; correct the entry's cwd")
         return seen
+    seen.store = _store(launch, cwd)
     logger = logging.getLogger("mcp")
     level = logger.level
     with tempfile.TemporaryFile() as stderr:
@@ -82,10 +83,8 @@ def examine(launch: Launch, *, cwd: str, store: str | None = None, timeout_s: fl
             stderr.seek(0)
             if said := stderr.read().decode("utf-8", "replace").strip():
                 seen.problems[-1] += f"; it said: {said[-_SAID:]}"
-    if not seen.problems:
-        seen.store = _store(launch, cwd)
-        if store is not None and os.path.realpath(seen.store) != os.path.realpath(store):
-            seen.problems.append(f"it serves {seen.store}, and not {store}; write the entry anew with --store {store}")
+    if not seen.problems and store is not None and os.path.realpath(seen.store) != os.path.realpath(store):
+        seen.problems.append(f"it serves {seen.store}, and not {store}; write the entry anew with --store {store}")
     return seen
 
 

@@ -3,7 +3,8 @@
 What must stay true: nothing but the entry called `capsule` changes in what settings say; an entry of that name that
 starts something else is left alone unless it was said to be replaced; and a change is worked out whole before anything
 is done, so that it can be shown first. It is made by the program's own command where there is one, else in the file if
-that is plain JSON. A file of TOML, or one that would lose comments, is left alone: the person is told what to paste.
+that is plain JSON, or is not there yet. A file of TOML, or one that would lose comments, is left alone: the person is
+told what to paste.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import re
 import subprocess
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -97,7 +98,7 @@ def install(client: Client, scope: Scope, places: Places, launch: Launch, *, for
     """Work out how a program comes to use the server.
 
     Args:
-        launch: How the server is started.
+        launch: How the server is started. The options of an entry of ours that it does not give are kept.
         force: Whether an entry of our name that starts something else is replaced.
 
     Raises:
@@ -112,6 +113,8 @@ def install(client: Client, scope: Scope, places: Places, launch: Launch, *, for
     entry = file.entry()
     if entry is not None:
         file.ensure_ours(entry, force)
+        if entry.ours and entry.launch is not None:
+            launch = replace(launch, args=(*launch.args, *_kept(entry.launch.args, launch.args)))
     wanted = client.entry(launch)
     value = {**entry.value, **wanted} if entry is not None and entry.ours else wanted
     if entry is not None and value == entry.value:
@@ -121,6 +124,18 @@ def install(client: Client, scope: Scope, places: Places, launch: Launch, *, for
             commands = (*client.removing(scope, places), *commands)
         return Plan(client, scope, file.path, commands)
     return file.plan(scope, value)
+
+
+def _kept(old: tuple[str, ...], new: tuple[str, ...]) -> list[str]:
+    """The options of the server that an entry has and a new one says nothing of."""
+    groups: list[list[str]] = []
+    for word in old[old.index("mcp") + 1 :] if "mcp" in old else ():
+        if word.startswith("--"):
+            groups.append([word])
+        elif groups:
+            groups[-1].append(word)
+    given = {word.partition("=")[0] for word in new}
+    return [word for group in groups if group[0].partition("=")[0] not in given for word in group]
 
 
 def uninstall(client: Client, scope: Scope, places: Places, *, force: bool = False) -> list[Plan]:
@@ -259,14 +274,17 @@ class SettingsFile:
     def plan(self, scope: Scope, value: dict[str, Any] | None) -> Plan:
         """The plan that has the entry say `value`, or that takes it out when that is None."""
         is_toml = self.path.endswith(".toml")
-        after = None if is_toml else self._json(value)
+        # A text or a list of texts is written in TOML as in JSON.
+        lines = (f"{name} = {json.dumps(part, ensure_ascii=False)}" for name, part in (value or {}).items())
+        toml = "\n".join([f"[{'.'.join(self.keys)}]", *lines])
+        is_empty = not (self.text or "").strip()
+        after = self._json(value) if not is_toml else f"{toml}\n" if is_empty and value is not None else None
         if after is not None:
             return Plan(self.client, scope, self.path, before=self.text, after=after)
         if value is None:
             paste = f"take {'.'.join(self.keys)} out of it"
-        elif is_toml:  # A text or a list of texts is written in TOML as in JSON.
-            lines = (f"{name} = {json.dumps(part, ensure_ascii=False)}" for name, part in value.items())
-            paste = "\n".join([f"[{'.'.join(self.keys)}]", *lines])
+        elif is_toml:
+            paste = toml
         else:
             paste = SettingsFile(self.client, self.path, None, {})._json(value) or ""
         return Plan(self.client, scope, self.path, paste=paste)

@@ -57,13 +57,13 @@ class Registration:
         """
         return self._directory.identity(name, folder) or self._made(name, folder or "")
 
-    def ensure(self, name: str | None, folder: str | None = None) -> str:
+    def ensure(self, name: str | None, folder: str | None = None, *, is_project: bool = True) -> str:
         """Look up the agent that a program acts as, as `identity`, and make it if there is none.
 
         Args:
             name: As `identity` takes it. None: the one agent that works in the folder, else one of the folder's name.
-            folder: The folder where the program runs, without links in its path: it becomes a project if it is in none.
-                None: none, and an agent that is made is in no project.
+            folder: The folder where the program runs, without links in its path. None: none.
+            is_project: Whether a folder that is in no project becomes one, so that an agent that is made is in it.
 
         Returns:
             Its id. It is registered, and has joined the default channels of its scope.
@@ -74,13 +74,14 @@ class Registration:
         id = self._directory.identity(name, folder) if name is not None else here[0] if len(here) == 1 else None
         if folder is None or (id and self.documents.exists(id)):
             return self.register(id).id
-        return self._made(name, folder)
+        return self._made(name, folder, is_project=is_project)
 
-    def _made(self, name: str | None, folder: str) -> str:
+    def _made(self, name: str | None, folder: str, *, is_project: bool = False) -> str:
         """Make the agent that a program acts as. It gets no notices: no person said that it works in the folder."""
-        path = self._directory.project_folder(folder) or folder
-        id = self._with_defaults(self._register_in(path, name, {}), ()).id
-        _log.warning("%s is a new agent, %s in the project %s", id, name or id, path)
+        path = self._directory.project_folder(folder) or (folder if is_project else None)
+        name = name or folder_ids(folder, MAX_AGENT_ID, "agent")[0] if path is None else name
+        id = self.register(name).id if path is None else self._with_defaults(self._register_in(path, name, {}), ()).id
+        _log.warning("%s is a new agent, %s in the project %s", id, name or id, path or GLOBAL)
         return id
 
     def register(

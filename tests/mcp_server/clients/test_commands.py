@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,13 @@ def test_install_writes_the_absolute_path_of_this_capsule_and_of_the_store(
 
 
 def test_install_enters_the_set_of_tools_that_was_chosen(capsule: Program, places: Places) -> None:
-    for words, args in (((), ["mcp"]), (("--tools", "all", "--as", "anna"), ["mcp", "--as", "anna", "--tools", "all"])):
+    for words, args in (
+        ((), ["mcp"]),
+        (("--tools", "all", "--as", "anna"), ["mcp", "--as", "anna", "--tools", "all"]),
+        ((), ["mcp", "--as", "anna", "--tools", "all"]),
+        (("--as", "bob"), ["mcp", "--as", "bob", "--tools", "all"]),
+        (("--tools", "conversations"), ["mcp", "--tools", "conversations", "--as", "bob"]),
+    ):
         capsule("mcp", "install", "cursor", *words)
         held = json.loads(Path(places.home, ".cursor", "mcp.json").read_text())
         assert held["mcpServers"]["capsule"]["args"] == args
@@ -62,6 +69,10 @@ def test_a_file_with_comments_is_left_as_it_is_and_what_to_paste_is_said(capsule
     path = Path(places.home, ".config", "zed", "settings.json")
     path.parent.mkdir(parents=True)
     path.write_text('{\n  // mine\n  "theme": "One"\n}\n')
+    capsule("mcp", "install", "codex")
+    codex = Path(places.home, ".codex", "config.toml")
+    assert tomllib.loads(codex.read_text()) == {"mcp_servers": {"capsule": {"command": EXECUTABLE, "args": ["mcp"]}}}
+    codex.write_text("# mine\n")
     assert "[mcp_servers.capsule]\ncommand = " in capsule("mcp", "install", "codex", expect=1).stdout
     answer = capsule("mcp", "install", "zed", "cursor", "--as", "anna", expect=1)
     assert json.loads(answer.stdout[answer.stdout.index("{") :])["context_servers"]["capsule"]

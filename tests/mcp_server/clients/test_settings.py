@@ -128,9 +128,9 @@ def test_an_entry_of_our_name_that_starts_something_else_is_left_alone_unless_fo
     # Of an entry of ours, what a person added stays.
     path = settings(places)
     path.write_text(path.read_text().replace('"type"', '"timeout": 9, "type"'))
-    apply(install(named("cursor"), "user", places, replace(LAUNCH, args=("mcp",))), places, f"{places.home}/copies")
+    apply(install(named("cursor"), "user", places, replace(LAUNCH, args=("mcp", "--store", "/x"))), places, f"{places.home}/copies")
     [entry] = entries(named("cursor"), "user", places)
-    assert (entry.value["timeout"], entry.value["args"]) == (9, ["mcp"])
+    assert (entry.value["timeout"], entry.value["args"]) == (9, ["mcp", "--store", "/x"])
 
 
 def test_a_link_stays_a_link_and_a_file_keeps_its_permissions(places: Places) -> None:
@@ -164,7 +164,7 @@ def test_the_file_that_is_there_is_used_and_the_one_with_our_entry_first(places:
     assert install(named("opencode"), "user", places, LAUNCH).path == str(jsonc)
     put_in(places, "opencode")
     json_.write_text('{"mcp": {"servers": {"other": {}}}}')
-    assert install(named("opencode"), "user", places, replace(LAUNCH, args=("mcp",))).path == str(jsonc)
+    assert install(named("opencode"), "user", places, replace(LAUNCH, args=("mcp", "--store", "/x"))).path == str(jsonc)
     jsonc.unlink()
     put_in(places, "opencode")
     assert set(json.loads(json_.read_text())["mcp"]["servers"]) == {"other", "capsule"}

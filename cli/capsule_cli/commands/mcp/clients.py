@@ -20,7 +20,7 @@ import typer
 from capsule.errors import CapsuleError
 from capsule.ids import check_id
 from capsule.mcp_server.access import Toolset
-from capsule_cli.commands.mcp.server import TOOLS
+from capsule_cli.commands.mcp.server import SETS
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.options import DryRun, argument, option, refuse, usage
 from capsule_cli.shared.output import Stopped, answer, out, out_json, shown
@@ -59,7 +59,7 @@ def install(
     user: User = False,
     dry_run: DryRun = False,
     force: Force = False,
-    tools: Toolset = TOOLS,
+    tools: Toolset | None = option("--tools SET", SETS),
 ) -> None:
     """Let programs use the MCP server: put the entry `capsule` into their settings, and touch nothing else.
 
@@ -68,6 +68,8 @@ def install(
 
     With --store, the server always serves that store. Without it, the server serves the store that `capsule` would use
     in the directory where the program starts it. With --as, the program is that agent, and its messages are from it.
+
+    Repeated, it changes the options that are given, and keeps the others of the entry. `mcp uninstall` removes them.
     """
     from capsule.mcp_server.clients import settings
 
@@ -100,7 +102,8 @@ def uninstall(
 def doctor(names: Names = None) -> None:
     """Start the server as each program would, and report what it says; exit 0 only if all of them work.
 
-    It looks at your own settings and those of the project in the current directory. With --store, each has to serve it.
+    It looks at your own settings and those of the project in the current directory, in which it starts the server. With
+    --store, each has to serve it.
     """
     from capsule.mcp_server.clients import table
 
@@ -155,7 +158,6 @@ def _visits(client: Client, places: Places, store: str | None, *, named: bool) -
 
     visits = []
     for scope in SCOPES:
-        cwd = places.home if scope == "user" else places.project
         try:
             found = list(settings.entries(client, scope, places))
         except CapsuleError as error:
@@ -167,7 +169,7 @@ def _visits(client: Client, places: Places, store: str | None, *, named: bool) -
                 problem = "the entry starts something else; replace it with: capsule mcp install --force"
                 visits.append(_Visit(client, scope, entry.path, (problem,), entry=entry))
                 continue
-            seen = doctor.examine(entry.launch, cwd=cwd, store=store)
+            seen = doctor.examine(entry.launch, cwd=places.project, store=store)
             visits.append(_Visit(client, scope, entry.path, tuple(seen.problems), seen, entry))
     if named and not visits:
         path = client.files("user", places)[0]
@@ -237,13 +239,13 @@ def named_store() -> str | None:
     return find_store(asked.store)
 
 
-def _launch(name: str | None, tools: Toolset) -> Launch:
+def _launch(name: str | None, tools: Toolset | None) -> Launch:
     """How a program is to start the server: this very `capsule`, by its absolute path."""
     from capsule.mcp_server.clients.table import Launch
 
     executable, *words = executable_words()
     words += ["mcp", *named_options(name)]
-    words += ["--tools", tools] if tools != "conversations" else []
+    words += ["--tools", tools] if tools else []
     return Launch(executable, tuple(words))
 
 

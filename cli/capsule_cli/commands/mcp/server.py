@@ -20,9 +20,9 @@ from capsule_cli.shared.options import flag, option, refuse, usage
 from capsule_cli.shared.output import say, to_stderr
 
 group = typer.Typer(subcommand_metavar="[COMMAND]")
-#: Also an option of `mcp install`.
-_TOOLS = "Offer these tools: conversations, messaging, or all of them; session, for what a worker runs."
-TOOLS: Toolset = option("--tools SET", _TOOLS, "conversations")
+#: Also of `mcp install`.
+SETS = "Offer these tools: conversations, messaging, or all of them; session, for what a worker runs."
+TOOLS: Toolset = option("--tools SET", SETS, "conversations")
 
 
 @group.callback(invoke_without_command=True)
@@ -80,7 +80,9 @@ def _over_stdio(read_only: bool, tools: Toolset) -> None:
     folder = named_in()
     if has_messaging and not session:
         with Store.open(asked.store, keep_locks=False) as owner:
-            name, folder = owner.agents.ensure(name, folder), None
+            # Where desktop programs start servers. A project there would have all other folders in it.
+            is_project = folder not in ("/", os.path.realpath(os.path.expanduser("~")))
+            name, folder = owner.agents.ensure(name, folder, is_project=is_project), None
     store = Store.open(asked.store, keep_locks=False, instance=holder(), agent=name, folder=folder)
     if session:
         from capsule.sessions.toolkit import bind

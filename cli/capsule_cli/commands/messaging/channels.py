@@ -30,7 +30,11 @@ def _channels() -> None:
 @commands.command("new")
 def new(
     name: str = argument("NAME", "Its name: small letters, digits and -.", ...),
-    scope: str = option("--scope SCOPE", "For whom it is: project (the agent's; the owner's is global), global, or a project.", "project"),
+    scope: str = option(
+        "--scope SCOPE",
+        "For whom it is: project (the agent's; the owner's is global), global, or a project.",
+        "project",
+    ),
     access: Access = option("--access", _ACCESS, "open"),
     description: Description = None,
     default: bool = flag("--default", "Let the agents of its scope join it when they are registered."),
