@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
+from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from capsule.errors import Action, CapsuleError, InvalidDocument, Locked, LockLost, Refused, StorageFailed
@@ -102,6 +103,12 @@ def of_tool(name: str, error: ToolError, arguments: Mapping[str, Any]) -> ToolEr
         return ToolError(str(cause))
     # The SDK's own: the client's answer to a question is none, and the SDK's words for that name what asked.
     return ToolError(f"Nothing was done: the answer to the question did not fit it, which is a no. {NOT_AGAIN}")
+
+
+def refused_by_client(error: MCPError) -> ToolError:
+    """The error of a tool whose question the client answered by an error."""
+    said = quoted(error.error.message, _ECHO)
+    return ToolError(f"Nothing was done: the client answered the question with the error {said}, a no. {NOT_AGAIN}")
 
 
 def _short(text: str, arguments: Mapping[str, Any]) -> str:

@@ -188,6 +188,10 @@ class CapsuleServer(MCPServer[Any]):
                 with suppress(CapsuleError):  # A server that stops has no store any more, and remembers no call.
                     self._tell_repeated(name, arguments, store_of(context), result)
             return result
+        except MCPError as error:  # The client's answer to a question of ours.
+            from capsule.mcp_server.errors import refused_by_client
+
+            raise refused_by_client(error) from error
         except ToolError as error:
             from capsule.mcp_server import errors
 

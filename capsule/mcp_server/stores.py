@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import anyio
+
 from capsule.errors import InvalidInput
 from capsule.mcp_server.access import Access
 from capsule.mcp_server.unread import Reader
@@ -33,6 +35,8 @@ class Stores:
     toolkit: Toolkit | None = None
 
     def __init__(self, store: Store, access: Access | None = None, toolkit: Toolkit | None = None) -> None:
+        #: Set when the only client has said all that it will say: nothing is waited for any more.
+        self.ended = anyio.Event()
         self._main = store
         store.remember_own()
         self._access = access or Access()

@@ -14,7 +14,7 @@ import pytest
 
 from capsule import Store
 from capsule.maintenance import doctor
-from tests.mcp_server.serving import PATIENCE_S, Stdio, eventually, over_stdio
+from tests.mcp_server.serving import CAPABILITIES, HANDSHAKE, PATIENCE_S, Stdio, eventually, over_stdio
 
 pytestmark = pytest.mark.slow
 
@@ -133,14 +133,33 @@ def test_the_locks_are_released_at_end_of_file_though_a_call_still_runs(root: Pa
 
 @pytest.mark.slow
 @pytest.mark.sample
-def test_requests_sent_before_the_end_of_file_are_answered(root: Path) -> None:
-    with over_stdio(root, limits={"stdio._LAST_ANSWERS_S": PATIENCE_S}) as client:
-        asked = {client.send_call("append_message", id=ID, content=f"piped {n}") for n in range(50)}
-        client.leave()
+def test_requests_sent_before_the_end_of_file_are_answered_though_they_take_long(root: Path) -> None:
+    with Store.open(root, keep_locks=False) as other, over_stdio(root) as client:
+        other.create(id="held", title="Held")
+        client.call("lock_conversation", id="held")
+        with other.engine.storage.mutex("conversations", ID):
+            asked = {client.send_call("append_message", id=ID, content=f"piped {n}") for n in range(20)}
+            client.leave()
+            eventually(lambda: in_use(root) == set(), "the locks are given back")
         answered = {message["id"] for message in client.answers() if not message["result"].get("isError")}
         assert answered == asked
         assert client.ended() == 0
-    assert sorted(contents(root)) == sorted(f"piped {n}" for n in range(50))
+    assert sorted(contents(root)) == sorted(f"piped {n}" for n in range(20))
+    assert in_use(root) == set()
+
+
+@pytest.mark.parametrize("is_asked_before", [True, False])
+def test_a_question_that_nobody_can_answer_any_more_is_a_no(root: Path, is_asked_before: bool) -> None:
+    with over_stdio(root) as client:
+        client.answer(client.send("initialize", HANDSHAKE | {"capabilities": CAPABILITIES | {"elicitation": {}}}))
+        call = client.send_call("delete_conversation", id=ID)
+        if is_asked_before:
+            assert next(client.answers())["method"] == "elicitation/create"
+        client.leave()
+        said = client.answer(call)["result"]
+        assert said["isError"] and "a no" in said["content"][0]["text"]
+        assert client.ended() == 0, client.said
+    assert document(root)["id"] == ID
 
 
 def test_the_server_ends_when_its_client_stops_reading(root: Path) -> None:
@@ -170,7 +189,7 @@ def test_a_long_poll_does_not_keep_the_server_from_ending(root: Path) -> None:
         client.call("create_conversation", title="Another")
         client.leave()
         (last,) = [message for message in client.answers() if message.get("id") == poll]
-        assert last["error"]["message"] == "Connection closed"
+        assert last["result"]["structuredContent"]["changes"] == []
         assert client.ended() == 0, client.said
     assert in_use(root) == set()
 

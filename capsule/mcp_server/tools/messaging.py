@@ -173,10 +173,9 @@ async def listen(
     place = await anyio.to_thread.run_sync(_place, store_of(ctx), channel, conversation)
     try:
         while True:
-            wait = reader.messages.await_mail(
-                timeout_s=seconds, conversation=place, topic=topic or None, thread=thread or None, limit=limit
-            )
-            heard = await waited(ctx, seconds, "waiting for messages", wait)
+            about: dict[str, Any] = {"conversation": place, "topic": topic or None, "thread": thread or None}
+            wait = partial(reader.messages.await_mail, limit=limit, **about)
+            heard = await waited(ctx, seconds, "waiting for messages", lambda s, wait=wait: wait(timeout_s=s))
             shown, limit = _fitting(heard.messages, forms)
             if limit == len(shown):
                 break

@@ -201,8 +201,9 @@ async def watch_changes(
     store = store_of(ctx)
     ids = [await anyio.to_thread.run_sync(store.resolve, id)] if id else None
     if seconds:
-        wait = store.await_changes(cursor or None, ids=ids, timeout_s=seconds)
-        found = await waited(ctx, seconds, "waiting for changes", wait)
+        found = await waited(
+            ctx, seconds, "waiting for changes", lambda s: store.await_changes(cursor or None, ids=ids, timeout_s=s)
+        )
     else:
         found = await anyio.to_thread.run_sync(lambda: store.changes(cursor or None, ids=ids))
     shown = fitting(map(_changed, found.changes), _line, BUDGET - 500, forms_of(ctx.client_capabilities))

@@ -7,6 +7,7 @@ argument. The parameters have the names that clients see, hence their camelCase.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import anyio
@@ -106,7 +107,7 @@ async def ask_question(
         if said.earlier is not None:
             told = f"{_not_sent(said)}, or with question to wait on."
             return answer(told, Answered(question=question, earlier=said.earlier))
-    found = await waited(ctx, seconds, "waiting for an answer", _answered(toolkit, question, seconds))
+    found = await waited(ctx, seconds, "waiting for an answer", partial(_answered, toolkit, question))
     if not found:
         return answer(f"No answer yet to question {word(question)}.", Answered(question=question))
     chosen = Answered(question=question, value=str(found["value"]), sender=found.get("from"))

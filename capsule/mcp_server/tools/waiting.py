@@ -1,18 +1,20 @@
 """Waiting in a call: it occupies no thread, and the client is told meanwhile that the call goes on.
 
-What must stay true: the wait ends with the call: at once when the client cancels it, within seconds when it leaves.
+What must stay true: the wait ends with the call: at once when the client cancels it or has said all that it will say,
+within seconds when it leaves.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
 from capsule.errors import CapsuleError
 from capsule.mcp_server.errors import Told
+from capsule.mcp_server.stores import stores_of
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import Context
@@ -21,13 +23,13 @@ T = TypeVar("T")
 _TELL_S = 5
 
 
-async def waited(ctx: Context[Any, Any], seconds: float, what: str, wait: Awaitable[T]) -> T:
+async def waited(ctx: Context[Any, Any], seconds: float, what: str, wait: Callable[[float], Awaitable[T]]) -> T:
     """Wait, with a progress notification now and every five seconds.
 
     Args:
         seconds: How long it takes at most.
         what: What is waited for, for the client's user: "waiting for changes".
-        wait: What to wait for.
+        wait: Waits for as many seconds. When the input of the client has ended, it is asked again, for none.
 
     Returns:
         What `wait` answered.
@@ -37,14 +39,18 @@ async def waited(ctx: Context[Any, Any], seconds: float, what: str, wait: Awaita
         Told: The client has left.
     """
     found: T | None = None
+    ended = stores_of(ctx).ended
     failed: CapsuleError | None = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_tell, ctx, seconds, what, tasks.cancel_scope)
+        tasks.start_soon(_cancel_after, ended, tasks.cancel_scope)
         try:
-            found = await wait
+            found = await wait(seconds)
         except CapsuleError as error:  # A task group would wrap it.
             failed = error
         tasks.cancel_scope.cancel()
+    if found is None and failed is None and ended.is_set():
+        found = await wait(0)
     if found is None:
         raise failed or Told("the client has left")
     return found
@@ -54,6 +60,11 @@ async def has_left(ctx: Context[Any, Any]) -> bool:
     """Whether nobody waits for the answer of a call: over HTTP, a client's connection may break meanwhile."""
     request: Any = ctx.request_context.request
     return request is not None and await request.is_disconnected()
+
+
+async def _cancel_after(ended: anyio.Event, wait: anyio.CancelScope) -> None:
+    await ended.wait()
+    wait.cancel()
 
 
 async def _tell(ctx: Context[Any, Any], seconds: float, what: str, wait: anyio.CancelScope) -> None:

@@ -2,7 +2,7 @@
 
 What must stay true: nothing but the protocol reaches the client's end of stdout; every request is answered, also one
 that is no valid JSON or no valid request, and the server goes on after it; and when the client has closed its end of
-stdin, the locks are released at once, and what it had asked by then is answered if that takes but an instant.
+stdin, the locks are released at once, waits and questions end, and what it had asked by then is done and answered.
 
 The SDK's own reader drops what it can't parse without an answer, so the lines are read and written here.
 """
@@ -28,6 +28,8 @@ from mcp_types import (
     INVALID_PARAMS,
     INVALID_REQUEST,
     PARSE_ERROR,
+    ErrorData,
+    JSONRPCError,
     JSONRPCMessage,
     JSONRPCNotification,
     JSONRPCRequest,
@@ -44,8 +46,10 @@ if TYPE_CHECKING:
     from capsule.mcp_server.server import CapsuleServer
     from capsule.store.store import Store
 
-#: How long the requests in flight may take when the client has closed its end, in seconds.
-_LAST_ANSWERS_S = 0.5
+#: How long the requests in flight may take when the client has closed its end, in seconds. A host that does not want
+#: that sends a signal.
+_LAST_ANSWERS_S = 60.0
+_CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 
 
 class _Unacceptable(Exception):
@@ -64,10 +68,14 @@ def serve(server: CapsuleServer, store: Store, stdin: BinaryIO, stdout: int) -> 
 
     close = partial(unread.leave, store) if server.has_messaging else store.close
 
+    def ended() -> None:
+        server.stores.ended.set()
+        beside(store.release)
+
     async def run() -> None:
         incoming, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         write, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
-        wire = _Wire(stdin, stdout, incoming, store.release, close)
+        wire = _Wire(stdin, stdout, incoming, ended, close)
         low: Any = sdk.server_of(server)
         async with anyio.create_task_group() as tasks:
             await tasks.start(signalled, lambda code: finish(code, close))
@@ -88,18 +96,21 @@ class _Wire:
         stdin: BinaryIO,
         stdout: int,
         incoming: MemoryObjectSendStream[SessionMessage | Exception],
-        release: Callable[[], None],
+        ended: Callable[[], None],
         close: Callable[[], None],
     ) -> None:
         self._stdin = stdin
         self._stdout = stdout
         self._incoming = incoming
-        self._release = release
+        self._ended = ended
         self._close = close
         # Threads of their own: reading and writing must not wait for calls that take all the others.
         self._reading = anyio.CapacityLimiter(1)
         self._writing = anyio.CapacityLimiter(1)
         self._open: set[Any] = set()
+        #: The requests of the server that the client has not answered.
+        self._asked: set[Any] = set()
+        self._is_over = False
         self._changed = anyio.Event()
 
     async def read(self) -> None:
@@ -108,12 +119,15 @@ class _Wire:
         while line := await anyio.to_thread.run_sync(readline, limiter=self._reading, abandon_on_cancel=True):
             if line.strip():
                 await self._take(line)
-        beside(self._release)
+        self._is_over = True
+        self._ended()
+        for id in list(self._asked):
+            await self._say_no(id)
         with anyio.move_on_after(_LAST_ANSWERS_S):
             while self._open:
                 await self._changed.wait()
         for id in list(self._open):
-            await self._answer(id, _error(id, CONNECTION_CLOSED, "Connection closed"))
+            await self._answer(id, _error(id, _CLOSED.code, _CLOSED.message))
         finish(0, self._close)
 
     async def _take(self, line: bytes) -> None:
@@ -128,7 +142,14 @@ class _Wire:
             self._open.add(message.id)
         elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
             self._open.discard((message.params or {}).get("requestId"))
+        elif not isinstance(message, JSONRPCNotification):
+            self._asked.discard(message.id)
         await self._incoming.send(SessionMessage(message))
+
+    async def _say_no(self, id: Any) -> None:
+        """Answer a request of the server, such as a question to the user, in place of a client that can't any more."""
+        self._asked.discard(id)
+        await self._incoming.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=id, error=_CLOSED)))
 
     async def write(self, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:
         """Send what the server says."""
@@ -141,6 +162,11 @@ class _Wire:
                 if id is None or hasattr(message, "method"):
                     continue
                 data = _error(id, INTERNAL_ERROR, "the answer can't be written as JSON")
+            if isinstance(message, JSONRPCRequest):
+                self._asked.add(id)
+                if self._is_over:
+                    await self._say_no(id)
+                    continue
             if hasattr(message, "method"):
                 await self._send(data)
                 continue

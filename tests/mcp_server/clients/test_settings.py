@@ -128,7 +128,11 @@ def test_an_entry_of_our_name_that_starts_something_else_is_left_alone_unless_fo
     # Of an entry of ours, what a person added stays.
     path = settings(places)
     path.write_text(path.read_text().replace('"type"', '"timeout": 9, "type"'))
-    apply(install(named("cursor"), "user", places, replace(LAUNCH, args=("mcp", "--store", "/x"))), places, f"{places.home}/copies")
+    apply(
+        install(named("cursor"), "user", places, replace(LAUNCH, args=("mcp", "--store", "/x"))),
+        places,
+        f"{places.home}/copies",
+    )
     [entry] = entries(named("cursor"), "user", places)
     assert (entry.value["timeout"], entry.value["args"]) == (9, ["mcp", "--store", "/x"])
 
