@@ -47,7 +47,8 @@ from, `--context` the project's snapshot, `--branch` which branches to look at, 
 text to write, `-n` the largest number to show, `-F` a file to read.
 
 `send`, `inbox`, `listen`, `history`, `group` and `agents status` act for an agent: that of `--as`, or else of
-`CAPSULE_AGENT`, or else the one that is registered for the current folder or the nearest folder above it.
+`CAPSULE_AGENT`, or else the one that is registered for the current folder or the nearest folder above it. Without one,
+`group add`, `group rename` and `channels new` act for the owner of the store, who may do everything.
 
 Completion of commands, options, ids, tags and agents: `capsule --install-completion`, once for each shell.
 """

@@ -7,6 +7,7 @@ is read; and it is a megabyte at most, however long it is.
 
 from __future__ import annotations
 
+import re
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
 CONVERSATIONS = "capsule://conversations"
 DIRECTORY = ("agents", "channels", "projects")
+#: The addresses of resources.
+OURS = re.compile(
+    rf"{CONVERSATIONS}(\?.*|/[^/?#]+(/markdown|/messages/[^/?#]+)?)?|capsule://(directory|schema)/[a-z]+", re.DOTALL
+)
 _JSON = "application/json"
 _PAGE = 100
 _MOST_BYTES = 1_000_000

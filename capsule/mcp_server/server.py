@@ -235,7 +235,10 @@ class CapsuleServer(MCPServer[Any]):
             import anyio.to_thread
 
             cursor = params.cursor if params else None
-            more, found.next_cursor = await anyio.to_thread.run_sync(self._listed, self.stores.of(ctx), cursor)
+            try:
+                more, found.next_cursor = await anyio.to_thread.run_sync(self._listed, self.stores.of(ctx), cursor)
+            except InvalidInput as error:
+                raise MCPError(INVALID_PARAMS, visible(error.message)) from error
             found.resources = [*([] if cursor else found.resources), *more]
         return found
 

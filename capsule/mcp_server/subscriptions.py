@@ -24,7 +24,9 @@ from mcp.server.subscriptions import (
     ResourceUpdated,
     ServerEvent,
 )
+from mcp.shared.exceptions import MCPError
 from mcp_types import (
+    INVALID_PARAMS,
     EmptyResult,
     SubscribeRequestParams,
     SubscriptionsListenRequestParams,
@@ -33,6 +35,7 @@ from mcp_types import (
 )
 
 from capsule.errors import CapsuleError
+from capsule.fence import visible
 from capsule.mcp_server import sdk
 from capsule.store.store import Store
 from capsule.store.view import sees
@@ -92,6 +95,10 @@ class Subscriptions:
         sdk.say_that_lists_change(server)
 
     async def _subscribe(self, ctx: ServerRequestContext[Any], params: SubscribeRequestParams) -> EmptyResult:
+        from capsule.mcp_server.resources import OURS
+
+        if not OURS.fullmatch(str(params.uri)):
+            raise MCPError(INVALID_PARAMS, f"there is no resource {visible(str(params.uri)[:200])}")
         connection = sdk.connection_of(ctx.session)
         if connection not in self._connections:
             self._connections[connection] = self._stores.of(ctx), set()

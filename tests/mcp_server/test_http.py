@@ -172,6 +172,7 @@ def test_a_web_page_whose_name_points_here_is_refused(root: Path) -> None:
             "http://localhost:1",
         ):
             assert error_of(server.post("initialize", HANDSHAKE, origin=origin))[0] == 403, origin
+        assert sum("Invalid" in line for line in server.said.splitlines()) == 1, "for each client, one a minute"
         # Also in the protocol without sessions.
         assert error_of(server.modern("tools/list", host="evil.example.org"))[0] == 421
 
@@ -189,6 +190,11 @@ def test_every_refusal_is_an_error_of_json_rpc_and_no_stream_is_resumed(root: Pa
             ("POST", "/mcp", b'{"jsonrpc":"2.0","id":1,"method":"ping"}', kind | {"mcp_session_id": "x"}, 404),
         ):
             assert error_of(server.request(method, path, body, **headers))[0] == status, (method, path, body)
+        session = server.session()
+        for id, said in ((b"null", None), (b"1.5", 1.5), (b"true", None), (b"{}", None), (b'"\\ud800"', "\ud800")):
+            message = b'{"jsonrpc":"2.0","id":%s,"method":"ping"}' % id
+            answer = server.request("POST", "/mcp", message, **session.headers)
+            assert (answer[0], json.loads(answer[2])["id"]) == (400, said)
         # No stream can be resumed: whoever asks for that gets a new one.
         stream = _begin(server, "GET", None, server.session().headers | {"last_event_id": "42"})
         answer = stream.getresponse()

@@ -41,6 +41,9 @@ async def test_conversations_are_listed_as_resources_newest_first_in_pages(store
         assert first.resources[1].title == "Title 102"
         assert first.resources[1].mime_type == "application/json"
         second = await client.list_resources(cursor=first.next_cursor)
+        with pytest.raises(MCPError) as wrong:
+            await client.list_resources(cursor="nonsense")
+        assert wrong.value.error.code == INVALID_PARAMS and "cursor" in wrong.value.error.message
     assert [resource.uri for resource in second.resources] == [
         "capsule://conversations/c1",
         "capsule://conversations/c0",

@@ -121,6 +121,9 @@ async def test_a_message_can_be_subscribed_to(store: Store) -> None:
 async def test_the_store_is_not_followed_after_the_last_listener_went_away(store: Store) -> None:
     server = serving(store)
     async with Client(server, mode="legacy") as client:
+        for uri in ("file:///etc/passwd", "capsule://nothing", "capsule://conversations/c1/else"):
+            with pytest.raises(MCPError, match="there is no resource"):
+                await client.subscribe_resource(uri)
         await client.subscribe_resource("capsule://conversations")
         assert server.following.followed
     await until(lambda: not server.following.followed)

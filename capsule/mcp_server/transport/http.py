@@ -9,17 +9,20 @@ The SDK's application checks the token, the Host and the Origin; `_Edge`, in fro
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterator, MutableMapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import anyio.to_thread
 import orjson
 import uvicorn
+from mcp.server import transport_security
 from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
-from mcp_types import INVALID_REQUEST
+from mcp_types import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
 from pydantic import AnyHttpUrl
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -31,6 +34,7 @@ from capsule.mcp_server.sessions import log
 from capsule.mcp_server.transport.address import EVENTS, PATH, Listener, security
 from capsule.mcp_server.transport.events import events_of
 from capsule.mcp_server.transport.lifetime import beside, finish, signalled
+from capsule.mcp_server.transport.messages import Unacceptable, error_of, message_of, parsed
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -52,6 +56,10 @@ _WORDS: Final = {
     "one is made with: capsule tokens add NAME",
     413: "the request is too large",
 }
+#: Seconds in which the log tells of one refusal of a Host or an Origin, for each address.
+_SELDOM_S: Final = 60.0
+#: The address of the client of a request.
+_CLIENT: ContextVar[str] = ContextVar("client", default="")
 _NAMED: Final = "; a name is allowed with --allow-host NAME"
 
 
@@ -150,6 +158,7 @@ def serve(
                 await stopped.wait()
             finish(codes[0], stores.close)
 
+    logging.getLogger(transport_security.__name__).addFilter(_Seldom())
     _raise_limit_of_files()
     anyio.run(run)
 
@@ -173,6 +182,19 @@ def _raise_limit_of_files() -> None:
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = 65536 if most == resource.RLIM_INFINITY else min(most, 65536)
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+
+
+class _Seldom(logging.Filter):
+    """Lets one refusal of a Host or an Origin into the log, of each client and each minute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now, client = time.monotonic(), _CLIENT.get()
+        self._last = {each: at for each, at in self._last.items() if now - at < _SELDOM_S}
+        return self._last.setdefault(client, now) == now
 
 
 class _Uvicorn(uvicorn.Server):
@@ -203,12 +225,13 @@ class _Edge:
             await self._app(scope, receive, send)
             return
         scope = _normalised(scope)
-        answer = _Answer(scope, send, self._ended)
+        answer = _Answer(scope, receive, send, self._ended)
+        _CLIENT.set((scope.get("client") or ("",))[0])
         with anyio.CancelScope() as cancel:
             self._open[cancel] = scope
             try:
                 if not self._is_over:
-                    await self._app(scope, receive, answer.send)
+                    await self._app(scope, answer.receive, answer.send)
             finally:
                 del self._open[cancel]
         if cancel.cancelled_caught or self._is_over:
@@ -245,21 +268,40 @@ def _normalised(scope: Scope) -> Scope:
 class _Answer:
     """The answer to one request, as far as it was sent."""
 
-    def __init__(self, scope: Scope, send: Send, ended: Callable[[str], None]) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, ended: Callable[[str], None]) -> None:
         self._scope = scope
+        self._receive = receive
+        self._asked: list[bytes] = []
         self._send = send
         self._ended = ended
         self._is_begun = self._is_complete = False
         self._refused: MutableMapping[str, Any] | None = None
         self._body = b""
 
+    async def receive(self) -> MutableMapping[str, Any]:
+        """Receive what the client sends, and keep it."""
+        message = await self._receive()
+        self._asked.append(message.get("body", b""))
+        return message
+
+    def _unacceptable(self) -> bytes:
+        """The error for what is no message; empty: it is one. The SDK takes a request with no valid id for a notice."""
+        try:
+            message_of(parsed(b"".join(self._asked)))
+        except Unacceptable as error:
+            return error_of(*error.args)
+        return b""
+
     async def send(self, message: MutableMapping[str, Any]) -> None:
         """Send what the application answers; a refusal becomes a JSON-RPC error."""
         if message["type"] == "http.response.start":
             self._is_begun = True
+            if message["status"] == 202 and self._unacceptable():
+                message = {**message, "status": 400}
             if message["status"] >= 400:
                 self._refused = message
                 return
+            self._asked.clear()
             if self._scope["method"] == "DELETE":
                 await self._release()
         elif message["type"] == "http.response.body":
@@ -282,13 +324,16 @@ class _Answer:
             told = orjson.loads(body)
         except orjson.JSONDecodeError:
             told = None
-        if not isinstance(told, dict) or "jsonrpc" not in told:
+        code = (told.get("error") or {}).get("code") if isinstance(told, dict) and "jsonrpc" in told else None
+        is_unread = start["status"] == 400 and (not body or code in (PARSE_ERROR, INVALID_PARAMS))
+        if is_unread and (error := self._unacceptable()):
+            body = error
+        elif not isinstance(told, dict) or "jsonrpc" not in told:
             words = _WORDS.get(start["status"], body.decode("utf-8", "replace") or "refused")
             if isinstance(told, dict) and "error_description" in told and start["status"] == 403:
                 words = str(told["error_description"])
             words += _NAMED if "Host header" in words or "Origin header" in words else ""
-            error = {"code": INVALID_REQUEST, "message": words}
-            body = orjson.dumps({"jsonrpc": "2.0", "id": None, "error": error})
+            body = error_of(None, INVALID_REQUEST, words)
         own = (b"content-type", b"content-length")
         headers = [(name, value) for name, value in start["headers"] if name.lower() not in own]
         headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]

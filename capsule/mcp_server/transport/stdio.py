@@ -9,36 +9,28 @@ The SDK's own reader drops what it can't parse without an answer, so the lines a
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import select
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import anyio
 import anyio.to_thread
-import orjson
 from mcp.shared.message import SessionMessage
 from mcp_types import (
     CONNECTION_CLOSED,
     INTERNAL_ERROR,
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    PARSE_ERROR,
     ErrorData,
     JSONRPCError,
     JSONRPCMessage,
     JSONRPCNotification,
     JSONRPCRequest,
-    jsonrpc_message_adapter,
 )
-from pydantic import ValidationError
 
 from capsule.mcp_server import sdk, unread
 from capsule.mcp_server.transport.lifetime import beside, finish, signalled
+from capsule.mcp_server.transport.messages import Unacceptable, error_of, message_of, parsed
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -50,10 +42,6 @@ if TYPE_CHECKING:
 #: that sends a signal.
 _LAST_ANSWERS_S = 60.0
 _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
-
-
-class _Unacceptable(Exception):
-    """A line that is no message. Arguments: the id to answer to, the code, the words."""
 
 
 def serve(server: CapsuleServer, store: Store, stdin: BinaryIO, stdout: int) -> None:
@@ -127,14 +115,14 @@ class _Wire:
             while self._open:
                 await self._changed.wait()
         for id in list(self._open):
-            await self._answer(id, _error(id, _CLOSED.code, _CLOSED.message))
+            await self._answer(id, error_of(id, _CLOSED.code, _CLOSED.message))
         finish(0, self._close)
 
     async def _take(self, line: bytes) -> None:
         try:
-            await self._pass_on(_message(_parsed(line)))
-        except _Unacceptable as error:
-            await self._send(_error(*error.args))
+            await self._pass_on(message_of(parsed(line)))
+        except Unacceptable as error:
+            await self._send(error_of(*error.args))
 
     async def _pass_on(self, message: JSONRPCMessage) -> None:
         # A subscription is answered by its end only.
@@ -161,7 +149,7 @@ class _Wire:
             except ValueError:  # A text that no JSON can hold.
                 if id is None or hasattr(message, "method"):
                     continue
-                data = _error(id, INTERNAL_ERROR, "the answer can't be written as JSON")
+                data = error_of(id, INTERNAL_ERROR, "the answer can't be written as JSON")
             if isinstance(message, JSONRPCRequest):
                 self._asked.add(id)
                 if self._is_over:
@@ -192,47 +180,3 @@ def _write_all(fd: int, data: bytes) -> None:
             view = view[os.write(fd, view) :]
         except BlockingIOError:  # Somebody who shares the pipe made it so.
             select.select([], [fd], [])
-
-
-def _parsed(line: bytes) -> Any:
-    """The value of a line. Raises _Unacceptable: it is no JSON, or holds text that is no Unicode."""
-    with suppress(orjson.JSONDecodeError):
-        return orjson.loads(line)
-    # A request in which only the text is wrong can be told by its id.
-    try:
-        value = json.loads(line.decode("utf-8", "replace"), parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        raise _Unacceptable(None, PARSE_ERROR, f"Parse error: {str(error)[:200]}") from None
-    told = "the text is no Unicode: a character of it was cut in two (a lone surrogate, or invalid UTF-8)"
-    raise _Unacceptable(_id(value), INVALID_PARAMS, told)
-
-
-def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is no number in JSON")
-
-
-def _message(value: Any) -> JSONRPCMessage:
-    """The message that a value is. Raises _Unacceptable: it is none."""
-    try:
-        message: JSONRPCMessage | None = jsonrpc_message_adapter.validate_python(value, by_name=False)
-    except (ValidationError, RecursionError):
-        message = None
-    if message is None or (isinstance(message, JSONRPCNotification) and "id" in value):
-        told = 'jsonrpc is "2.0", id a text or a whole number, method a text, and params an object'
-        raise _Unacceptable(_id(value), INVALID_REQUEST, f"Invalid Request: {told}")
-    return message
-
-
-def _id(value: Any) -> Any:
-    """The id to answer to: the request's, when it can be one."""
-    if not isinstance(value, dict) or {"result", "error"} & value.keys():
-        return None  # An answer of the client's: its id is one of ours.
-    id = value.get("id")
-    if isinstance(id, bool) or not isinstance(id, str | int | float) or id in (math.inf, -math.inf):
-        return None
-    return id.encode("utf-8", "replace").decode() if isinstance(id, str) else id
-
-
-def _error(id: Any, code: int, message: str) -> bytes:
-    told = {"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}
-    return json.dumps(told, separators=(",", ":")).encode()
