@@ -63,7 +63,8 @@ class Registration:
         Args:
             name: As `identity` takes it. None: the one agent that works in the folder, else one of the folder's name.
             folder: The folder where the program runs, without links in its path. None: none.
-            is_project: Whether a folder that is in no project becomes one, so that an agent that is made is in it.
+            is_project: Whether a folder that is in no project becomes one for an agent without a name. One with a name
+                is then made without a project, so that the name means it in other folders too.
 
         Returns:
             Its id. It is registered, and has joined the default channels of its scope.
@@ -78,7 +79,7 @@ class Registration:
 
     def _made(self, name: str | None, folder: str, *, is_project: bool = False) -> str:
         """Make the agent that a program acts as. It gets no notices: no person said that it works in the folder."""
-        path = self._directory.project_folder(folder) or (folder if is_project else None)
+        path = self._directory.project_folder(folder) or (folder if is_project and name is None else None)
         name = name or folder_ids(folder, MAX_AGENT_ID, "agent")[0] if path is None else name
         id = self.register(name).id if path is None else self._with_defaults(self._register_in(path, name, {}), ()).id
         _log.warning("%s is a new agent, %s in the project %s", id, name or id, path or GLOBAL)

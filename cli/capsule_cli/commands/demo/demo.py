@@ -192,7 +192,7 @@ class _Show:
         rules.parent.mkdir()
         rules.write_text(RULES, encoding="utf-8")
         self._names["project"] = str(rules.parent)
-        for agent in ("paul", "eve", "dora --project {project}"):
+        for agent in ("ada", "bob", "paul", "eve", "dora --project {project}"):
             self._run(f"capsule agents register --as {agent}")
         person = self._start("capsule listen --as paul --follow --json")
         say(f"$ capsule listen --as paul --follow      (kept open: process {person.pid})")

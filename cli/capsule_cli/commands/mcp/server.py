@@ -147,4 +147,4 @@ def _look_for_garbage() -> None:
 
 def _log_to_stderr() -> None:
     """What goes wrong, on stderr. Before the SDK sets up a log of its own, which tells of every request."""
-    logging.basicConfig(level=logging.WARNING, handlers=[ToStderr()], force=True)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[ToStderr()], force=True)
