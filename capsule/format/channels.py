@@ -1,7 +1,8 @@
 """The channels: conversations with a name, which belong to a project or to all.
 
 What must stay true: the id of a channel's conversation says its scope and its name, so that a name is taken once in a
-scope, also when clones are merged; and what can't be understood grants nothing. Pure; no pydantic.
+scope, also when clones are merged; that of a private channel, which must not be guessed, says its scope alone; and what
+can't be understood grants nothing. Pure; no pydantic.
 """
 
 from __future__ import annotations
@@ -44,8 +45,16 @@ class Channel(NamedTuple):
 
     @property
     def id(self) -> str:
-        """The id of its conversation."""
+        """The id of its conversation, unless it has one that `is_apart`."""
         return notes_id(self.owner) if self.owner else channel_id(self.scope, self.name)
+
+    def id_apart(self, random: str) -> str:
+        """An id for it that no name gives."""
+        return f"{channel_id(self.scope, '')}_{random}"
+
+    def is_apart(self, id: str) -> bool:
+        """Whether `id_apart` gave this id."""
+        return not self.owner and id.startswith(self.id_apart(""))
 
     def as_json(self) -> dict[str, Any]:
         """The channel as the format writes it."""

@@ -1,7 +1,7 @@
 """Channels: conversations with a name, which the agents of a project, or of all, find, join and leave.
 
-What must stay true: a name is taken once in a scope, as the id of a channel is made of both. Who may do what is never
-decided here: the Store asks the rule in the mutex of each write. The module reads no message.
+What must stay true: nobody makes a second channel of a name that it finds in a scope, and no answer tells of another
+one. Who may do what is never decided here: the Store asks the rule in the mutex of each write. It reads no message.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 from capsule import timestamps
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.format.agents import GLOBAL
-from capsule.format.channels import Channel, channel_id, check_channel_name
+from capsule.format.channels import Channel, check_channel_name
 from capsule.format.fields import ACCESSES
 from capsule.format.members import Member, granted, joined, left, members_in
 from capsule.format.new import new_capsule
 from capsule.ids import is_id
 from capsule.messaging.consent import State
-from capsule.messaging.conversations import Document, OfOneType
+from capsule.messaging.conversations import Document, OfOneType, random_suffix
 from capsule.messaging.policy import Object, may
 from capsule.store.creation import TakenId, write_new
 from capsule.store.reading import KIND
@@ -31,12 +31,8 @@ if TYPE_CHECKING:
 
 Source = Literal["manual", "frontmatter", "default"]
 #: The settings in `metadata.channel`, and their names there; the others stand in the metadata.
-_IN_CHANNEL = {
-    "access": "access",
-    "default": "isDefault",
-    "topic_required": "topicRequired",
-    "default_topic": "defaultTopic",
-}
+_IN_CHANNEL = {"access": "access", "default": "isDefault"}
+_IN_CHANNEL |= {"topic_required": "topicRequired", "default_topic": "defaultTopic"}
 
 
 class Settings(TypedDict, total=False):
@@ -109,10 +105,10 @@ class Channels(OfOneType):
 
         Raises:
             NotFound: There is no such agent or project.
-            InvalidInput: An argument can't be accepted, or there is such a channel.
+            InvalidInput: An argument can't be accepted, or there is such a channel that the agent finds.
             Refused: The agent may not make it, or not with these members.
 
-        Cost: writing a new file.
+        Cost: as `list`, and writing a new file.
         """
         maker, stamp = self._who(agent), timestamps.now()
         where = self._scope(scope, maker and self._store.agents.documents.known(maker))
@@ -126,8 +122,13 @@ class Channels(OfOneType):
             "createdBy": maker,
         }
         _set(about, settings)
-        document = new_capsule(channel.id, name, stamp, type="channel", title_set_by="user", metadata=about)
+        # What is there by now, and is not found below, is hidden from the maker.
+        is_apart = settings.get("access") == "private" or self._store._whole.exists(KIND, channel.id)
+        id = channel.id_apart(random_suffix()) if is_apart else channel.id
+        document = new_capsule(id, name, stamp, type="channel", title_set_by="user", metadata=about)
         try:
+            with suppress(NotFound):
+                raise TakenId(self.get(channel.id, agent=maker).id)
             return write_new(self._store._acting(maker), document)
         except TakenId:
             raise InvalidInput(f"there is a channel {name}@{where} already; join it, or choose another name") from None
@@ -246,34 +247,31 @@ class Channels(OfOneType):
             channel: The channel.
             agent: The agent that asks.
 
-        Raises InvalidInput: several projects have one of this name; the error lists them.
+        Raises InvalidInput: several have this name; the error lists them.
 
-        Cost: reading the beginning of its file, if it changed; for a name in another project, as `list`.
+        Cost: by its id, reading the beginning of its file, if it changed; by its name, as `list`.
         """
         who, (name, _, project) = self._who(agent), channel.partition("@")
-        scopes = [project] if project else [] if who is None else [self._scope("project", who), GLOBAL]
-        # No name has a `_`, and every id.
-        for id in [channel] if "_" in channel else [channel_id(scope, name) for scope in scopes]:
-            if (found := self._found(id, who)) is not None:
+        if "_" in channel:  # No name has one, and every id.
+            if (found := self._found(channel, who)) is not None:
                 return found
+            _, project, name = (*channel.split("_"), "", "")[:3]
+        scopes = [project] if project else [] if who is None else [self._scope("project", who), GLOBAL]
         name_of = self._store._directory.project_name
         named = [each for each in self.list(agent=who, archived=True) if each.channel.name == name]
-        named = [each for each in named if not project or name_of(each.channel.scope) == project]
+        named = [each for each in named if project in ("", each.channel.scope, name_of(each.channel.scope))]
+        nearest = ([each for each in named if each.channel.scope == scope] for scope in scopes)
+        named = next(filter(None, nearest), named)
         if len(named) == 1:
             return named[0]
         if named:
-            names = ", ".join(f"{each.channel.name}@{each.channel.scope}" for each in named)
-            raise InvalidInput(f"several projects have a channel {channel}; name one: {names}")
+            names = ", ".join(f"{each.channel.name}@{each.channel.scope} ({each.id})" for each in named)
+            raise InvalidInput(f"several channels are called {channel}; name one: {names}")
         whom = "" if who is None else f" that {who} finds"
         raise NotFound(f"there is no channel {channel[:80]!r}{whom}", id=channel)
 
     def resolve(self, channel: str, agent: str | None = None) -> str:
-        """Find the id of a channel. Raises and costs as `get`.
-
-        Args:
-            channel: The channel.
-            agent: The agent that asks.
-        """
+        """Find the id of a `channel` that an `agent` finds. Raises and costs as `get`."""
         return self.get(channel, agent=agent).id
 
     def members(self, channel: str, *, agent: str | None = None) -> list[Member]:

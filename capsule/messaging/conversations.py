@@ -32,6 +32,13 @@ def direct_id(a: str, b: str) -> str:
     return f"direct_{'_'.join(sorted((a, b)))}"
 
 
+def random_suffix() -> str:
+    """What makes an id that nobody can guess."""
+    import secrets  # It loads OpenSSL, which a command that reads has no use for.
+
+    return "".join(secrets.choice(_RANDOM) for _ in range(9))
+
+
 def ensure_direct(acting: Store, a: str, b: str) -> str:
     """Make the direct of two agents, unless it exists; its id.
 
@@ -110,9 +117,7 @@ class Groups(OfOneType):
         about: Document = {"participants": as_json(Member(id, stamp) for id in members), "createdBy": maker}
         if history == "all":
             about["history"] = history
-        import secrets  # It loads OpenSSL, which a command that reads has no use for.
-
-        id = f"group_{time.time_ns() // 1_000_000}_{''.join(secrets.choice(_RANDOM) for _ in range(9))}"
+        id = f"group_{time.time_ns() // 1_000_000}_{random_suffix()}"
         document = new_capsule(id, check_title(name), stamp, type="group", title_set_by="user", metadata=about)
         return write_new(self._store._acting(maker), document)
 

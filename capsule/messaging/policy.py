@@ -252,12 +252,12 @@ def _decided(subject: str | None, action: Action, object: Object, state: State) 
     allowed, who = RULES[object.type].get(action, frozenset()), relation(subject, object)
     if who in allowed:
         return _ALLOWED if subject is None else _agreed(subject, action, object, state)
+    if who in ("left", "stranger"):
+        if action not in ("create", "message"):
+            return _hidden(object)
+        return Decision(False, f"{subject} is not a participant of conversation {object.id}")
     if not allowed:
         return Decision(False, f"{object.type} conversation {object.id} stays as it is there: nobody may {action}")
-    if who in ("left", "stranger"):
-        is_in = "has left" if who == "left" else "is not a participant of"
-        hint = f"a participant can add {subject}" if object.type == "group" else ""
-        return Decision(False, f"{subject} {is_in} conversation {object.id}", hint)
     return Decision(False, f"only a person may {_SAID.get(action, action)} conversation {object.id}")
 
 
@@ -285,10 +285,16 @@ _SAID = {
 }
 
 
+def _hidden(object: Object) -> Decision:
+    """The answer about a conversation that the subject may not find: that of the engine about one that is not there."""
+    return Decision(False, f"no conversation {object.id}", hidden=True)
+
+
 def _takes_id(object: Object) -> bool:
     """Whether a new conversation has an id that tells of another one."""
     own = object.channel.id if object.channel is not None else object.id if object.type == "direct" else ""
-    return TELLING.match(object.id) is not None and not (object.is_closed and object.id == own)
+    is_own = object.is_closed and (object.id == own or (object.channel and object.channel.is_apart(object.id)))
+    return TELLING.match(object.id) is not None and not is_own
 
 
 def _agreed(subject: str, action: Action, object: Object, state: State) -> Decision:
@@ -321,7 +327,7 @@ def _in_channel(subject: str | None, action: Action, object: Object, channel: Ch
     # Who was invited and left by itself may come back; whom somebody removed may not.
     returns = mine is not None and bool(mine.opted_out_at) and mine.is_invited and not is_private
     if not (is_open or returns or (reaches and not is_private)):
-        return Decision(False, f"no conversation {object.id}", hidden=True)
+        return _hidden(object)
     if action == "find" or (action == "read" and is_open) or (action == "join" and (is_open or returns)):
         return _ALLOWED
     if mine is None or not is_in:

@@ -44,7 +44,7 @@ _ASKED = frozenset(
 )
 #: What an agent has of an engine as it is: it tells of no conversation that the agent may not read.
 HANDED_ON = frozenset({"create", "edit", "delete", "version", "versions", "name", "tracker", "close"})
-HANDED_ON |= {"announce", "instances", "withdraw", "is_alive"}
+HANDED_ON |= {"announce", "withdraw", "is_alive"}
 #: The same, of an index.
 HANDED_ON_BY_THE_INDEX = frozenset({"refresh", "rebuild", "drop", "close"})
 T = TypeVar("T")
@@ -188,7 +188,16 @@ class AgentView:
         if not since:
             return data, count
         entries = codec.decode_entries(data, self._engine.name(CONVERSATIONS, id))
-        return codec.encode_entries(entries[_before(entries, since) :]), count
+        return codec.encode_entries(entries[before(entries, since) :]), count
+
+    def instances(self) -> dict[str, dict[str, Any]]:
+        """See `Engine.instances`. Those of agents that the agent does not find are left out."""
+        live = self._engine.instances().items()
+        return {id: about for id, about in live if self._finds(about.get("agent", self.agent))}
+
+    def _finds(self, agent: str) -> bool:
+        found = policy.may(self.agent, "find", policy.Object(agent, "agent"), self._state_of(None, (agent,)))
+        return agent == self.agent or found.allowed
 
     # -- Trash -----------------------------------------------------------------------------------------------------
 

@@ -70,11 +70,15 @@ def team(capsule: Program) -> None:
 
 
 @pytest.mark.usefixtures("team")
-def test_a_conversation_that_the_agent_is_not_in_is_refused(capsule: Program) -> None:
+def test_a_conversation_that_the_agent_is_not_in_is_answered_as_one_that_is_not_there(capsule: Program) -> None:
     before = capsule.file("team").read_bytes()
     for words in REFUSED:
-        answer = capsule(*words, "--as", "eve", expect=6)
-        assert "first" not in answer.stdout + answer.stderr, words
+        answers = [
+            capsule(*(id if word == "team" else word for word in words), "--as", "eve", expect=3)
+            for id in ("team", "gone")
+        ]
+        assert answers[0].stdout == answers[1].stdout == "", words
+        assert answers[0].stderr == answers[1].stderr.replace("gone", "team"), words
         assert capsule.file("team").read_bytes() == before, words
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import get_args
 
 import pytest
 
-from capsule.errors import Refused
+from capsule.errors import NotFound, Refused
 from capsule.format.members import Member
 from capsule.messaging.policy import Action, Object, Profile, Relation, State, ensure, may, relation, seen_from
 
@@ -106,8 +107,12 @@ def test_who_was_added_again_reads_from_then_on_and_others_from_where_they_joine
     assert seen_from("bob", Object("direct_anna_bob", "direct", (Member("anna"), Member("bob", JOINED)))) == ""
 
 
-def test_a_refusal_says_who_and_where_and_what_could_be_done() -> None:
+def test_a_refusal_says_what_and_where_and_who_is_not_in_it_is_told_of_nothing() -> None:
     with pytest.raises(Refused) as refused:
-        ensure(may("carl", "append", GROUP), GROUP.id)
+        ensure(may("anna", "archive", GROUP), GROUP.id)
     assert refused.value.fields["id"] == "team"
-    assert all(word in refused.value.message for word in ("carl", "left", "team", "add carl"))
+    assert all(word in refused.value.message for word in ("archive", "team"))
+    for agent, action in product(("carl", "eve"), {*get_args(Action)} - {"create", "message", "link"}):
+        with pytest.raises(NotFound) as missing:
+            ensure(may(agent, action, GROUP), GROUP.id)
+        assert missing.value.message == "no conversation team"

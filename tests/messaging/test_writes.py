@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from capsule import Refused, Store
+from capsule import NotFound, Refused, Store
 from tests.messaging.doors import WRITES
 from tests.messaging.making import EARLY, LATE, branched, make
 
@@ -25,7 +25,7 @@ def outcome(store: Store, write: Callable[[Store, str], Any], id: str) -> str:
     before = store._whole.document("conversations", id)
     try:
         write(store, id)
-    except Refused:
+    except (NotFound, Refused):
         assert store._whole.document("conversations", id) == before
         return "refused"
     return "done"

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import CapsuleError, NotFound, Problem
 from capsule.format import codec
 from capsule.format.new import CURRENT
@@ -108,7 +107,7 @@ def state_of(store: Store, key: Key) -> Any:
         if kind == "agent":
             found = store.agents.documents.read(on).get("description") or ""
             return found if other == "description" else getattr(store._directory.profile(on), other)
-        head = store.head(on)
+        head = store.head(store.channels.resolve(on))
     except NotFound:
         return None
     if kind == "member":
@@ -153,11 +152,12 @@ def _do(store: Store, action: Action) -> None:
             store.projects.unlink(on, other)
         case "channel", "access", None:
             store.channels.update(on, archived=True)
-        case "channel", "access", _ if store.engine.exists(CONVERSATIONS, on):
-            store.channels.update(on, access=after, archived=False)
         case "channel", "access", _:
-            _, scope, name = on.split("_")
-            store.channels.create(name, scope=scope, access=after)
+            try:
+                store.channels.update(on, access=after, archived=False)
+            except NotFound:
+                _, scope, name = on.split("_")
+                store.channels.create(name, scope=scope, access=after)
         case "channel", _, _:
             store.channels.update(on, **{other: after})
         case "member", _, None if action.by is not None:
