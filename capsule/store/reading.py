@@ -49,6 +49,9 @@ class Reading:
         self.agent: str | None = None
         #: The writes of this store; None until the store is watched.
         self._own: Own | None = None
+        #: The place in the journal of a cursor, and changes as they are given: the cursors of an agent are sealed.
+        self._place: Callable[[str | None], str | None] = lambda since: since
+        self._told: Callable[[Changes], Changes] = lambda found: found
 
     def read(self, id: str) -> bytes:
         """Read the stored bytes of a conversation, validated. Raises NotFound, InvalidDocument. Cost: reading the file.
@@ -255,14 +258,14 @@ class Reading:
         Raises:
             InvalidInput: `since` is not a cursor.
         """
-        changes, cursor = self.index.changes(since, limit)
+        changes, cursor = self.index.changes(self._place(since), limit)
         wanted = None if ids is None else set(ids)
         return self._marked([change for change in changes if wanted is None or change.id in wanted], cursor)
 
     def _marked(self, changes: list[Change], cursor: str) -> Changes:
         from capsule.engines.changes import Changes
 
-        return Changes(changes if self._own is None else self._own.marked(changes), cursor)
+        return self._told(Changes(changes if self._own is None else self._own.marked(changes), cursor))
 
     def reindex(self, progress: Callable[[int, int], None] | None = None) -> dict[str, int]:
         """Rebuild the index, and return its counts. Raises StorageFailed, StoreBusy. Cost: reading every file.

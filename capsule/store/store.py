@@ -125,11 +125,13 @@ class Store(Writing):
         #: The stores that act for agents, by agent.
         self._for_agents: dict[str | None, Store] = {}
         if agent is not None:
+            from capsule.store.sealed import Seal
             from capsule.store.view import seen_by
 
             # If the agent is to be made, it is the owner who makes it.
             self.agent = check_id(self._directory.identity(agent, folder) or self.agents.identity(agent, folder))
-            self.engine = seen_by(self.agent, engine, self._state_of)
+            seal = Seal(self.agent, engine)
+            self.engine, self._place, self._told = seen_by(self.agent, engine, self._state_of), seal.place, seal.sealed
 
     @classmethod
     def init(cls, directory: str | os.PathLike[str]) -> list[str]:

@@ -21,6 +21,8 @@ from capsule.errors import CapsuleError, NotFound, Refused
 from capsule.format import codec, migrations
 from capsule.messaging import policy
 from capsule.store.change import REMOVED
+from capsule.store.parts import before, is_at, later, places_since, told_since
+from capsule.store.sealed import Seal
 from capsule.timestamps import from_ms, ms_of, sortable
 
 if TYPE_CHECKING:
@@ -113,7 +115,7 @@ class AgentView:
         """
         object = policy.Object.of(head)
         policy.ensure(self._may("read", object), object.id, self._state_of)
-        return _later(policy.seen_from(self.agent, object), head["createdAt"])
+        return later(policy.seen_from(self.agent, object), head["createdAt"])
 
     def _seen_from(self, id: str) -> str:
         return self._since(self._engine.head(id)[0])
@@ -165,7 +167,7 @@ class AgentView:
         since = self._since(document) if kind == CONVERSATIONS else ""
         if not since:
             return document
-        count = _before(document["history"], since)
+        count = before(document["history"], since)
         return document | {"history": [*({} for _ in range(count)), *document["history"][count:]]}
 
     def read(self, kind: str, id: str) -> bytes:
@@ -248,6 +250,9 @@ class IndexView:
         self._agent = agent
         self._engine = engine
         self._state_of = state_of
+        self._seal = Seal(agent, engine)
+        #: How far the journal was read from the last cursor without a change to tell.
+        self._read_to: dict[str, str] = {}
         self._last = policy.State()
         #: What the rule says of a head in a state, as long as the index has this head.
         self._kept: dict[str, tuple[Head, policy.State, int | None]] = {}
@@ -273,7 +278,7 @@ class IndexView:
             object = policy.Object.listed(head)
             until: int | None = None
             if policy.may(self._agent, "read", object, state).allowed:
-                since = _later(policy.seen_from(self._agent, object), head.created_at)
+                since = later(policy.seen_from(self._agent, object), head.created_at)
                 until = ms_of(since) if since else 0
             kept = self._kept[head.id] = head, state, until
         return kept[2]
@@ -316,28 +321,30 @@ class IndexView:
         """See `Index.changes`. Of a conversation that is gone, the trash says whether the agent could read it.
 
         Of one that the agent joined later, no earlier change is told, and no message that it may not read. What was
-        removed there is not named: its time is not known any more.
+        removed there is not named: its time is not known any more. The cursor is that of the last change that is told.
         """
         seen: list[Change] = []
+        place = begin = since if since is None else self._read_to.get(since, since)
         while True:
             wanted = limit - len(seen)
-            found, cursor = self._engine.index.changes(since, wanted, refresh=refresh)
+            found, cursor = self._engine.index.changes(place, wanted, refresh=refresh)
             hidden = self.hidden_among(found)
-            said = {id: self._said_since(id, until) for id, until in hidden.items() if until is not None}
+            said = {
+                id: places_since(self._engine.index, id, until) for id, until in hidden.items() if until is not None
+            }
             for change in found:
                 if change.id not in hidden:
                     seen.append(change)
                 elif (until := hidden[change.id]) is not None:
-                    seen += _told_since(change, from_ms(until), said[change.id])
+                    seen += told_since(change, from_ms(until), said[change.id])
             if len(found) < wanted or len(seen) == limit:
-                return seen, cursor
-            since, refresh = cursor, False
-
-    def _said_since(self, id: str, since_ms: int) -> set[str]:
-        """The ids of the messages of a conversation since a time, in milliseconds since 1970."""
-        from capsule.engines.index.participation import Behind
-
-        return {place.message for place in self._engine.index.behind(Behind(since_ms=since_ms), id, refresh=False)}
+                break
+            place, refresh = cursor, False
+        after = cursor if seen or since is None else since
+        if seen and begin is not None and not is_at(seen[-1].cursor, begin):  # Else the files were asked, by time.
+            after = seen[-1].cursor
+        self._read_to = {after: cursor}
+        return seen, after
 
     def hidden_among(self, changes: list[Change]) -> dict[str, int | None]:
         """As `hidden`, of the conversations that changed; of those that went, what the agent could not read."""
@@ -353,7 +360,12 @@ class IndexView:
 
     def search(self, asked: Asked, now_ms: int, progress: Progress | None = None) -> Found:
         """See `Index.search`."""
-        return self._engine.index.search(asked, now_ms, progress, hidden=self.hidden())
+        # Whose a damaged file is can't be known, and its last sound messages are still in the index.
+        damaged = {head.id: None for head in self._engine.index.heads() if head.damaged}
+        cursor = None if asked.cursor is None else self._seal.open(asked.cursor)
+        hidden = self.hidden() | damaged
+        found = self._engine.index.search(replace(asked, cursor=cursor), now_ms, progress, hidden=hidden)
+        return found if found.cursor is None else replace(found, cursor=self._seal.seal(found.cursor))
 
     def messages_with(self, where: object, conversation: str | None = None) -> list[Place]:
         """See `Index.messages_with`."""
@@ -372,35 +384,15 @@ class IndexView:
         progress: Progress | None = None,
     ) -> Listed:
         """See `Index.listed`."""
-        unseen = self.unseen()
+        hidden = self.hidden()
 
         def chosen(heads: list[Head]) -> list[Head]:
-            return choose([head for head in heads if head.id not in unseen])
+            return choose([head for head in heads if hidden.get(head.id, 0) is not None])
 
-        return self._engine.index.listed(chosen, limit, cursor, asked, progress)
+        opened = self._seal.open(cursor) if cursor else ""
+        page = self._engine.index.listed(chosen, limit, opened, asked, progress, hidden)
+        return replace(page, _cursor=lambda shown: (text := page._cursor(shown)) and self._seal.seal(text))
 
     def stats(self, progress: Progress | None = None) -> Stats:
         """See `Index.stats`."""
-        return self._engine.index.stats(progress, self.unseen())
-
-
-def _told_since(change: Change, since: str, said: set[str]) -> list[Change]:
-    """What an agent hears of a change that reads the conversation from a time on; `said` are the messages since."""
-    from capsule.engines.index.journal import behind
-
-    messages = tuple(message for message in change.messages if message in said)
-    if change.at < since or (change.kind == "appended" and not messages):
-        return []
-    before = behind(change.before, len(change.messages) - len(messages))  # What it may not read comes first.
-    return [replace(change, messages=messages, removed=(), before=before)]
-
-
-def _later(since: str, created_at: str) -> str:
-    """`since`, unless it is the time when the conversation was made, or earlier: nothing was said before."""
-    return since if since > sortable(created_at) else ""
-
-
-def _before(entries: list[Document], since: str) -> int:
-    """The number of entries that come before the first one of this time or later."""
-    times = (sortable(str(entry.get("timestamp"))) for entry in entries)
-    return next((place for place, time in enumerate(times) if time >= since), len(entries))
+        return self._engine.index.stats(progress, self.hidden())

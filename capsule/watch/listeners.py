@@ -47,7 +47,7 @@ class Listeners:
 
         wanted = _wanted(ids)
         if since is not None:
-            Cursor.of(since)
+            Cursor.of(str(self._store._place(since)))
         hub = self.ensure_hub()
         return Watch(hub, self._read, self._store.changes().cursor if since is None else since, wanted, stop)
 
@@ -138,12 +138,13 @@ class Listeners:
     def _read(self, waiter: Waiter, since: str) -> Changes:
         """The changes since a cursor; the index is brought up to date first, unless the hub has just done so."""
         refresh, waiter.unsure = waiter.unsure, False
+        place = self._store._place(since)
         while True:
-            changes, cursor = self._store.index.changes(since, _MOST, refresh=refresh)
+            changes, cursor = self._store.index.changes(place, _MOST, refresh=refresh)
             wanted = [change for change in changes if waiter.wants((change.id,))]
             if wanted or len(changes) < _MOST:
                 return self._store._marked(wanted, cursor)
-            since = cursor
+            place = cursor
 
 
 def _wanted(ids: Iterable[str] | None) -> frozenset[str] | None:

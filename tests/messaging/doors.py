@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from capsule import Filter, Store
+from capsule.store.sealed import Seal
 
 #: Every way to ask for one conversation by its id.
 BY_ID: dict[str, Callable[[Store, str], Any]] = {
@@ -59,19 +60,26 @@ WRITES: dict[str, Callable[[Store, str], Any]] = {
 }
 #: Where the changes that `FOR_ALL` asks for begin.
 CURSOR: list[str] = []
+
+
+def cursor_of(store: Store) -> str:
+    """That cursor, as who asks gets it."""
+    return CURSOR[0] if store.agent is None else Seal(store.agent, store._whole).seal(CURSOR[0])
+
+
 #: Every way to ask for all conversations.
 FOR_ALL: dict[str, Callable[[Store], Any]] = {
     "ids": lambda store: store.ids(),
     "heads": lambda store: list(store.heads()),
     "list": lambda store: store.list(Filter(archived=None)).heads,
-    "search": lambda store: store.search("first").hits,
+    "search": lambda store: store.search("first", profile="exact").hits,
     "search titles": lambda store: store.search("Team", title_only=True).hits,
     "stats": lambda store: store.stats(),
     "locks.list": lambda store: list(store.locks.list()),
     "forks.list": lambda store: store.forks.list("plan"),
     "summaries.list": lambda store: store.summaries.list("plan"),
-    "changes": lambda store: store.changes(CURSOR[0]).changes,
-    "wait_for_changes": lambda store: store.wait_for_changes(CURSOR[0], timeout_s=0).changes,
+    "changes": lambda store: store.changes(cursor_of(store)).changes,
+    "wait_for_changes": lambda store: store.wait_for_changes(cursor_of(store), timeout_s=0).changes,
     "conflicts.list": lambda store: store.conflicts.list(),
     "resolve": lambda store: store.resolve("@last"),
     "trash.list": lambda store: [store.trash.list(), store.trash.removed()],

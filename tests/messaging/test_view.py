@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from base64 import urlsafe_b64decode
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from capsule import InvalidInput, NotFound, Refused, Store, timestamps
+from capsule import Changes, InvalidInput, NotFound, Refused, Store, timestamps
 from capsule.engines.index.index import Index
+from capsule.engines.index.search.ranking import PROFILES
+from capsule.engines.index.search.search import Asked
 from capsule.engines.interface import Engine
+from capsule.ids import new_id
 from capsule.store.view import HANDED_ON, HANDED_ON_BY_THE_INDEX, AgentView, IndexView
+from capsule.timestamps import ms_of
 from tests.messaging.doors import BY_ID, CURSOR, FOR_ALL, WRITES
 from tests.messaging.making import EARLY, LATE, branched, make
 from tests.messaging.test_canaries import said
@@ -134,7 +142,7 @@ def test_of_a_group_that_an_agent_joined_later_it_reads_what_was_said_since(late
 
 
 def test_who_joined_a_group_later_hears_of_no_message_that_it_may_not_read(store: Store) -> None:
-    begin = store.changes().cursor
+    begin = store.beside(agent="carl").changes().cursor
     make(store, "team", "anna")
     for n in (1, 2):
         store.changes()  # The index notices the last change before carl joins only when carl asks.
@@ -148,6 +156,7 @@ def test_who_joined_a_group_later_hears_of_no_message_that_it_may_not_read(store
         assert [message for change in told for message in change.messages] == new
         assert all(change.messages for change in told if change.kind == "appended")
         assert all(change.at >= joined["joinedAt"] for change in told)
+        assert told[-1].count == 2
     store.branches.remove("team", new[0], keep_children=True)
     (last,) = carl.changes(told[-1].cursor).changes
     assert (last.kind, last.messages, last.removed) == ("edited", (), ())
@@ -171,6 +180,100 @@ def test_what_was_said_before_is_read_where_the_group_says_so_and_by_who_was_the
         ("anna", "team"),
         ("carl", "open"),
     ]
+
+
+SEARCHES = [
+    *({"profile": profile, "in_tools": True} for profile in PROFILES),
+    *({"query": query} for query in ("fish OR sea", "fish sea nothing", '"the sea"', "fi*", "", "!")),
+    {"title_only": True, "query": "fish OR plan"},
+    {"ids": ("plan-1", "team"), "limit": 2},
+]
+
+
+def _written(store: Store) -> None:
+    make(store, "secret", "anna", title="Fish fish")
+    for n in range(20):
+        store.append_many("secret", [{"content": "fish and the sea !" * n, "role": "user"}])
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        _written,
+        lambda store: store.delete("hidden"),
+        lambda store: store.messages.send("the fish", agent="anna", to="bob"),
+        lambda store: store.notes.write("a fish", agent="anna"),
+        lambda store: store.channels.create("fish", agent="anna", access="private"),
+    ],
+)
+def test_what_others_write_changes_no_score_no_order_no_count_and_no_cursor(
+    late: Store, store: Store, write: Callable[[Store], object]
+) -> None:
+    for agent in ("anna", "bob", "carl"):
+        store.agents.register(agent)
+    make(store, "hidden", "anna")
+    for n in range(1, 5):
+        said = [{"role": "user", "content": "a fish !" * n + " in the sea" * (n % 3)}]
+        store.create(id=f"plan-{n}", title=f"Plan {n} fish", tags=["fish"] * (n % 2), messages=said)
+    since, counts = late.changes().cursor, late.stats()
+    assert {large.id: large.messages for large in counts.largest}["team"] == late.list().messages["team"] == 2
+
+    def seen() -> Any:
+        asked = [Asked(**({"query": "fish", "limit": 3} | search)) for search in SEARCHES]  # type: ignore[arg-type]
+        hits = [late.index.search(each, ms_of(LATE)).as_json() for each in asked]
+        page = late.list(limit=2)
+        return json.dumps(hits), late.stats(), page.cursor(), page.total, late.changes(since)
+
+    before = seen()
+    write(store)
+    assert seen() == before
+    store.edits.message("team", "old-1", "fish fish")
+    assert (seen()[0], late.stats()) == (before[0], counts)
+
+
+def test_a_cursor_of_an_agent_is_sealed_and_stays_until_it_is_shown_something(store: Store) -> None:
+    for id in ("team", "plan"):
+        make(store, id, *(["anna"] if id == "team" else []))
+    eve, other = store.beside(agent="eve"), store.beside(agent="eve")
+    since = eve.changes().cursor
+    for _ in range(12):
+        store.append("team", content="hidden")
+        assert {each.changes(since).cursor for each in (eve, other)} == {since}
+        assert other.wait_for_changes(since, timeout_s=0).cursor == since
+    store.append("plan", content="seen")
+    assert eve.changes(since, ids=["team"]).changes == []
+    ((change,), cursor) = (found := eve.changes(since)).changes, found.cursor
+    assert (change.id, change.cursor, len(cursor)) == ("plan", cursor, len(since))
+    assert other.changes(since) == found
+    assert other.changes(cursor) == Changes([], cursor)
+    number = store.changes().cursor.split(".")[1]
+    assert number.encode() not in urlsafe_b64decode(cursor + "==")
+    for wrong in (cursor[:-2] + "AA", "x", "ü"):
+        with pytest.raises(InvalidInput):
+            eve.changes(wrong)
+    with pytest.raises(InvalidInput):
+        store.beside(agent="carl").changes(cursor)
+
+
+def test_a_cursor_of_an_agent_holds_when_the_store_is_opened_again(tmp_path: Path) -> None:
+    Store.init(tmp_path)
+    with Store.open(tmp_path, agent="eve") as eve:
+        since = eve.changes().cursor
+        eve.create(id="plan", title="Plan")
+    for drop in (False, True):
+        with Store.open(tmp_path, agent="eve") as eve:
+            if drop:
+                eve.index.drop()
+            assert [change.id for change in eve.changes(since).changes] == ["plan"]
+
+
+def test_an_agent_hears_of_no_program_of_an_agent_that_it_does_not_find(store: Store) -> None:
+    for agent in ("anna", "bob"):
+        store.agents.register(agent)
+        store.engine.announce(new_id(), {"agent": agent, "session": f"s-{agent}"})
+    store.agents.policy("anna", discoverable="private")
+    assert [about["agent"] for about in store.beside(agent="bob").engine.instances().values()] == ["bob"]
+    assert len(store.engine.instances()) == 2
 
 
 @pytest.mark.parametrize("limit", [1, 2, 20])

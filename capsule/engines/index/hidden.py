@@ -15,10 +15,22 @@ _ALWAYS_MS = -(1 << 62)
 
 
 class Hidden(NamedTuple):
-    """The numbers of the conversations that are wholly hidden; and whether some are in part, as `seen_from` says."""
+    """The numbers of the conversations that are wholly hidden; and of those that are in part, with the time from which
+    `seen_from` lets them be seen. `nothing`: the owner asks, from whom nothing ever is."""
 
     wholly: list[int]
-    partly: bool
+    partly: dict[int, int]
+    nothing: bool = False
+
+    @property
+    def of_messages(self) -> str:
+        """What a row `m` of `messages` must be so as not to be hidden."""
+        return " AND ".join(["TRUE", *self.conditions("m.capsule", "m.time_ms")])
+
+    @property
+    def of_conversations(self) -> str:
+        """What a row `c` of `capsules` must be so as not to be hidden."""
+        return " AND ".join(["TRUE", *self.conditions("c.num")])
 
     def conditions(self, capsule: str, time: str = "") -> list[str]:
         """What a row must be so as not to be hidden, given the columns of its conversation and of its time."""
@@ -26,12 +38,20 @@ class Hidden(NamedTuple):
         return wholly + ([f"{time} >= seen_from({capsule})"] if self.partly and time else [])
 
 
-def hide(db: sqlite3.Connection, hidden: Mapping[str, int | None]) -> Hidden:
+def hide(db: sqlite3.Connection, hidden: Mapping[str, int | None] | None) -> Hidden:
     """Hide conversations from the next questions; with a number: only their messages before this time, in milliseconds
-    since 1970."""
+    since 1970. None: the owner asks."""
     question = "SELECT num, id FROM capsules WHERE id IN (SELECT value FROM json_each(?))"
-    found = db.execute(question, (orjson.dumps(list(hidden)).decode(),)).fetchall() if hidden else []
-    since = {num: time_ms for num, id in found if (time_ms := hidden[id]) is not None}
+    since_of = hidden or {}
+    found = db.execute(question, (orjson.dumps(list(since_of)).decode(),)).fetchall() if since_of else []
+    since = {num: time_ms for num, id in found if (time_ms := since_of[id]) is not None}
     if since:
         db.create_function("seen_from", 1, lambda capsule: since.get(capsule, _ALWAYS_MS))
-    return Hidden([num for num, _ in found if num not in since], bool(since))
+    return Hidden([num for num, _ in found if num not in since], since, hidden is None)
+
+
+def seen_of(db: sqlite3.Connection, num: int, since_ms: int) -> tuple[int, int, int]:
+    """The messages of a conversation from a time on, in milliseconds since 1970: how many, their words and bytes."""
+    found = "SELECT count(*), total(words), total(length(CAST(content AS BLOB))) FROM messages WHERE capsule = ?"
+    messages, words, size = db.execute(f"{found} AND time_ms >= ?", (num, since_ms)).fetchone()
+    return messages, int(words), int(size)

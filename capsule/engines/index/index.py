@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -206,12 +206,13 @@ class Index(Refreshing):
         asked: Asked,
         now_ms: int,
         progress: Progress | None = None,
-        hidden: Mapping[str, int | None] = MappingProxyType({}),
+        hidden: Mapping[str, int | None] | None = None,
     ) -> FoundHits:
         """The hits of a checked question, asked at a time in milliseconds since 1970.
 
         `hidden` are conversations that are not found; with a number, only their messages before this time are not, in
-        milliseconds since 1970. It costs a look-up for each of them, and for each match.
+        milliseconds since 1970. If it is given, also if it is empty, no score depends on what is hidden. That costs a
+        pass over the messages, one over the matches of each word, and reading the texts that are ranked.
         """
         from capsule.engines.index.search.search import search
 
@@ -255,20 +256,21 @@ class Index(Refreshing):
         cursor: str,
         asked: str,
         progress: Progress | None = None,
+        hidden: Mapping[str, int | None] = MappingProxyType({}),
     ) -> Listed:
         """A page of what `choose` gives of all heads. Raises InvalidInput when the cursor is of another list.
 
-        `asked` says in any words what was asked.
+        `asked` says in any words what was asked. Messages that are hidden, as in `search`, are not counted.
         """
         from capsule.engines.index.pages import listed
 
         def read() -> Listed:
-            return listed(self._database.connection, choose(self._all_heads()), limit, cursor, asked)
+            return listed(self._database.connection, choose(self._all_heads()), limit, cursor, asked, hidden)
 
         return self._doing(read, None, progress)
 
-    def stats(self, progress: Progress | None = None, hidden: Collection[str] = ()) -> Stats:
-        """What is in the store, counted, without the hidden conversations. Costs a pass over the messages."""
+    def stats(self, progress: Progress | None = None, hidden: Mapping[str, int | None] = MappingProxyType({})) -> Stats:
+        """What is in the store, counted, without what is hidden, as in `search`. Costs a pass over the messages."""
         from capsule.engines.index.stats import count
 
         return self.query(lambda db: count(db, hidden), progress=progress)

@@ -12,7 +12,7 @@ of the titles given; each number of a list as its distance from the one before.
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from zlib import error as DeflateError
 
 import orjson
 
+from capsule.engines.index.hidden import seen_of
 from capsule.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -110,7 +111,14 @@ class Listed:
         return self._cursor(len(self.heads) if shown is None else shown)
 
 
-def listed(db: sqlite3.Connection, heads: list[Head], limit: int | None, cursor: str, asked: str) -> Listed:
+def listed(
+    db: sqlite3.Connection,
+    heads: list[Head],
+    limit: int | None,
+    cursor: str,
+    asked: str,
+    hidden: Mapping[str, int | None],
+) -> Listed:
     """The first page of these conversations, in their order, or what a cursor of the same list leaves of them."""
     if limit is not None and limit < 1:
         raise InvalidInput(f"a page of {limit} conversations can't be given; ask for one or more")
@@ -124,7 +132,12 @@ def listed(db: sqlite3.Connection, heads: list[Head], limit: int | None, cursor:
         return replace(page, given_titles=given).cursor(generation, asked) if shown < len(left) else None
 
     found = left[:limit]
-    return Listed(found, {head.id: known[head.id][1] for head in found}, len(heads), following)
+    seen = {head.id: since for head in found if (since := hidden.get(head.id)) is not None}
+    messages = {
+        head.id: seen_of(db, known[head.id][0], seen[head.id])[0] if head.id in seen else known[head.id][1]
+        for head in found
+    }
+    return Listed(found, messages, len(heads), following)
 
 
 def _head(generation: str, asked: str) -> bytes:

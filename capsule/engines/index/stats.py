@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import date
 from typing import Any
 
+from capsule.engines.index.hidden import hide, seen_of
 from capsule.format.head import camel
 
 #: How many of the largest conversations are named.
@@ -45,7 +46,7 @@ class Stats:
         damaged: How many of them have a file that can't be read. No number below counts these.
         archived: How many are archived.
         messages, words: How many there are on all branches. A character of a script without spaces counts as a word.
-        bytes: The size of the files.
+        bytes: The size of the files. Of one that an agent reads in part: of the texts that it reads.
         by_role: By role, the most frequent first.
         by_month: By month (UTC, like 2025-01), from the first month with a message to the last; `no time` before them.
         largest: The conversations with the most words, ten at most.
@@ -66,18 +67,20 @@ class Stats:
         return {camel(name): value for name, value in asdict(self).items()}
 
 
-def count(db: sqlite3.Connection, hidden: Collection[str] = ()) -> Stats:
-    """Count what is in the index, without the hidden conversations."""
-    unseen = [num for num, id in db.execute("SELECT num, id FROM capsules") if id in hidden] if hidden else []
-    there = f"gone = 0 AND num NOT IN ({', '.join(map(str, unseen))})"
+def count(db: sqlite3.Connection, hidden: Mapping[str, int | None]) -> Stats:
+    """Count what is in the index, without what is hidden."""
+    numbered = hide(db, hidden)
+    there = f"gone = 0 AND {numbered.of_conversations}"
+    in_part = f"num IN ({', '.join(map(str, numbered.partly))})"
     conversations, damaged, archived, size = db.execute(
-        f"SELECT count(*), sum(damaged != ''), sum(damaged = '' AND archived), sum(size) FROM capsules WHERE {there}"
+        f"SELECT count(*), sum(damaged != ''), sum(damaged = '' AND archived), sum(size * (NOT {in_part}))"
+        f" FROM capsules AS c WHERE {there}"
     ).fetchone()
-    broken = [num for (num,) in db.execute("SELECT num FROM capsules WHERE gone = 0 AND damaged != ''")] + unseen
-    others = f"WHERE capsule NOT IN ({', '.join(map(str, broken))})" if broken else ""
+    broken = [num for (num,) in db.execute("SELECT num FROM capsules WHERE gone = 0 AND damaged != ''")]
+    others = f"WHERE {numbered.of_messages} AND m.capsule NOT IN ({', '.join(map(str, broken))})"
     days = db.execute(
         f"SELECT (time_ms + {_DAYS_TO_1970 * _DAY_MS}) / {_DAY_MS} AS day, role, count(*), sum(words)"
-        f" FROM messages INDEXED BY messages_narrow {others} GROUP BY day, role ORDER BY day"
+        f" FROM messages AS m INDEXED BY messages_narrow {others} GROUP BY day, role ORDER BY day"
     )
     by_role: dict[str, Tally] = {}
     by_month: dict[str, Tally] = {}
@@ -85,20 +88,27 @@ def count(db: sqlite3.Connection, hidden: Collection[str] = ()) -> Stats:
         for where in (by_role.setdefault(role, Tally()), by_month.setdefault(_month(day), Tally())):
             where.messages += messages
             where.words += words
+    parts = [
+        Large(id, title, *seen_of(db, num, numbered.partly[num]))
+        for num, id, title in db.execute(
+            f"SELECT num, id, title FROM capsules WHERE gone = 0 AND damaged = '' AND {in_part}"
+        )
+    ]
     large = db.execute(
-        f"SELECT id, title, entries, words, size FROM capsules WHERE {there} AND damaged = ''"
+        f"SELECT id, title, entries, words, size FROM capsules AS c WHERE {there} AND damaged = '' AND NOT {in_part}"
         f" ORDER BY words DESC, entries DESC, id LIMIT {_LARGEST}"
     )
+    largest = sorted([*parts, *(Large(*row) for row in large)], key=lambda each: (-each.words, -each.messages, each.id))
     return Stats(
         conversations,
         damaged or 0,
         archived or 0,
         sum(tally.messages for tally in by_role.values()),
         sum(tally.words for tally in by_role.values()),
-        size or 0,
+        (size or 0) + sum(part.bytes for part in parts),
         dict(sorted(by_role.items(), key=lambda item: (-item[1].messages, item[0]))),
         by_month,
-        [Large(*row) for row in large],
+        largest[:_LARGEST],
     )
 
 

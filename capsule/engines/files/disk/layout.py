@@ -22,7 +22,7 @@ DERIVED_NAME = ".capsule"
 #: Kinds of this machine only, such as how to wake an agent here, or which commands may run: in `.capsule/`, never
 #: committed. A file that the store did not write counts as missing: what it says may be run, and a repository can
 #: carry one.
-LOCAL = frozenset({"commands", "doorbells", "homes", "imports", "webhooks"})
+LOCAL = frozenset({"commands", "doorbells", "homes", "imports", "keys", "webhooks"})
 #: Kinds of which all documents with one id share a directory, and are called in it as their kind: the directory above.
 NESTED = {"inbound": "sessions", "outbound": "sessions"}
 #: Where the files of a kind lie that are no documents; `attachments` belong to all.

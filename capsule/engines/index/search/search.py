@@ -23,6 +23,7 @@ from capsule import timestamps
 from capsule.engines.index.facts import Fits
 from capsule.engines.index.hidden import Hidden, hide
 from capsule.engines.index.pages import Page
+from capsule.engines.index.search.corpus import measured
 from capsule.engines.index.search.hits import Found, Hit
 from capsule.engines.index.search.query import Query, parse
 from capsule.engines.index.search.ranking import WINDOW, Profile, profile_of
@@ -66,15 +67,18 @@ class Asked:
 
 
 #: The matching messages, with what narrows them in an index without texts.
+_ROWS = "messages AS m INDEXED BY messages_narrow"
 _WORDS = """words CROSS JOIN messages AS m INDEXED BY messages_narrow ON m.num = words.rowid
     WHERE words.words MATCH ?"""
+_TITLES = "names CROSS JOIN capsules AS c ON c.num = names.rowid WHERE names MATCH ?"
+_IS_THERE = "c.gone = 0 AND c.damaged = ''"
 #: One match: how well it fits, when it was written, its number. Plain, as there are thousands.
 _Match = tuple[float, int, int]
 #: One match with its score, so that the best and newest is the greatest; the last tells a title from a message.
 _Scored = tuple[float, int, int, bool]
 
 
-def search(db: sqlite3.Connection, asked: Asked, now_ms: int, hidden: Mapping[str, int | None]) -> Found:
+def search(db: sqlite3.Connection, asked: Asked, now_ms: int, hidden: Mapping[str, int | None] | None) -> Found:
     """The hits of one search, or the next page of them.
 
     Args:
@@ -82,7 +86,8 @@ def search(db: sqlite3.Connection, asked: Asked, now_ms: int, hidden: Mapping[st
         asked: What is looked for.
         now_ms: The time that ages are counted from, unless the cursor says another.
         hidden: Conversations that are not found; with a number: only their messages before this time are not, in
-            milliseconds since 1970.
+            milliseconds since 1970. None: everything is found, and the statistics of FTS5, which are those of all
+            texts, decide how well a text fits; else those of the texts that are not hidden, also if all of them are.
 
     Raises:
         InvalidInput: A field of `asked` can't be accepted.
@@ -96,10 +101,10 @@ def search(db: sqlite3.Connection, asked: Asked, now_ms: int, hidden: Mapping[st
     if asked.cursor is not None:
         page = Page.of(asked.cursor, generation, asked.words)
     else:
-        top = db.execute(
-            "SELECT coalesce((SELECT max(num) FROM messages), 0), coalesce((SELECT max(num) FROM capsules), 0)"
-        ).fetchone()
-        page = Page(now_ms, *top)
+        newest = "SELECT num FROM {} WHERE {} ORDER BY num DESC LIMIT 1"
+        message = db.execute(newest.format("messages AS m", numbered.of_messages)).fetchone() or (0,)
+        title = db.execute(newest.format("capsules AS c", numbered.of_conversations)).fetchone() or (0,)
+        page = Page(now_ms, *message, *title)
     where = ("TRUE", []) if asked.where is None else Fits(db, numbered).of(asked.where).condition(db)
     found = _Search(db, asked, query, profile, page, numbered, where).found(generation)
     for page.having in [] if found.hits or asked.cursor is not None else query.weaker():
@@ -221,13 +226,14 @@ class _Search:
         if self._capsules == []:
             return [], False
         conditions, values = self._conditions()
+        fit = self._message_fit() if self._query.match else "1.0"
         if self._query.match and self._profile.ranks_all:
-            return self._all_messages(conditions, values)
+            return self._all_messages(fit, conditions, values)
         if self._query.match:
-            fit, num, table, match = "-bm25(words.words)", "words.rowid", _WORDS, self._match
+            num, table, match = "words.rowid", _WORDS, self._in_columns(self._words)
         else:  # No index has a text without words.
             content = "m.content || ifnull(m.tools, '')" if self._asked.in_tools else "m.content"
-            fit, num, table, match = "1.0", "m.num", f"messages AS m WHERE instr({content}, ?)", self._query.literal
+            num, table, match = "m.num", f"messages AS m WHERE instr({content}, ?)", self._query.literal
             if not match:
                 table = "messages AS m INDEXED BY messages_narrow WHERE '' = ?"
         rows = self._db.execute(
@@ -237,31 +243,49 @@ class _Search:
         ).fetchall()
         return rows[:WINDOW], len(rows) > WINDOW
 
-    def _all_messages(self, conditions: str, values: list[Any]) -> tuple[list[_Match], bool]:
+    def _all_messages(self, fit: str, conditions: str, values: list[Any]) -> tuple[list[_Match], bool]:
         """The best matches of all, some more of them than are asked for; and whether there are others."""
         wanted = self._asked.limit + len(self._page.given) + 1
         first, last = self._reach()
-        if self._capsules is None:
+        match = self._in_columns(self._words)
+        if self._capsules is None and self._hidden.nothing:
             # Looking at the rows of all matches costs as much as ranking them: first those that rank best.
             rows = self._db.execute(
                 f"""SELECT found.fit, m.time_ms, m.num
                 FROM (SELECT rowid AS num, -bm25(words) AS fit FROM words WHERE words MATCH ? AND rowid <= ?
                     ORDER BY 2 DESC, 1 DESC LIMIT {2 * wanted + 40}) AS found
                 CROSS JOIN messages AS m INDEXED BY messages_narrow ON m.num = found.num WHERE {conditions}""",
-                (self._match, last, *values),
+                (match, last, *values),
             ).fetchall()
             if len(rows) >= wanted:
                 return rows, True
         rows = self._db.execute(
-            f"SELECT -bm25(words.words), m.time_ms, m.num FROM {_WORDS} AND words.rowid BETWEEN ? AND ?"
+            f"SELECT {fit}, m.time_ms, m.num FROM {_WORDS} AND words.rowid BETWEEN ? AND ?"
             f" AND {conditions} ORDER BY 1 DESC, m.time_ms DESC, m.num DESC LIMIT {wanted}",
-            (self._match, first, last, *values),
+            (match, first, last, *values),
         ).fetchall()
         return rows, len(rows) == wanted
 
-    @property
-    def _match(self) -> str:
-        return self._words if self._asked.in_tools else f"{{content}} : ({self._words})"
+    def _in_columns(self, words: str) -> str:
+        return words if self._asked.in_tools else f"{{content}} : ({words})"
+
+    def _message_fit(self) -> str:
+        """How well a message fits, as SQL."""
+        if self._hidden.nothing:
+            return "-bm25(words.words)"
+        seen = self._hidden.of_messages
+        columns = {"m.content": 1.0} | ({"m.tools": 1.0} if self._asked.in_tools else {})
+        matches = {phrase: self._in_columns(str(phrase)) for phrase in self._query.phrases}
+        return measured(self._db, f"{_ROWS} WHERE {seen}", "m.words", columns, f"{_WORDS} AND {seen}", matches)
+
+    def _title_fit(self) -> str:
+        if self._hidden.nothing:
+            return f"-bm25(names, {_TITLE_WEIGHT}, {_TAG_WEIGHT})"
+        seen = f"{_IS_THERE} AND {self._hidden.of_conversations}"
+        columns = {"c.title": _TITLE_WEIGHT, "c.tags": _TAG_WEIGHT}
+        matches = {phrase: str(phrase) for phrase in self._query.phrases}
+        length = "length(c.title || c.tags)"
+        return measured(self._db, f"capsules AS c WHERE {seen}", length, columns, f"{_TITLES} AND {seen}", matches)
 
     def _titles(self) -> tuple[list[_Match], bool]:
         """The matches among titles and tags that are to be ranked, and whether there are others."""
@@ -275,7 +299,7 @@ class _Search:
         ):
             return [], False
         limit = -1 if self._profile.ranks_all else WINDOW + 1
-        conditions = ["c.num <= ?", "c.gone = 0", "c.damaged = ''"]
+        conditions = ["c.num <= ?", _IS_THERE]
         values: list[Any] = [self._page.top_title]
         self._narrow(conditions, values, "c.updated_ms", "c.num")
         if asked.mode:
@@ -283,8 +307,7 @@ class _Search:
             values.append(asked.mode)
         fit, num, table = "1.0", "c.num", "capsules AS c WHERE instr(c.title, ?)"
         if self._query.match:
-            fit, num = f"-bm25(names, {_TITLE_WEIGHT}, {_TAG_WEIGHT})", "names.rowid"
-            table = "names CROSS JOIN capsules AS c ON c.num = names.rowid WHERE names MATCH ?"
+            fit, num, table = self._title_fit(), "names.rowid", _TITLES
         found = self._db.execute(
             f"SELECT {fit}, c.updated_ms, c.num FROM {table} AND {' AND '.join(conditions)}"
             f" ORDER BY {num} DESC LIMIT {limit}",

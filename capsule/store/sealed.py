@@ -1,0 +1,93 @@
+"""Cursors as an agent gets them: sealed, so that they tell nothing of what it may not read.
+
+What must stay true: equal places have equal cursors; one says nothing to who has not the key, and is of one length,
+whatever numbers are in it. The key lies in `.capsule/`, where no agent of a store reaches.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import orjson
+
+from capsule.engines.changes import Changes
+from capsule.engines.index.journal import Cursor
+from capsule.errors import InvalidInput, Refused, StorageFailed
+
+if TYPE_CHECKING:
+    from capsule.engines.interface import Engine
+
+#: Bytes: of the mark that makes sure that a cursor was sealed here; and what the length of a text is a multiple of.
+_MARK, _BLOCK = 16, 96
+
+
+class Seal:
+    """The seal of one agent. Its key is made when it is first needed.
+
+    Args:
+        agent: The agent.
+        engine: The engine of the whole store.
+    """
+
+    def __init__(self, agent: str, engine: Engine) -> None:
+        self._agent = agent
+        self._engine = engine
+
+    @cached_property
+    def _key(self) -> bytes:
+        from hashlib import blake2b
+        from secrets import token_hex
+
+        keys = [token_hex(32)]  # Where nothing can be written, cursors are good for this process.
+
+        def made(data: bytes | None) -> bytes | None:
+            if data is not None:
+                keys[:] = [orjson.loads(data)["key"]]
+            return orjson.dumps({"id": "cursors", "key": keys[0]}) if data is None else None
+
+        with suppress(Refused, StorageFailed):
+            self._engine.edit("keys", "cursors", made)
+        return blake2b(self._agent.encode(), key=bytes.fromhex(keys[0])).digest()
+
+    def _mark(self, data: bytes) -> bytes:
+        from hashlib import blake2b
+
+        return blake2b(data, key=self._key, digest_size=_MARK).digest()
+
+    def _masked(self, data: bytes, mark: bytes) -> bytes:
+        from hashlib import shake_256
+
+        mask = shake_256(self._key + mark).digest(len(data))
+        return bytes(one ^ other for one, other in zip(data, mask, strict=True))
+
+    def seal(self, text: str) -> str:
+        """A text, sealed: equal texts give equal seals."""
+        data = text.encode().ljust(-(-len(text) // _BLOCK) * _BLOCK)
+        mark = self._mark(data)
+        return urlsafe_b64encode(mark + self._masked(data, mark)).decode().rstrip("=")
+
+    def open(self, text: str) -> str:
+        """What was sealed. Raises InvalidInput if it was not, or for another agent or store."""
+        with suppress(ValueError):
+            sealed = urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
+            data = self._masked(sealed[_MARK:], sealed[:_MARK])
+            if self._mark(data) == sealed[:_MARK]:
+                return data.decode().rstrip()
+        raise InvalidInput(f"that is no cursor of {self._agent}; take one that it was given, or none to begin anew")
+
+    # -- Places in the journal -------------------------------------------------------------------------------------
+
+    def place(self, cursor: str | None) -> str | None:
+        """The place in the journal to go on from. A cursor of the owner counts by its time: its number is a count."""
+        if cursor is None or "." not in cursor:
+            return cursor and self.open(cursor)
+        return str(Cursor.of(cursor)._replace(generation="0", seq=0, skip=0))
+
+    def sealed(self, found: Changes) -> Changes:
+        """Changes as the agent gets them."""
+        changes = [replace(change, cursor=self.seal(change.cursor), before="") for change in found.changes]
+        return Changes(changes, self.seal(found.cursor))
