@@ -299,6 +299,9 @@ class Engine(Protocol):
     def files(self, kind: str, id: str) -> list[str]:
         """The names of these files of one session, sorted; of `attachments` all."""
 
+    def drop_file(self, kind: str, id: str, name: str) -> None:
+        """Erase such a file, if it is there. Raises InvalidInput, Refused, StorageFailed."""
+
     def beat(self, kind: str, id: str) -> None:
         """Note that whoever works for a document of a kind is at work now. It is not durable."""
 

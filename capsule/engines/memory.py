@@ -242,6 +242,10 @@ class MemoryEngine:
         with self._guard:
             return sorted(name for folder, name in self._files if folder == FOLDERS[kind].format(check_id(id)))
 
+    def drop_file(self, kind: str, id: str, name: str) -> None:
+        """See `Engine.drop_file`."""
+        self._files.pop(self._place(kind, id, name), None)
+
     @staticmethod
     def _place(kind: str, id: str, name: str) -> tuple[str, str]:
         return FOLDERS[kind].format(check_id(id)), check_file_name(name)

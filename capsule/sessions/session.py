@@ -8,10 +8,12 @@ mean stands in `inbound.py`, `outbound.py`, `folds.py` and `rules/`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar
+
+import orjson
 
 from capsule import timestamps
 from capsule.engines.files.engine import again
@@ -42,6 +44,7 @@ class _File(Generic[F]):
     def __init__(self, engine: Engine, kind: str, id: str, new: Callable[[str], F]) -> None:
         self._engine = engine
         self.kind = kind
+        self.box: Box = "inbox" if kind == INBOUND else "outbox"
         self.id = id
         self._new = new
         self._place: Any = None
@@ -114,26 +117,28 @@ class Session:
     def _folds(self) -> Folds:
         return Folds(self._in.fold, self._out.fold)
 
-    def tell(self, edit: Edit) -> list[Event]:
+    def tell(self, edit: Edit, files: Mapping[str, bytes] | None = None) -> list[Event]:
         """Write to the inbound, as the host.
 
         Args:
             edit: Gives the events to write, from both files as they are; none: nothing is written. What must not be
                 missing when the others are there comes first. It runs under the mutex, and again if another program
                 wrote the file meanwhile, so it only decides.
+            files: What the inbox is to hold if anything is written, by the names of the files. A compaction takes out
+                the files that no message names.
 
         Returns: the events as they were written, each with its id and time.
 
         Raises StoreBusy, Refused, StorageFailed, and the errors of `edit`; then nothing was written.
         Cost: one append, durably.
         """
-        return self._write(self._in, self._out, edit)
+        return self._write(self._in, self._out, edit, files)
 
-    def say(self, edit: Edit) -> list[Event]:
-        """Write to the outbound, as the worker. As `tell`."""
-        return self._write(self._out, self._in, edit)
+    def say(self, edit: Edit, files: Mapping[str, bytes] | None = None) -> list[Event]:
+        """Write to the outbound, and files to the outbox, as the worker. As `tell`."""
+        return self._write(self._out, self._in, edit, files)
 
-    def _write(self, mine: _File[Any], other: _File[Any], edit: Edit) -> list[Event]:
+    def _write(self, mine: _File[Any], other: _File[Any], edit: Edit, files: Mapping[str, bytes] | None) -> list[Event]:
         made: list[Event] = []
 
         def act(transaction: Transaction) -> list[Event]:
@@ -143,6 +148,8 @@ class Session:
             now = timestamps.now(transaction.time)
             made[:] = [_complete(event, now) for event in edit(self._folds)]
             if made:
+                for name, data in (files or {}).items():
+                    self._engine.keep_file(mine.box, self.id, name, data)
                 encoded = [codec.encode_entry(event) for event in made]
                 stamp = timestamps.later_than(transaction.newest)
                 transaction.append(made, encoded, stamp, time=now, head=None, ends_active=True)
@@ -151,8 +158,8 @@ class Session:
         return mine.write(other, act)
 
     def compact(self, now: str) -> None:
-        """Rewrite both files with the fewest events that say the same, unless they have no more. Whoever follows them
-        reads them anew.
+        """Rewrite both files with the fewest events that say the same, unless they have no more, and erase the files
+        of the messages that are done. Whoever follows them reads them anew.
 
         Args:
             now: The time.
@@ -160,14 +167,20 @@ class Session:
         Raises as `tell`. Cost: proportional to the files, of which each is bounded.
         """
 
-        def act(compacted: Callable[[Folds, str], list[Event]], transaction: Transaction) -> None:
-            events = [_complete(event, now) for event in compacted(self._folds, now)]
-            if len(events) < transaction.count:
+        def act(box: Box, compacted: Callable[[Folds, str], list[Event]], transaction: Transaction) -> None:
+            events, document = [_complete(event, now) for event in compacted(self._folds, now)], transaction.document()
+            gone = {each.get("id") for each in document["history"] if each.get("event") == "message"}
+            gone -= {event["id"] for event in events}
+            if gone or len(events) < transaction.count:
                 stamp = timestamps.later_than(transaction.newest)
-                transaction.replace(transaction.document() | {"updatedAt": stamp, "history": events})
+                transaction.replace(document | {"updatedAt": stamp, "history": events})
+            said = codec.encode_entries(events)
+            for name in self._engine.files(box, self.id):
+                if orjson.dumps(name)[1:-1] not in said:
+                    self._engine.drop_file(box, self.id, name)
 
-        self._in.write(self._out, partial(act, Folds.compacted_inbound))
-        self._out.write(self._in, partial(act, Folds.compacted_outbound))
+        self._in.write(self._out, partial(act, self._in.box, Folds.compacted_inbound))
+        self._out.write(self._in, partial(act, self._out.box, Folds.compacted_outbound))
 
     def beat(self) -> None:
         """Note that the worker is at work. Any thread may. Cost: writing a byte, not durably."""
@@ -177,15 +190,8 @@ class Session:
         """When the worker was last at work; None: never. Cost: a look at a file."""
         return self._engine.beaten(KIND, self.id)
 
-    def keep_file(self, box: Box, name: str, data: bytes) -> str:
-        """Keep a file of a message, durably; its path. The same again changes nothing.
-
-        Raises Refused if there is another file of this name; InvalidInput if it is no name. Cost: writing the file.
-        """
-        return self._engine.keep_file(box, self.id, name, data)
-
     def file(self, box: Box, name: str) -> bytes:
-        """What such a file holds. Raises NotFound, InvalidInput, InvalidDocument. Cost: reading it."""
+        """What a file of a message holds. Raises NotFound, InvalidInput, InvalidDocument. Cost: reading it."""
         return self._engine.file(box, self.id, name)
 
 

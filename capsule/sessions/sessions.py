@@ -126,13 +126,17 @@ class Sessions:
         return None
 
     def compact(self) -> None:
-        """Remove what is done from the files of all sessions, with its texts. A damaged file is left as it is.
+        """Remove what is done from the files of all sessions, with its texts and files, and from the registry the texts
+        of questions that are over, and the titles of conversations. A damaged file is left as it is.
 
         Raises StoreBusy, Refused, StorageFailed. Cost: rewriting both files of each session.
         """
         for id in self._engine.ids(INBOUND):
             with suppress(InvalidDocument, NotFound):
                 Session(self._engine, id).compact(timestamps.now())
+        with suppress(InvalidDocument):
+            if _without_texts(state := self.registry.read()) != state:
+                self.registry.edit(_without_texts)
 
     # -- A person's word -------------------------------------------------------------------------------------------
 
@@ -383,3 +387,9 @@ class Sessions:
                 route = events.Route(*place_of(self._store, name, id)[:2])
                 name = next((key for key, each in group.destinations.items() if events.Route.of(each) == route), name)
         self.registry.edit(lambda state: state.put(destinations.forbid(state.agents[id], name)))
+
+
+def _without_texts(state: State) -> State:
+    """The registry without the texts of what is over, and without titles, which the conversations may have no more."""
+    named = [place for place in state.places.values() if place.channel == destinations.CONVERSATIONS]
+    return questions.without_texts(state).put(*(replace(place, name="") for place in named))

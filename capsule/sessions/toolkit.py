@@ -120,8 +120,8 @@ class Toolkit:
         """Send a file of the folder. No link leads out of it. Raises NotFound, Refused. Args: as `send_message`."""
         data, name = self._content(path), os.path.basename(path)
         kept = f"{sha256(data).hexdigest()[:16]}-{name}"
-        self._session.keep_file("outbox", kept, data)
-        return self._say(kind="file", content=text, to=to or None, attachments=[{"name": name, "path": kept}])
+        files = [{"name": name, "path": kept}]
+        return self._say({kept: data}, kind="file", content=text, to=to or None, attachments=files)
 
     def edit_message(self, message: str, text: str) -> Said:
         """Change a message that was sent before. Raises NotFound."""
@@ -212,7 +212,14 @@ class Toolkit:
     def _provider(self) -> str:
         return Registry(self.engine).read().provider(self.session)
 
-    def _say(self, *, content: str = "", task: Mapping[str, Any] | None = None, **fields: Any) -> Said:
+    def _say(
+        self,
+        files: Mapping[str, bytes] | None = None,
+        *,
+        content: str = "",
+        task: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> Said:
         if len(content.encode("utf-8", "replace")) > self._most:
             raise InvalidInput(f"the text has more than {self._most} bytes; send it as a file")
         number = next(self._numbers) if self._message else None
@@ -228,7 +235,7 @@ class Toolkit:
                 schedules.act(folds, task, id, timestamps.now())  # The host does it: here it is checked.
             return said
 
-        if session.say(say):
+        if session.say(say, files):
             return Said(id)
         before = session.folds().outbound.messages.get(id)
         words = (before.event.get(name) for name in ("content", "prompt", "emoji", "action")) if before else ()

@@ -231,7 +231,7 @@ class Worker:
             raise
         outcome: AckState = "returned" if ended.reason else "completed"
         outcome = "failed" if ended.code in FOR_GOOD else outcome
-        said = self._said(session, batch, events, ended.out.rstrip()) if outcome == "completed" else []
+        said, files = self._said(session, batch, events, ended.out.rstrip()) if outcome == "completed" else ([], {})
         handed = None if ended.handed is None else ended.handed.strip()
         keeps = handed is not None and handed != (kept or "")
 
@@ -242,26 +242,28 @@ class Worker:
             resumes = [state(key=CONTINUATION, value=handed or None, provider=provider)] if keeps else []
             return [*send(folds, said), *acks, *resumes, *([tool()] if limit else [])]
 
-        is_told = bool(session.say(end))
+        is_told = bool(session.say(end, files))
         self._log(
             outcome if is_told else "withdrawn", session=session.id, messages=ids, code=ended.code, reason=ended.reason
         )
         return True
 
-    def _said(self, session: Session, batch: str, messages: Sequence[Event], text: str) -> list[Event]:
-        """The answer as a message, if there is one."""
-        data, files = text.encode(), []
+    def _said(
+        self, session: Session, batch: str, messages: Sequence[Event], text: str
+    ) -> tuple[list[Event], dict[str, bytes]]:
+        """The answer as a message, if there is one, and the file of one that is long."""
+        data, files = text.encode(), dict[str, bytes]()
         if len(data) > ANSWER:
             from hashlib import sha256  # OpenSSL with it.
 
             name = f"{sha256(data).hexdigest()[:16]}-answer.txt"
-            session.keep_file("outbox", name, data)
-            files = [{"name": "answer.txt", "path": name}]
+            files[name] = data
             text = f"{data[:ANSWER].decode('utf-8', 'ignore')}\n[cut: answer.txt has all of its {len(data)} bytes]"
+        attached = [{"name": "answer.txt", "path": name} for name in files]
         hops = 1 + max(message.get("hops", 0) for message in messages)
         id, last = reply_id(session.id, batch, 0), messages[-1]["id"]
-        said = [outgoing(id=id, content=text, number=0, in_reply_to=last, hops=hops, attachments=files)]
-        return said if text.strip() else []
+        said = [outgoing(id=id, content=text, number=0, in_reply_to=last, hops=hops, attachments=attached)]
+        return said if text.strip() else [], files
 
 
 def by_command(words: Sequence[str], env: Mapping[str, str], folder: str | None, limit_s: float, root: str) -> Command:

@@ -146,8 +146,9 @@ class Trash:
         """Erase the contents of the trash and the quarantine, and every other trace of them.
 
         Afterwards no file in `.capsule/` has a text that was removed from a conversation, except texts that came to the
-        trash or the quarantine since, and no file of a session has a message that is done. Conversations stay as they
-        are. If a document does not parse, the store keeps its records of that document, because a repair may need them.
+        trash or the quarantine since, and no session has a message that is done, nor its files. Conversations and
+        attachments stay as they are. If a document does not parse, the store keeps its records of that document,
+        because a repair may need them.
 
         Args:
             older_than_s: Only entries older than this many seconds; 0: everything.

@@ -36,6 +36,9 @@ def test_a_file_is_kept_once_under_a_name_of_its_folder(engine: Engine) -> None:
     for ask in (("inbox", "s_2", "über.txt"), ("outbox", "s_1", "report (1).pdf")):
         with pytest.raises(NotFound):
             engine.file(*ask)
+    for _ in range(2):
+        engine.drop_file("inbox", "s_1", "über.txt")
+    assert engine.files("inbox", "s_1") == ["report (1).pdf"] and engine.files("outbox", "s_1") == ["über.txt"]
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "../x", "a\\b", "a\0", "a\nb", "x" * 201, "\ud800"])

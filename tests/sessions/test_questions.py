@@ -94,6 +94,10 @@ def test_an_answer_after_the_limit_is_late_whether_or_not_the_question_was_close
     state, ((_, (event, _)),) = questions.answer(state, "q", "n", replace(REPLY, id="m2"), later(90))
     assert event["trigger"] == "accumulate" and state.questions["q"].state == "expired"
     assert [said["value"] for said in state.questions["q"].answers] == ["y", "n"]
+    purged = questions.without_texts(state)
+    assert {text for said in purged.questions["q"].options for text in said.values()} == {""}
+    assert [said["value"] for said in purged.questions["q"].answers] == ["", ""]
+    assert questions.answered(purged, REPLY, lambda session, message: REPLY.reply_to, later(90)) == (purged, [])
 
 
 def test_expired_questions_go_after_a_day_and_those_without_a_limit_stay_open() -> None:

@@ -155,7 +155,7 @@ def test_files_and_heartbeats_are_those_of_the_session(engine: Engine) -> None:
     session = Session.create(engine, "s_1", "Anna")
     assert session.heartbeat() is None
     session.beat()
-    session.keep_file("inbox", "a.txt", b"data")
+    session.tell(hear("m1"), {"a.txt": b"data"})
     assert session.heartbeat() and Session(engine, "s_1").file("inbox", "a.txt") == b"data"
 
 

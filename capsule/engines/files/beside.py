@@ -91,6 +91,15 @@ class BesideDocuments:
             return sorted(name for name, found in names if stat.S_ISREG(found.st_mode))
         return []
 
+    def drop_file(self, kind: str, id: str, name: str) -> None:
+        """See `Engine.drop_file`."""
+        layout, sys = self.storage.layout, self.storage.sys
+        folder = layout.folder(kind, id)
+        path = f"{folder}/{check_file_name(name)}"
+        with whole_files.naming(path, "erase"):
+            layout.check(sys, folder)
+            whole_files.drop_name(sys, path)
+
     def beat(self, kind: str, id: str) -> None:
         """See `Engine.beat`. Costs an open and a write, which nobody flushes."""
         layout, sys = self.storage.layout, self.storage.sys

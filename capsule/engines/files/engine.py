@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 
 from capsule.engines.files.beside import BesideDocuments
-from capsule.engines.files.disk.layout import LOCAL
+from capsule.engines.files.disk.layout import KINDS, LOCAL
 from capsule.engines.files.external_edits import STEP_NS, decoded, forget_texts, settle
 from capsule.engines.files.protocols import Interfered, Known, News, Place, Signature, Tracker, Trashed
 from capsule.engines.files.storage import FileStorage
@@ -288,7 +288,7 @@ class FilesEngine(BesideDocuments):
 
     def purge(self, older_than_s: float) -> list[str]:
         """See `Engine.purge`. Costs reading every conversation that was written here; the index is built anew."""
-        for kind in (*WITH_ENTRIES, *LOCAL):
+        for kind in KINDS:
             for leftover in self.storage.leftovers(kind):
                 if leftover.kind == "temporary":
                     self.storage.sweep(kind, leftover)

@@ -18,7 +18,7 @@ from capsule.errors import CapsuleError, InvalidInput, Refused
 from capsule.messaging import notices
 from capsule.messaging.consent import DISCOVERABLE, DM_POLICIES, consent
 from capsule.messaging.people.contacts import Agent, Contact
-from capsule.messaging.people.documents import Document
+from capsule.messaging.people.documents import KIND_OF_HOMES, Document
 from capsule.messaging.people.presence import Presence
 from capsule.messaging.people.registration import Registration
 from capsule.messaging.policy import Object, Profile, ensure, may
@@ -222,7 +222,8 @@ class Agents(Registration):
     def forget(self, id: str | None = None, *, agent: str | None = None, other: str | None = None) -> None:
         """Forget an agent, or what one says of another.
 
-        The document of an agent goes to the trash, and its notices out of its project. Its conversations stay.
+        The document of an agent goes to the trash, with its folder and its doorbells on this machine, and its notices
+        out of its project. Its conversations stay.
 
         Args:
             id: The agent to forget.
@@ -240,6 +241,11 @@ class Agents(Registration):
         ensure(may(self._store.agent, "delete", Object(id, "agent")), id)
         notices.withdraw(self._store, self.documents.known(id))
         self.documents.delete(id)
+        from capsule.messaging.doorbells.registry import KIND as KIND_OF_BELLS
+
+        for kind in (KIND_OF_HOMES, KIND_OF_BELLS):
+            if self._store.engine.exists(kind, id):
+                self._store.engine.delete(kind, id)
 
     def serve(self, agent: str | None = None) -> None:
         """Announce that this instance serves an agent: it is online until the store is closed or the process ends.

@@ -105,6 +105,19 @@ def expired(state: State, now: str) -> Result:
     return state.put(*closed).without(*gone) if closed or gone else state, told
 
 
+def without_texts(state: State) -> State:
+    """The registry without the options and answers of the questions that are over.
+
+    A reply that would be one of the options, too late, is a message like any other then.
+    """
+
+    def blank(question: Question) -> Question:
+        options = tuple(dict.fromkeys(option, "") for option in question.options)
+        return replace(question, options=options, answers=tuple({**said, "value": ""} for said in question.answers))
+
+    return state.put(*(blank(question) for question in state.questions.values() if question.state != "open"))
+
+
 def _question(state: State, id: str) -> Question:
     if id not in state.questions:
         raise NotFound(f"there is no question {id[:80]!r} any more", id=id)

@@ -25,6 +25,8 @@ DERIVED_NAME = ".capsule"
 LOCAL = frozenset({"commands", "doorbells", "homes", "imports", "keys", "webhooks"})
 #: Kinds of which all documents with one id share a directory, and are called in it as their kind: the directory above.
 NESTED = {"inbound": "sessions", "outbound": "sessions"}
+#: The kinds of documents, all of them: a purge visits each.
+KINDS = LOCAL | NESTED.keys() | {"agents", "applied", "conversations", "overrides", "projects", "sessions"}
 #: Where the files of a kind lie that are no documents; `attachments` belong to all.
 FOLDERS = {"inbox": "sessions/{}/inbox", "outbox": "sessions/{}/outbox", "attachments": "attachments"}
 _GITIGNORE = b"# Derived and transient: rebuilt from the files, never committed.\n*\n"
@@ -50,7 +52,9 @@ class Layout(NamedTuple):
         return 0o777 if self.shared else 0o700
 
     def documents(self, kind: str) -> str:
-        """The directory that all documents of a kind lie in, or below."""
+        """The directory that all documents of a kind lie in, or below. Raises ValueError: it is not in `KINDS`."""
+        if kind not in KINDS:
+            raise ValueError(f"{kind!r} is no kind of documents in engines/files/disk/layout.py")
         return f"{self.root}/{DERIVED_NAME}/{kind}" if kind in LOCAL else f"{self.root}/{NESTED.get(kind, kind)}"
 
     def directory(self, kind: str, id: str) -> str:
