@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
+from capsule.engines.changes import Change, Changes
 from capsule.errors import NotFound, Remedy
 from capsule.format import codec, migrations
 from capsule.format.head import Head
@@ -21,7 +22,6 @@ from capsule.ids import check_id
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from capsule.engines.changes import Change, Changes
     from capsule.engines.index.index import Index
     from capsule.engines.index.pages import Listed
     from capsule.engines.index.search.hits import Found
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from capsule.format.models import Capsule, Message
     from capsule.store.pages import Filter, Order, Page
     from capsule.watch.own_writes import Own
-
-T = TypeVar("T")
 
 KIND = "conversations"
 
@@ -101,9 +99,9 @@ class Reading:
 
         if self.agent is None:
             return self.engine.parsed(id, parse).placed(0)
-        history = (document := self._placed(id))["history"]
-        seen = [*filter(None, history)]  # It may not read the first messages.
-        return parse(codec.encode(document | {"history": seen}), True).placed(len(history) - len(seen))
+        document = self._placed(id)
+        seen = [*filter(None, document["history"])]  # It may not read the first messages.
+        return parse(codec.encode(document | {"history": seen}), True).placed(len(document["history"]) - len(seen))
 
     def tail(self, id: str, n: int) -> list[Message]:
         """Read the last messages, oldest first. Raises NotFound, InvalidDocument. Cost: reading these messages.
@@ -263,8 +261,6 @@ class Reading:
         return self._marked([change for change in changes if wanted is None or change.id in wanted], cursor)
 
     def _marked(self, changes: list[Change], cursor: str) -> Changes:
-        from capsule.engines.changes import Changes
-
         return self._told(Changes(changes if self._own is None else self._own.marked(changes), cursor))
 
     def reindex(self, progress: Callable[[int, int], None] | None = None) -> dict[str, int]:

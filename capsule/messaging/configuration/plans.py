@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import CapsuleError, NotFound, Problem
 from capsule.format import codec
 from capsule.format.new import CURRENT
