@@ -176,7 +176,7 @@ async def test_no_tool_writes_to_an_agent_that_does_not_consent(how: str) -> Non
 def test_over_http_the_holder_of_the_token_gets_what_its_agent_may_read(root: Path) -> None:
     with Store.open(root, keep_locks=False) as store, over_http(root, "--tools", "all") as server:
         people(store)
-        since = store.changes().cursor
+        since = {agent: store.beside(keep_locks=False, agent=agent).changes().cursor for agent in ("carl", "bob")}
         closed = {CLOSED[kind](store) for kind in ("direct", "group", "open, of another project")}
         store.changes()  # What is noticed at once comes in no order.
         end = store.append(store.create(type="group").id, content="x")  # Which everybody may read.
@@ -195,7 +195,7 @@ def test_over_http_the_holder_of_the_token_gets_what_its_agent_may_read(root: Pa
                 for uri in (CONVERSATIONS, f"{CONVERSATIONS}/{id}"):
                     _, _, read = server.post("resources/read", {"uri": uri}, **session.headers)
                     said.append(json.dumps(read).replace(id, "ID" if uri.endswith(id) else id))
-            with stream(server, token, f"?since={since}") as found:
+            with stream(server, token, f"?since={since[agent]}") as found:
                 found.until(str(end.id))
             return "".join(said), {event["id"] for event in found.events}
 

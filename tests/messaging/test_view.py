@@ -381,5 +381,5 @@ def test_every_question_to_an_engine_or_an_index_is_judged_or_listed_as_harmless
 
 
 #: What an agent can't ask an engine, and the index, at all.
-CLOSED_OF_ENGINE = {"keep_file", "file", "files", "beat", "beaten", "hold", "follow", "notices"}
+CLOSED_OF_ENGINE = {"keep_file", "drop_file", "file", "files", "beat", "beaten", "hold", "follow", "notices"}
 CLOSED = {"query", "marks_at", "first_behind", "place_of", "conversation_of", "said_after", "behind", "recalled"}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from capsule import Store
-from capsule.errors import CapsuleError, NotFound, Refused, StorageFailed
+from capsule.errors import CapsuleError, NotFound, StorageFailed
 from capsule.sessions.adapters.conversations import Conversations
 from capsule.sessions.adapters.interface import Arrived, File, Outgoing
 from tests.processes import until
@@ -79,7 +79,7 @@ def test_a_file_is_kept_once_and_a_message_of_the_agent_can_be_changed(store: St
     ("more", "error"),
     [
         ({"place": "nowhere"}, NotFound),
-        ({"agent": "ben"}, Refused),
+        ({"agent": "ben"}, NotFound),
         ({"place": "direct_ben_eve"}, NotFound),
         ({"kind": "edit", "target": "gone"}, NotFound),
     ],

@@ -147,6 +147,7 @@ def _deleted_of_every_kind(store: Store) -> None:
     ended = partial(finish, ids=["m"], instance="w", state="completed")
     session.say(lambda folds: [*send(folds, [answer]), *ended(folds)], {"plan": canary("outbox").encode()})
     session.tell(lambda folds: [delivered(message="a", platform_id="p")])
+    store.beside(keep_locks=False, agent="anna").changes()  # It makes a key, which holds no text.
     for kind in ("applied", "projects"):
         store.engine.edit(kind, "9", lambda data: canary(kind).encode())
         store.engine.delete(kind, "9")

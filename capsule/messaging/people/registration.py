@@ -132,6 +132,7 @@ class Registration:
         agents = [each for each in self._directory.profiles().values() if name is not None or each.project != GLOBAL]
         id = meant(plain, where["project"], agents)
         if id is not None and self._directory.profile(id).project == GLOBAL:
+            self._ensure_manages(self._store._subject(id))
             raise InvalidInput(f"agent {id} is in no project, and stays there", remedy=Remedy("move", id))
         suffixed = f"{plain[: MAX_AGENT_ID - 7].rstrip('-')}-{where['project'][-6:]}"
         for each in (plain, suffixed) if id is None else (id,):

@@ -7,7 +7,9 @@ asyncio. Both are kept below their next major version, as where their modules st
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -23,12 +25,24 @@ def load_part(name: str) -> ModuleType:
         The module. A later import of the package finds it, and adds the rest.
     """
     package = name.partition(".")[0]
-    if package in sys.modules or (spec := find_spec(package)) is None:
-        return import_module(name)
-    stand_in = ModuleType(package)
-    stand_in.__path__ = spec.submodule_search_locations or []
-    sys.modules[package] = stand_in
-    try:
-        return import_module(name)
-    finally:
-        del sys.modules[package]
+    with _loading:
+        if package in sys.modules or (spec := find_spec(package)) is None:
+            return import_module(name)
+        stand_in = ModuleType(package)
+        stand_in.__path__ = spec.submodule_search_locations or []
+        sys.modules[package] = stand_in
+        try:
+            return import_module(name)
+        finally:
+            del sys.modules[package]
+
+
+def _in_forked_child() -> None:
+    global _loading
+    _loading = threading.Lock()
+
+
+#: One thread at a time, as another one would find the stand-in, or miss it.
+_loading = threading.Lock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_forked_child)
