@@ -19,6 +19,7 @@ from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INVALID_PARAMS,
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
     CallToolResult,
     CompleteRequestParams,
     CompleteResult,
@@ -188,9 +189,11 @@ class CapsuleServer(MCPServer[Any]):
                 with suppress(CapsuleError):  # A server that stops has no store any more, and remembers no call.
                     self._tell_repeated(name, arguments, store_of(context), result)
             return result
-        except MCPError as error:  # The client's answer to a question of ours.
+        except MCPError as error:
             from capsule.mcp_server.errors import refused_by_client
 
+            if error.error.code == MISSING_REQUIRED_CLIENT_CAPABILITY:
+                raise  # The client can't be asked. Any other error is its answer to a question.
             raise refused_by_client(error) from error
         except ToolError as error:
             from capsule.mcp_server import errors

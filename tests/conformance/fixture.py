@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import functools
 import json
+import re
 import struct
 import sys
 import zlib
@@ -41,7 +42,7 @@ from mcp_types import (
 from pydantic import BaseModel, Field
 
 import capsule
-from capsule.mcp_server import sdk
+from capsule.mcp_server import resources, sdk
 from capsule.mcp_server.server import CapsuleServer
 from capsule.mcp_server.sessions import HttpStores
 from capsule.mcp_server.stores import Stores
@@ -274,7 +275,8 @@ def add_prompts(server: CapsuleServer) -> None:
 
 
 def build(stores: Stores, tokens: Tokens) -> CapsuleServer:
-    """Our server class, with the tools of the suite in place of the product's."""
+    """Our server class, with the tools and resources of the suite in place of the product's."""
+    resources.OURS = re.compile("test://.*")
     server = CapsuleServer(stores, version=capsule.__version__, name="capsule-conformance", **http.admitting(tokens))
     for add in (add_content, add_asking, add_resources, add_prompts, questions.add):
         add(server)
