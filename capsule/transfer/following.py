@@ -142,15 +142,20 @@ class FolderWatch:
 
     def _begin(self) -> set[str]:
         """Watch the folders that there are now. Returns what `_look` does."""
-        while True:
-            folders = {path for top in self._tops for path, _ in walked(top, top)}
-            folders = set(filter(os.path.isdir, folders.union(map(os.path.dirname, self._files))))
-            with suppress(FileNotFoundError):  # One of them is gone again.
+        folders: set[str] | None = None
+        while folders != (folders := self._there()):  # One that came in between is watched too.
+            try:
                 self._watcher = Watcher(sorted(folders))
-                break
+            except FileNotFoundError:  # One of them is gone again.
+                folders = None
         #: Each by the path by which it is reported.
         self._folders = {os.path.realpath(folder): folder for folder in folders}
         return self._look()
+
+    def _there(self) -> set[str]:
+        """The folders that are to be watched."""
+        folders = {path for top in self._tops for path, _ in walked(top, top)}
+        return set(filter(os.path.isdir, folders.union(map(os.path.dirname, self._files))))
 
     def _look(self) -> set[str]:
         """The files that are not as they were at the last look."""
@@ -173,7 +178,8 @@ class FolderWatch:
         if any(os.path.isdir(path) and self._is_new(path) for path in paths):
             paths |= self._begin()
         elif not reported.isdisjoint(self._folders):
-            paths |= self._look()
+            # The kernel reports a watched folder when another one has its name.
+            paths |= self._look() if self._watcher.polls else self._begin()
         return {path for path in paths if self._is_wanted(path) and not os.path.isdir(path)}
 
     def _is_wanted(self, path: str) -> bool:

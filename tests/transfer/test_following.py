@@ -152,3 +152,23 @@ def test_a_folder_that_goes_while_it_is_found_takes_none_beside_it_away(
         Path(path).write_bytes(said("b"))
         while path not in watch.changed():
             pass
+
+
+def test_a_folder_that_comes_while_others_are_found_or_replaces_one_is_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: None
+) -> None:
+    file = tmp_path / "new" / "chat.jsonl"
+
+    def opened(directories: list[str]) -> notices.Watcher:
+        file.parent.mkdir(exist_ok=True)
+        return notices.Watcher(directories)
+
+    monkeypatch.setattr(following, "Watcher", opened)
+    watch = FolderWatch([str(tmp_path)])
+    for text in ("a", "b"):
+        for said_last in (text, text * 2):  # The first may be found by looking.
+            file.write_bytes(said(said_last))
+            while str(file) not in watch.changed():
+                pass
+        shutil.rmtree(file.parent)
+        file.parent.mkdir()

@@ -258,6 +258,9 @@ class Watcher:
     Args:
         directories: The directories.
 
+    Attributes:
+        polls: Whether it compares files.
+
     Raises:
         FileNotFoundError: One of them is not there.
         Refused: A path is not UTF-8, which watchfiles needs.
@@ -267,9 +270,9 @@ class Watcher:
         self._library = load_part("watchfiles._rust_notify")
         #: Paths that are reported again, and when: of a file that is compared, two changes in one second look as one.
         self._again: dict[str, float] = {}
-        self._polls = any(map(must_poll, directories))
+        self.polls = any(map(must_poll, directories))
         try:
-            if not self._polls:
+            if not self.polls:
                 try:
                     self._notify = self._opened(directories)
                     return
@@ -278,7 +281,7 @@ class Watcher:
                 except (OSError, self._library.WatchfilesRustInternalError) as error:
                     _log.debug("the system has no more notices to give: %s", error)
             _log.warning("the system gives no notices of changes; files are compared every %d ms instead", _POLL_MS)
-            self._polls = True
+            self.polls = True
             self._notify = self._opened(directories)
             self._again = dict.fromkeys(directories, time.monotonic() + _SAME_SECOND_S)
         except UnicodeEncodeError as error:
@@ -287,7 +290,7 @@ class Watcher:
 
     def _opened(self, directories: Sequence[str]) -> RustNotify:
         opened: RustNotify = self._library.RustNotify(
-            directories, False, self._polls, _POLL_MS, recursive=False, ignore_permission_denied=True
+            directories, False, self.polls, _POLL_MS, recursive=False, ignore_permission_denied=True
         )
         return opened
 
@@ -313,7 +316,7 @@ class Watcher:
             raise KeyboardInterrupt
         paths, now = set() if isinstance(reported, str) else {path for _, path in reported}, time.monotonic()
         due = {path for path, at in self._again.items() if at <= now}
-        if self._polls:
+        if self.polls:
             self._again = {path: at for path, at in self._again.items() if at > now}
             self._again |= dict.fromkeys(paths, now + _SAME_SECOND_S)
         return paths | due
