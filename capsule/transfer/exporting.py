@@ -25,9 +25,11 @@ Document = dict[str, Any]
 #: The time of the files in an archive, so that the same conversations give the same bytes.
 _TIME = (1980, 1, 1, 0, 0, 0)
 _NAME = r"[^/\\\s\"'`<>|:;,)]+(?<!\.)"
-#: The home folder of a person: of Linux and macOS, of Windows also as WSL sees it, and that of root.
+#: The home folder of a person: of Linux and macOS, of Windows also as WSL sees it, and that of root. A name of Windows
+#: may have spaces, if more of the path follows.
 _HOME = re.compile(
-    rf"(?<![\w.~-])(?:/mnt/[a-z])?/(?:home|Users)/{_NAME}|(?<!\w)[A-Za-z]:[\\/]+Users[\\/]+{_NAME}|(?<![\w.~/-])/root\b"
+    rf"(?<![\w.~-])(?:/mnt/[a-z])?/(?:home|Users)/{_NAME}|(?<![\w.~/-])/root\b"
+    rf"|(?<!\w)[A-Za-z]:[\\/]+Users[\\/]+(?:{_NAME}(?: {_NAME}){{1,3}}(?=[\\/])|{_NAME})"
 )
 
 
