@@ -24,7 +24,7 @@ from capsule.store.creation import TakenId, write_new
 from capsule.store.reading import KIND
 from capsule.transfer.conversion import Empty, Tell, document_of, source_id
 from capsule.transfer.digests import digest_of, digest_of_document
-from capsule.transfer.interface import Draft, Format, Source, read_bytes
+from capsule.transfer.interface import Draft, Format, Source, around, read_bytes
 from capsule.transfer.memory import Memory, Read
 from capsule.transfer.privacy import keeps_id
 from capsule.transfer.registry import drafts_of, format_named, format_of, tell_unknown
@@ -191,7 +191,7 @@ class _Run:
     def _taken(self, file: File) -> Iterator[File]:
         """Import a file; the parts of it, as they are read."""
         report, how = self.report, f"{self._only.name if self._only else ''}:{'trusted' if self._is_trusted else ''}"
-        read, problems = Read(file.name, f"{how}:{file.digest()}"), report.problems.count
+        read, problems, notes = Read(file.name, f"{how}:{file.digest()}"), report.problems.count, report.notes.count
         if (known := self._memory.known(file, read.digest)) is not None:
             for taken in known:
                 self._note(_Made(taken, read, file.tell))
@@ -202,7 +202,8 @@ class _Run:
             format = format_of(part, self._only)
             if format is None:
                 report.unknown.append(part.name)
-                tell_unknown(part, report.notes.add if part.is_named else None)
+                if report.problems.count == problems:  # Otherwise it is known why it can't be read.
+                    tell_unknown(part, report.notes.add if part.is_named else None)
             else:
                 is_known = True
                 for _ in self._drafts(part, format, read):
@@ -211,20 +212,21 @@ class _Run:
             asked |= part.asked or set()
         if asked:
             read.near = {"patterns": sorted(asked), "digest": file.digest_of_near(asked)}
-        read.is_whole = read.is_whole and is_known and report.problems.count == problems
+        is_sound, is_empty = report.problems.count == problems, not (read.taken or read.awaited)
+        if file.is_named and is_empty and is_sound and report.notes.count == notes:
+            report.notes.add(file.name, "no conversation is found in it")
+        read.is_whole = read.is_whole and is_known and is_sound and not is_empty
         self._read.append(read)
 
     def _drafts(self, file: File, format: Format, read: Read) -> Iterator[None]:
         seen: Counter[str] = Counter()
         for draft in drafts_of(file, format):
-            said = source_id(draft)
-            self._take(file, format, draft, seen[said], read)
-            seen[said] += 1
+            self._take(file, format, draft, seen, read)
             yield
 
-    def _take(self, file: File, format: Format, draft: Draft, nth: int, read: Read) -> None:
-        """Import a draft: the n-th of its id in this file."""
-        place, limit = digest_of([os.path.abspath(file.name), nth]), self._store.settings.message_bytes
+    def _take(self, file: File, format: Format, draft: Draft, seen: Counter[str], read: Read) -> None:
+        """Import a draft; `seen` counts those of each id in this file."""
+        limit = self._store.settings.message_bytes
 
         def tell(what: str, id: str = "") -> None:
             file.tell(what, draft.lines.get(id, draft.line))
@@ -237,12 +239,19 @@ class _Run:
             count, source = len(document["history"]), source_id(draft)
             taken = Taken(document["id"], document["title"], count, format.name, source, file.name, "")
             is_copy = draft.is_own and not keeps_id(draft, is_trusted=self._is_trusted)
+            place = digest_of([os.path.abspath(file.name), nth])
             new = _Made(taken, read, tell, document, source=place, line=draft.line, is_copy=is_copy)
             new.digest = digest_of_document(document, is_own=new.is_own)
             return new
 
+        first = None
         try:
-            self._bring(made(told=tell), made)
+            with around(file.tell, "a conversation", draft.line):
+                said = source_id(draft)
+                nth, seen[said] = seen[said], seen[said] + 1
+                first = made(told=tell)
+            if first is not None:
+                self._bring(first, made)
         except Empty:  # As an empty chat is: no damage, and nothing to keep.
             if draft.id:
                 self._note(_Made(Taken("", "", 0, format.name, draft.id, file.name, "skipped"), read, tell))

@@ -98,9 +98,10 @@ def tell_unknown(source: Source, note: Callable[[str, str, int | None], object] 
     """
     if any(_asked(format.is_part, source) for format in formats().values()):
         return
-    fault = first_fault(source.chunks(), source.head) if shape(source) else None
+    is_ours = _SAID.search(source.head) is not None
+    fault = first_fault(source.chunks(), source.head) if shape(source) and (is_ours or note is not None) else None
     reason, line = (f"in no known format: {fault[0]}", fault[1]) if fault else ("in no known format", None)
-    if fault and _SAID.search(source.head):
+    if fault and is_ours:
         source.tell(reason, line)
     elif note is not None:
         note(source.name, reason, line)

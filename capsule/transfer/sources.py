@@ -231,7 +231,8 @@ def on_disk(path: Path, problems: Problems, open_file: OpenFile = from_disk) -> 
                 if other.is_file() and other.resolve().is_relative_to(top.resolve()):
                     yield on_disk(other, problems, open_file)
 
-    return File(str(path), path.stat().st_size, lambda: open_file(path), problems, path, found)
+    name = os.fsencode(path).decode("utf-8", "backslashreplace")  # JSON has no name that is not UTF-8.
+    return File(name, path.stat().st_size, lambda: open_file(path), problems, path, found)
 
 
 @contextmanager

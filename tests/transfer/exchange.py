@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import zipfile
 from contextlib import closing, suppress
 from hashlib import sha256
 from io import BytesIO
@@ -97,6 +98,14 @@ def read_data(
     """The capsules in a file under a name that says nothing, and what was wrong there."""
     problems = Problems()
     return documents([File("x", len(data), lambda: BytesIO(data), problems)], shelf, only), problems
+
+
+def zipped(files: dict[str, bytes]) -> bytes:
+    data = BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return data.getvalue()
 
 
 def written(documents: list[dict[str, Any]], format: Format, shelf: Shelf | None = None) -> list[bytes]:

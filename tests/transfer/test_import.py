@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -15,7 +16,7 @@ from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused, Storag
 from capsule.format.merge.merge import merge
 from capsule.transfer.registry import formats
 from capsule.transfer.report import Report
-from tests.transfer.exchange import DATA, said, take
+from tests.transfer.exchange import DATA, said, take, zipped
 
 
 def states(report: Report) -> list[str]:
@@ -374,6 +375,41 @@ def test_a_file_of_no_format_is_a_problem_if_it_was_named_or_looks_like_a_damage
         told = [(problem.path, problem.line) for problem in report.remarks]
         assert told == ([(str(path), line)] if named == path or is_damaged else [])
         assert report.problems.count == is_damaged
+
+
+@pytest.mark.parametrize("format", [None, "markdown"])
+@pytest.mark.parametrize(
+    ("data", "reason"), [(zipped({"a.txt": b"Dear"}), "no conversation"), (b"SQLite format 3\0", "not a database")]
+)
+def test_a_file_in_which_nothing_is_found_is_reported_once(
+    store: Store, data: bytes, reason: str, format: str | None
+) -> None:
+    for _ in range(2):
+        (problem,) = take(store, data, format=format).remarks
+        assert (reason if format is None else "no conversation") in problem.what
+
+
+ODD = [5, None, "x", [1], [[]], {"a": 1}]
+
+
+@pytest.mark.parametrize("value", ODD)
+@pytest.mark.parametrize("name", ["metadata", "tags", "participants", "head", "history"])
+def test_an_odd_conversation_takes_no_other_away(store: Store, name: str, value: Any) -> None:
+    own = {name: value} if name in ("head", "history") else {"head": {"id": "x"}}
+    about = {"id": "x", "metadata": value if name == "metadata" else {name: value}}
+    lines = [{"messages": [{"role": "user", "content": text}], "id": text} for text in "ab"]
+    lines[0] |= {"capsule": own}
+    for data in ("\n".join(map(json.dumps, lines)), f"<!-- capsule:head {json.dumps(about)} -->\n\n# x\n"):
+        report = take(store, data.encode())
+        assert report.conversations or report.problems.found
+    assert ["b"] in [texts(store, id) for id in store.ids()]
+
+
+def test_a_path_that_is_not_utf_8_is_read(store: Store, tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"caf\xe9")).write_bytes(said("a"))
+    for state in ("imported", "unchanged"):
+        assert states(report := store.import_(tmp_path)) == [state]
+        assert json.dumps(report.as_json()).encode().count(b"caf") == 1
 
 
 def test_all_examples_are_imported_once(store: Store) -> None:

@@ -13,7 +13,7 @@ import pytest
 import zstandard
 
 from capsule import Store
-from tests.transfer.exchange import DATA, said, take
+from tests.transfer.exchange import DATA, said, take, zipped
 
 
 def test_a_stream_has_no_files_beside_it(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,14 +25,6 @@ def test_a_stream_has_no_files_beside_it(store: Store, tmp_path: Path, monkeypat
 
     history = store.document(id)["history"]
     assert not [file for entry in history for file in entry.get("attachments", ()) if "sha256" in file]
-
-
-def zipped(files: dict[str, bytes]) -> bytes:
-    data = io.BytesIO()
-    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return data.getvalue()
 
 
 class Pipe(io.RawIOBase):

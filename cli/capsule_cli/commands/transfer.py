@@ -115,8 +115,9 @@ def _answer(report: Report, *, dry_run: bool) -> None:
     lines += [f"skipped: {taken.id or taken.source}  {taken.title if taken.id else '(empty)'}" for taken in skipped]
     answer(report.as_json(), shown("\n".join(lines)))
     if not report.conversations:
-        if report.unknown and not asked.json:
-            say(f"in no known format: {', '.join(report.unknown[:5])}")
+        unknown = [path for path in report.unknown if path not in {problem.path for problem in problems}]
+        if unknown and not asked.json:
+            say(f"in no known format: {', '.join(unknown[:5])}")
         raise typer.Exit(NotFound.exit_code)
     if report.problems.count:
         raise typer.Exit(InvalidDocument.exit_code)
