@@ -226,7 +226,10 @@ def on_disk(path: Path, problems: Problems, open_file: OpenFile = from_disk) -> 
     def found(pattern: str) -> Iterator[File]:
         ups = re.match(r"(?:\.\./)*", pattern)[0]  # type: ignore[index]  # It matches the empty text.
         top = Path(os.path.normpath(path.parent / ups))
-        for other in sorted(top.glob(pattern[len(ups) :])):
+        others: list[Path] = []
+        with suppress(OSError, ValueError):  # A pattern may have an id of the source, which is no name of a file.
+            others = sorted(top.glob(pattern[len(ups) :]))
+        for other in others:
             with suppress(OSError):  # It is gone by now.
                 if other.is_file() and other.resolve().is_relative_to(top.resolve()):
                     yield on_disk(other, problems, open_file)

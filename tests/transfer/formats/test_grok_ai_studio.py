@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from tests.transfer.exchange import DATA, Shelf, read, read_data
 
 
@@ -14,6 +18,16 @@ def test_the_responses_of_grok_are_a_tree_with_the_files_beside_the_export() -> 
     assert exact["parent"] == asked["id"]
     assert exact["reasoning"] == "The file says so."
     assert list(shelf.files.values()) == [b"tide,height\n14:05,6.2\n"]
+
+
+@pytest.mark.parametrize("id", ["**x", "y" * 300, "a/../../x"])
+def test_a_file_of_grok_whose_id_is_no_name_of_a_file_takes_no_conversation_away(tmp_path: Path, id: str) -> None:
+    data = (DATA / "grok/export/prod-grok-backend.json").read_text("utf-8")
+    (tmp_path / "export.json").write_text(data.replace('"gone"', f'"{id}"'), "utf-8")
+
+    (document,), problems = read(tmp_path / "export.json")
+    assert document["history"][0]["attachments"][1]["reference"] == id
+    assert not problems.found
 
 
 def test_a_thought_in_ai_studio_belongs_to_the_answer_after_it() -> None:
