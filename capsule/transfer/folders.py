@@ -44,10 +44,10 @@ def is_entered(folder: str, top: str | Path, *, on_the_way: bool = False) -> boo
     Args:
         folder: The folder.
         top: The folder that was given.
-        on_the_way: Whether to tell if such a folder may be in it.
+        on_the_way: Whether a folder in which there may be such a folder counts too.
     """
     parts = Path(os.path.relpath(folder, top)).parts
     hidden = "/".join(dropwhile(lambda part: not part.startswith(".") or part == "..", parts))
-    if on_the_way:
-        return any(known.startswith(f"{hidden}/") for known in _known())
-    return not hidden or any(f"{hidden}/".startswith(f"{known}/") for known in _known())
+    if not hidden or any(f"{hidden}/".startswith(f"{known}/") for known in _known()):
+        return True
+    return on_the_way and any(known.startswith(f"{hidden}/") for known in _known())

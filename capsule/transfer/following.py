@@ -189,8 +189,7 @@ class FolderWatch:
     def _is_new(self, folder: str) -> bool:
         """Whether files may be wanted in a folder that is not watched yet."""
         top = self._top_of(folder)
-        is_wanted = top != "" and (is_entered(folder, top) or is_entered(folder, top, on_the_way=True))
-        return is_wanted and folder not in self._folders.values()
+        return top != "" and is_entered(folder, top, on_the_way=True) and folder not in self._folders.values()
 
     def _top_of(self, path: str) -> str:
         """The folder that was given in which a path lies; empty: none."""

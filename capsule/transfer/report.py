@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,14 +62,13 @@ class Report:
 
     def count(self, state: str) -> int:
         """The number of conversations in a state."""
-        return Counter(taken.state for taken in self.conversations)[state]
+        return sum(taken.state == state for taken in self.conversations)
 
     def as_json(self) -> dict[str, Any]:
         """The report as JSON."""
-        counts = Counter(taken.state for taken in self.conversations)
         problems = [{"path": one.path, "line": one.line, "what": one.what} for one in self.remarks]
         return {
-            **{state: counts[state] for state in STATES},
+            **{state: self.count(state) for state in STATES},
             "damaged": self.problems.count,
             "conversations": [taken.as_json() for taken in self.conversations],
             "problems": problems,

@@ -244,11 +244,14 @@ def spooled(stream: BinaryIO, problems: Problems) -> Iterator[File]:
     with NamedTemporaryFile(prefix="capsule-import-") as copy:
         while chunk := stream.read(_CHUNK):
             copy.write(chunk)
-        copy.flush()
-        file = on_disk(Path(copy.name), problems)
-        file.name, file.found = "-", lambda path: iter(())  # What else is in that folder is none of it.
-        file.is_named = True
-        yield file
+        yield _copied(File("-", 0, lambda: from_disk(Path(copy.name)), problems, is_named=True), copy)
+
+
+def _copied(file: File, copy: IO[bytes]) -> File:
+    """What a temporary file has of another one, under its name and beside the same files."""
+    copy.flush()
+    found = on_disk(Path(copy.name), file.problems)
+    return replace(found, name=file.name, found=file.found, is_named=file.is_named)
 
 
 def opened(file: File, depth: int = 1) -> Iterator[File]:
@@ -293,10 +296,7 @@ def _decompressed(file: File, depth: int) -> Iterator[File]:
                         raise EOFError("the end is missing")
         except (zstandard.ZstdError, *_DAMAGED) as error:
             file.tell(f"can't be unpacked to its end: {error}")
-        copy.flush()
-        inner = on_disk(Path(copy.name), file.problems)
-        inner.name, inner.found, inner.is_named = file.name, file.found, file.is_named
-        yield from opened(inner, depth + 1)
+        yield from opened(_copied(file, copy), depth + 1)
 
 
 def _without_directory(file: File, data: IO[bytes], depth: int) -> Iterator[File]:
@@ -321,10 +321,7 @@ def _without_directory(file: File, data: IO[bytes], depth: int) -> Iterator[File
                 if flags & 8:  # Sizes follow, in one of four lengths.
                     after = data.read(24)
                     data.seek(max(after.find(_ZIP[0]), 0) - len(after), os.SEEK_CUR)
-        copy.flush()
-        inner = on_disk(Path(copy.name), file.problems)
-        inner.name = file.name
-        yield from opened(inner, depth)
+        yield from opened(_copied(file, copy), depth)
 
 
 def _unpacked(data: IO[bytes]) -> Iterator[bytes]:
@@ -381,10 +378,7 @@ def _members(file: File, archive: zipfile.ZipFile, depth: int) -> Iterator[File]
             with NamedTemporaryFile(prefix="capsule-import-") as copy:
                 for chunk in member.chunks():
                     copy.write(chunk)
-                copy.flush()
-                inner = on_disk(Path(copy.name), file.problems)
-                inner.name = member.name
-                yield from opened(inner, depth + 1)
+                yield from opened(_copied(member, copy), depth + 1)
 
 
 def _is_bomb(size: int, packed: int) -> bool:

@@ -60,7 +60,8 @@ def test_damage_is_told_by_line_and_ends_with_5(capsule: Any, chat: Path) -> Non
 def test_an_import_in_which_nothing_is_found_ends_with_3(capsule: Any, chat: Path) -> None:
     chat.write_text("Dear diary")
 
-    assert str(chat) in capsule("import", str(chat), expect=3).stderr
+    answer = capsule("import", str(chat), expect=3)
+    assert (answer.stdout + answer.stderr).count(str(chat)) == 1
     report = capsule.json("import", str(chat), expect=3)
     assert (report["conversations"], [problem["path"] for problem in report["problems"]]) == ([], [str(chat)])
     assert capsule("import", str(chat.parent / "none"), expect=3).stderr
@@ -111,17 +112,6 @@ def test_an_export_by_tag_and_what_it_refuses(capsule: Any) -> None:
     capsule("export", one, expect=2)
 
 
-def test_secrets_are_redacted(capsule: Any) -> None:
-    id = capsule.new("Plan")
-    capsule("append", id, f"Use {TOKEN}, and password = 'hunter2-abc'.\nThen go on.")
-    plain = capsule("export", id, "--format", "jsonl").stdout
-    safe = capsule("export", id, "--format", "jsonl", "--redact").stdout
-
-    assert TOKEN in plain and "hunter2-abc" in plain
-    assert TOKEN not in safe and "hunter2-abc" not in safe
-    assert safe.count("[redacted]") >= 2 and "Then go on." in safe
-
-
 def test_an_export_for_people_is_plain_unless_it_shall_be_whole(capsule: Any, chat: Path) -> None:
     id = capsule.json("import", str(chat))["conversations"][0]["id"]
     forms = {
@@ -131,6 +121,8 @@ def test_an_export_for_people_is_plain_unless_it_shall_be_whole(capsule: Any, ch
     assert forms[()] == forms[("--plain",)] and "<!--" not in forms[()]
     assert capsule("import", "-", input=forms[("--whole",)]).line.startswith("0 imported, 0 updated, 1 unchanged")
     assert set(json.loads(capsule("export", id, "--format", "sharegpt", "--plain").stdout)) == {"conversations"}
+    capsule("append", id, f"Use {TOKEN}.")
+    assert TOKEN not in (safe := capsule("export", id, "--format", "jsonl", "--redact").stdout) and "[redacted]" in safe
     capsule("export", id, "--format", "markdown", "--plain", "--whole", expect=2)
     capsule("export", id, "--format", "chatgpt", "--plain", expect=2)
 

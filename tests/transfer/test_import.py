@@ -32,13 +32,8 @@ def test_a_conversation_is_imported_with_a_title_and_found_again(store: Store) -
 
     (taken,) = report.conversations
     assert report.as_json()["imported"] == 1
-    assert (taken.title, taken.messages, taken.format, taken.source, taken.path) == (
-        "Hi there",
-        2,
-        "sharegpt",
-        "c1",
-        "-",
-    )
+    about = (taken.title, taken.messages, taken.format, taken.source, taken.path)
+    assert about == ("Hi there", 2, "sharegpt", "c1", "-")
     assert texts(store, taken.id) == ["Hi there", "Hello"]
     assert states(take(store, said("Hi there", "Hello"))) == ["unchanged"]
     assert store.ids() == [taken.id]
@@ -170,9 +165,8 @@ def test_an_older_export_adds_what_is_missing_and_takes_nothing_back(store: Stor
     id = take(store, json.dumps([newer]).encode()).conversations[0].id
 
     for choice in ("skip", "update"):
-        assert states(take(store, json.dumps([whole | {"title": "older"}]).encode(), on_conflict=choice)) == [
-            "unchanged"
-        ]
+        older = json.dumps([whole | {"title": "older"}]).encode()
+        assert states(take(store, older, on_conflict=choice)) == ["unchanged"]
     assert store.head(id).title == "newer"
 
 
@@ -204,13 +198,6 @@ def test_a_dry_run_writes_nothing_and_says_the_same(store: Store) -> None:
     assert states(take(store, said("a", "b"))) == ["updated"]
 
 
-def test_without_its_memory_an_import_says_the_same(store: Store) -> None:
-    take(store, said("a"))
-    store.engine.delete("imports", "digests")
-
-    assert states(take(store, said("a"))) == ["unchanged"]
-
-
 @pytest.mark.parametrize("error", [StorageFailed("the disk is full", path="x"), StoreBusy("held", id="x", holder="x")])
 def test_a_file_of_which_a_conversation_could_not_be_written_is_read_again(
     store: Store, error: CapsuleError, monkeypatch: pytest.MonkeyPatch
@@ -234,18 +221,10 @@ def test_a_file_of_which_a_conversation_could_not_be_written_is_read_again(
 
 
 RUNS = [said("Do it", "first", id="s"), said("Do it", "second", "and more", id="s")]
+HEAD = {"schema_version": "ATIF-v1.7", "session_id": "s", "agent": {"name": "x", "version": "1"}}
+ASKED = {"step_id": 1, "source": "user", "message": "Do it"}
 STEPS = [
-    json.dumps(
-        {
-            "schema_version": "ATIF-v1.7",
-            "session_id": "s",
-            "agent": {"name": "x", "version": "1"},
-            "steps": [
-                {"step_id": 1, "source": "user", "message": "Do it"},
-                {"step_id": 2, "source": "agent", "message": text},
-            ],
-        }
-    ).encode()
+    json.dumps(HEAD | {"steps": [ASKED, {"step_id": 2, "source": "agent", "message": text}]}).encode()
     for text in ("first", "second")
 ]
 

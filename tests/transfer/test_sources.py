@@ -130,22 +130,12 @@ def test_a_link_that_leads_out_of_a_folder_is_refused(store: Store, tmp_path: Pa
 def test_hidden_folders_are_entered_where_programs_are_known_to_keep_conversations(
     store: Store, tmp_path: Path
 ) -> None:
-    for folder in (
-        ".specstory/history",
-        ".specstory/debug",
-        ".git",
-        "a/.codex/sessions/2026",
-        "a/.specstory/history/b",
-    ):
+    known = {".specstory/history", "a/.codex/sessions/2026", "a/.specstory/history/b"}
+    for folder in known | {".specstory/debug", ".git"}:
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "x.jsonl").write_bytes(said(folder, id=folder))
 
-    report = store.import_(tmp_path)
-    assert {taken.source for taken in report.conversations} == {
-        ".specstory/history",
-        "a/.codex/sessions/2026",
-        "a/.specstory/history/b",
-    }
+    assert {taken.source for taken in store.import_(tmp_path).conversations} == known
     assert len(store.import_(tmp_path / ".specstory").conversations) == 2
 
 

@@ -21,7 +21,6 @@ from capsule.transfer.interface import Fields, Pair
 if TYPE_CHECKING:
     from capsule.store.store import Store
 
-
 _NAME = "claude-agent-sdk"
 
 

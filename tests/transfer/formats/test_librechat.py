@@ -45,16 +45,10 @@ def test_the_three_shapes_are_the_same_conversation() -> None:
     [
         ([SAID], ["assistant"]),
         ([{"type": "text", "text": {"value": "said", "annotations": []}}, None], ["assistant"]),
-        (
-            [{"type": "text", "text": "said"}, {"type": "agent_update"}, {"type": "text", "text": "more", "x": 1}],
-            ["assistant"],
-        ),
+        ([SAID, {"type": "agent_update"}, MORE], ["assistant"]),
         ([{"type": "text", "text": "", "tool_call_ids": ["c"]}, CALL, CALL], ["assistant", "tool", "tool"]),
         ([CALL, {"type": "text", "text": ""}, CALL], ["assistant", "tool", "assistant", "tool"]),
-        (
-            [{"type": "tool_call", "tool_call": {"type": "code_interpreter", "code_interpreter": CODE}}],
-            ["assistant", "tool"],
-        ),
+        ([RUN], ["assistant", "tool"]),
         ([SAID, {"type": "think", "think": "then"}], ["assistant", "assistant"]),
     ],
 )

@@ -129,10 +129,12 @@ def _reader(key: str, message: Pair) -> Callable[[Source], Iterator[Draft]]:
     return read
 
 
-def _writer(key: str, message: Pair) -> Callable[[Draft], bytes]:
+def _writer(key: str, message: Pair, *, is_plain: bool = False) -> Callable[[Draft], bytes]:
     def write(draft: Draft) -> bytes:
-        record, line = _HEAD.given(draft.head), active_line(draft.head, draft.history)
-        record = rest(record, OWN, *(["id"] if draft.is_own or key == "text" else []))
+        line = active_line(draft.head, draft.history)
+        if is_plain:
+            return orjson.dumps({key: _chatml(line) if key == "text" else [*map(message.write, line)]}) + b"\n"
+        record = rest(_HEAD.given(draft.head), OWN, *(["id"] if draft.is_own or key == "text" else []))
         if key == "text":
             record = {key: _chatml(line), **record}
         else:
@@ -140,14 +142,6 @@ def _writer(key: str, message: Pair) -> Callable[[Draft], bytes]:
             record = {key: [rest(one, OWN) for one in made], **record}
         own = own_of(draft, _taken(record, None, key, message))
         return orjson.dumps(record | ({OWN: own} if own else {})) + b"\n"
-
-    return write
-
-
-def _plain_writer(key: str, message: Pair) -> Callable[[Draft], bytes]:
-    def write(draft: Draft) -> bytes:
-        line = active_line(draft.head, draft.history)
-        return orjson.dumps({key: _chatml(line) if key == "text" else [message.write(one) for one in line]}) + b"\n"
 
     return write
 
@@ -165,7 +159,7 @@ _has_chatml = by_record(lambda record: "<|im_start|>" in text_of(record.get("tex
 
 
 def _format(name: str, title: str, key: str, message: Pair, recognizes: Callable[[Source], bool]) -> Format:
-    read, write, plain = _reader(key, message), _writer(key, message), _plain_writer(key, message)
+    read, write, plain = _reader(key, message), _writer(key, message), _writer(key, message, is_plain=True)
     return Format(name, title, recognizes, read, write, ".jsonl", "lines", plain=plain)
 
 

@@ -116,16 +116,5 @@ def _recognizes(source: Source) -> bool:
     return source.head.lstrip(b"\xef\xbb\xbf").startswith(f"{_MARK}head ".encode())
 
 
-FORMATS = [
-    Format(
-        "markdown",
-        "Markdown",
-        _recognizes,
-        _read,
-        _write,
-        extension=".md",
-        joined="lines",
-        plain=partial(_write, is_plain=True),
-        is_for_people=True,
-    )
-]
+_PLAIN = partial(_write, is_plain=True)
+FORMATS = [Format("markdown", "Markdown", _recognizes, _read, _write, ".md", "lines", plain=_PLAIN, is_for_people=True)]

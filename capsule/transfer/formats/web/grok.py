@@ -25,15 +25,15 @@ def _time(value: Any) -> str | None:
 
 
 def _files(response: Fields, source: Source) -> Iterator[Fields]:
-    for id in filter(_is_text, response.get("file_attachments") or ()):
+    for id in _texts(response.get("file_attachments")):
         data = next(source.near(f"prod-mc-asset-server/{id}/content"), None)
         yield {"name": id, "type": "file"} | ({"reference": id} if data is None else {"data": data})
-    for url in filter(_is_text, response.get("generated_image_urls") or ()):
+    for url in _texts(response.get("generated_image_urls")):
         yield {"name": url.rpartition("/")[2] or "image", "type": "image", "url": url}
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+def _texts(value: Any) -> list[str]:
+    return [item for item in value or () if isinstance(item, str)]
 
 
 def _entry(response: Fields, source: Source) -> Fields:
