@@ -16,7 +16,7 @@ from importlib import import_module, metadata
 
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.transfer.interface import ODD, Draft, Format, Source, shape
-from capsule.transfer.values import first_fault
+from capsule.transfer.values import records
 
 GROUP = "capsule.formats"
 #: Modules of this package; each has FORMATS, a list.
@@ -98,9 +98,12 @@ def tell_unknown(source: Source, note: Callable[[str, str, int | None], object] 
     """
     if any(_asked(format.is_part, source) for format in formats().values()):
         return
-    is_ours = _SAID.search(source.head) is not None
-    fault = first_fault(source.chunks(), source.head) if shape(source) and (is_ours or note is not None) else None
-    reason, line = (f"in no known format: {fault[0]}", fault[1]) if fault else ("in no known format", None)
+    is_ours, faults = _SAID.search(source.head) is not None, list[tuple[str, int | None]]()
+    if shape(source) and (is_ours or note is not None):
+        # It reads to the first fault, or to the end.
+        any(faults for _ in records(source.chunks(), source.head, lambda fault, line: faults.append((fault, line))))
+    fault, line = faults[0] if faults else ("", None)
+    reason = f"in no known format: {fault}" if fault else "in no known format"
     if fault and is_ours:
         source.tell(reason, line)
     elif note is not None:

@@ -129,15 +129,6 @@ def first_values(head: bytes) -> tuple[dict[str, Any], ...]:
     return tuple(value for value in found if isinstance(value, dict))
 
 
-def first_fault(chunks: Iterable[bytes], head: bytes) -> tuple[str, int | None] | None:
-    """What is damaged first in a file of JSON, and its line; None: nothing is. The arguments are those of `records`."""
-    faults: list[tuple[str, int | None]] = []
-    for _ in records(chunks, head, lambda what, line: faults.append((what, line))):
-        if faults:
-            break
-    return faults[0] if faults else None
-
-
 def records(chunks: Iterable[bytes], head: bytes, tell: Tell) -> Iterator[Record]:
     """The objects of a file, each with the line at which it begins.
 

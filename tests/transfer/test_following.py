@@ -166,8 +166,8 @@ def test_a_folder_that_comes_while_others_are_found_or_replaces_one_is_watched(
     monkeypatch.setattr(following, "Watcher", opened)
     watch = FolderWatch([str(tmp_path)])
     for text in ("a", "b"):
-        for said_last in (text, text * 2):  # The first may be found by looking.
-            file.write_bytes(said(said_last))
+        for content in (text, text * 2):  # The first may be found by looking.
+            file.write_bytes(said(content))
             while str(file) not in watch.changed():
                 pass
         shutil.rmtree(file.parent)

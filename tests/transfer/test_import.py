@@ -136,12 +136,15 @@ def test_what_an_import_replaces_is_in_the_trash(store: Store) -> None:
     assert "mine" in [entry["content"] for removed in store.trash.removed(id) for entry in removed.messages]
 
 
-def test_a_title_and_tags_from_here_stay(store: Store) -> None:
+@pytest.mark.parametrize(("changes", "title"), [({}, "theirs, newer"), ({"title": "mine"}, "mine")])
+def test_a_title_that_changed_there_is_taken_unless_it_was_changed_here_and_tags_from_here_stay(
+    store: Store, changes: dict[str, Any], title: str
+) -> None:
     id = take(store, said("a", title="theirs")).conversations[0].id
-    store.update(id, title="mine", tags=["x"])
+    store.update(id, tags=["x"], **changes)
     report = take(store, said("a", "b", title="theirs, newer"))
 
-    assert (store.head(id).title, store.head(id).tags) == ("mine", ("x",))
+    assert (store.head(id).title, store.head(id).tags) == (title, ("x",))
     assert states(report) == ["updated"]
 
 
@@ -149,14 +152,6 @@ def test_a_title_is_made_of_what_a_person_said(store: Store) -> None:
     report = store.import_(DATA / "codex" / "shell")
 
     assert [taken.title for taken in report.conversations] == ["Add a health endpoint"]
-
-
-def test_a_title_that_changed_there_is_taken(store: Store) -> None:
-    id = take(store, said("a", title="theirs")).conversations[0].id
-    store.tag(id, "x")
-    take(store, said("a", title="theirs, newer"))
-
-    assert (store.head(id).title, store.head(id).tags) == ("theirs, newer", ("x",))
 
 
 def test_an_older_export_adds_what_is_missing_and_takes_nothing_back(store: Store) -> None:
