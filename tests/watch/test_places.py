@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from capsule import Store
+from capsule.engines.files.disk.notices import Watcher
 from capsule.engines.files.protocols import Tracker
 from capsule.engines.index import refreshing
 from capsule.errors import StorageFailed
@@ -86,6 +87,22 @@ def test_a_file_name_that_is_not_utf_8_does_not_stop_the_watch(
         (Path(os.fsdecode(os.fsencode(root) + b"/caf\xe9%d" % number))).write_bytes(b"")
         id = other.create().id
         assert follower.next("created").id == id
+
+
+def test_after_a_name_that_is_not_utf_8_notices_come_one_by_one_again(tmp_path: Path) -> None:
+    watcher = Watcher([str(tmp_path)])
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")).write_bytes(b"")
+    assert watcher.wait(10) is None
+    (tmp_path / "plan").write_bytes(b"")
+    assert watcher.wait(10) == {str(tmp_path / "plan")}
+
+
+def test_notices_that_nobody_holds_end_their_thread(root: Path, store: Store) -> None:
+    before = threading.active_count()
+    notices = store.engine.notices()
+    assert threading.active_count() == before + 1
+    del notices
+    assert threading.active_count() == before
 
 
 def test_a_failure_in_the_watch_thread_is_logged_and_the_thread_starts_again(

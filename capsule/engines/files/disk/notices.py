@@ -11,7 +11,6 @@ and so hears sooner; nothing depends on it.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import math
 import os
@@ -21,6 +20,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -173,7 +173,8 @@ def _of_longest_mount(path: str, lines: list[bytes]) -> str:
 class DirectoryNotices:
     """Tells which names in one directory are touched, and wakes whoever waits for its descriptor. See `Tracker`.
 
-    Its thread runs until `close`, which waits for it, up to 50 ms. A touched name may be reported twice.
+    Its thread runs until `close`, which waits for it, up to 50 ms; so do the end of the program, and of the object. A
+    touched name may be reported twice.
 
     Args:
         directory: The directory, which may come later; the one above it must be there.
@@ -191,21 +192,19 @@ class DirectoryNotices:
         self._directory = directory
         self._is_of = _identity(directory)
         self._touched = Touched()
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._fd, self._both = self._touched.fileno(), None
+        self._fd = self._touched.fileno()
+        self._held = ExitStack()
+        # A thread that comes back from a library after the interpreter has ended would end the process.
+        self._close = weakref.finalize(self, self._held.close)
+        self._held.callback(self._touched.close)
         self._tracker = self.sooner(directory, suffix)
         if self._tracker is not None:
-            self._both = select.epoll()
-            self._fd = self._both.fileno()
-            self._both.register(self._tracker, select.EPOLLIN)
-            self._both.register(self._touched, select.EPOLLIN)
-        try:
-            self._start(os.path.realpath(directory), suffix)
-        except BaseException:
-            self.close()
-            raise
-        _open_notices.add(self)
+            self._held.callback(self._tracker.close)
+            both = self._held.enter_context(select.epoll())
+            self._fd = both.fileno()
+            both.register(self._tracker, select.EPOLLIN)
+            both.register(self._touched, select.EPOLLIN)
+        self._start(os.path.realpath(directory), suffix)
 
     def _start(self, directory: str, suffix: str) -> None:
         above = os.path.dirname(directory)  # It tells when the directory comes or goes.
@@ -216,9 +215,11 @@ class DirectoryNotices:
                 raise
             return
         step_ms = _STEP_ALONE_MS if self._tracker is None else _STEP_MS
-        follow = partial(_follow, watcher, directory, suffix, step_ms, self._stopped, self._touched)
-        self._thread = threading.Thread(target=follow, name="capsule-notices", daemon=True)
-        self._thread.start()
+        stopped = threading.Event()
+        follow = partial(_follow, watcher, directory, suffix, step_ms, stopped, self._touched)
+        thread = threading.Thread(target=follow, name="capsule-notices", daemon=True)
+        thread.start()
+        self._held.callback(_end, thread, stopped)
 
     def changed(self) -> set[str] | None:
         """The names touched since the last call, without the suffix; None when that can't be told: look at all."""
@@ -242,14 +243,7 @@ class DirectoryNotices:
 
     def close(self) -> None:
         """End its thread, and give back the descriptors."""
-        self._stopped.set()
-        if self._thread is not None:
-            self._thread.join()
-        if self._tracker is not None:
-            self._tracker.close()
-        if self._both is not None:
-            self._both.close()
-        self._touched.close()
+        self._close()
 
 
 class Watcher:
@@ -268,13 +262,14 @@ class Watcher:
 
     def __init__(self, directories: Sequence[str]) -> None:
         self._library = load_part("watchfiles._rust_notify")
+        self._directories = directories
         #: Paths that are reported again, and when: of a file that is compared, two changes in one second look as one.
         self._again: dict[str, float] = {}
         self.polls = any(map(must_poll, directories))
         try:
             if not self.polls:
                 try:
-                    self._notify = self._opened(directories)
+                    self._notify = self._opened()
                     return
                 except FileNotFoundError:
                     raise
@@ -282,15 +277,15 @@ class Watcher:
                     _log.debug("the system has no more notices to give: %s", error)
             _log.warning("the system gives no notices of changes; files are compared every %d ms instead", _POLL_MS)
             self.polls = True
-            self._notify = self._opened(directories)
+            self._notify = self._opened()
             self._again = dict.fromkeys(directories, time.monotonic() + _SAME_SECOND_S)
         except UnicodeEncodeError as error:
             path = str(error.object)
             raise Refused(f"{path}: changes can be watched only below a path in UTF-8", path=path) from error
 
-    def _opened(self, directories: Sequence[str]) -> RustNotify:
+    def _opened(self) -> RustNotify:
         opened: RustNotify = self._library.RustNotify(
-            directories, False, self.polls, _POLL_MS, recursive=False, ignore_permission_denied=True
+            self._directories, False, self.polls, _POLL_MS, recursive=False, ignore_permission_denied=True
         )
         return opened
 
@@ -311,6 +306,8 @@ class Watcher:
             reported = self._notify.watch(step_ms, step_ms, timeout_ms, stopped)
         except self._library.WatchfilesRustInternalError as error:  # As for a name that is not UTF-8.
             _log.debug("watchfiles: %s", error)
+            with suppress(OSError, self._library.WatchfilesRustInternalError):  # It would give the error for ever.
+                self._notify = self._opened()
             return None
         if reported == "signal":
             raise KeyboardInterrupt
@@ -335,13 +332,7 @@ def _follow(
             touched.touch(_ids((name for folder, name in parts if folder == directory), suffix))
 
 
-_open_notices: weakref.WeakSet[DirectoryNotices] = weakref.WeakSet()
-
-
-def _close_all() -> None:
-    """Before the interpreter ends: a thread that comes back from a library by then would end the process."""
-    for notices in list(_open_notices):
-        notices.close()
-
-
-atexit.register(_close_all)
+def _end(thread: threading.Thread, stopped: threading.Event) -> None:
+    stopped.set()
+    if thread is not threading.current_thread():  # Which the collector of garbage may run in.
+        thread.join()
