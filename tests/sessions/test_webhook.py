@@ -122,7 +122,10 @@ def test_a_request_is_taken_once_and_only_from_who_has_the_secret(store: Store) 
         adapter.stop()
 
 
-@pytest.mark.parametrize("begun", [b"", b"POST /hooks/hook HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"])
+_BEGUN = b"POST /hooks/hook HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n"
+
+
+@pytest.mark.parametrize("begun", [b"", _BEGUN])
 def test_who_connects_and_does_not_go_on_keeps_nobody_out(store: Store, begun: bytes) -> None:
     hook = Webhooks(store.engine).keep("hook")
     listener = socket.create_server(("127.0.0.1", 0), backlog=200)
@@ -141,15 +144,22 @@ def test_who_connects_and_does_not_go_on_keeps_nobody_out(store: Store, begun: b
             one.close()
 
 
-def test_a_request_whose_headers_do_not_come_is_ended(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhook, "_HEADERS_S", 0.1)
+@pytest.mark.parametrize(
+    ("sent", "ends"), [(b"POST /hooks/hook HTTP/1.1\r\n", b""), (_BEGUN + b"{", b"connection: close")]
+)
+def test_a_connection_ends_without_headers_in_time_and_after_one_request(
+    store: Store, monkeypatch: pytest.MonkeyPatch, sent: bytes, ends: bytes
+) -> None:
+    if not ends:
+        monkeypatch.setattr(webhook, "_HEADERS_S", 0.1)
     listener = socket.create_server(("127.0.0.1", 0))
     adapter = WebhookAdapter(store.engine, lambda: listener)
     adapter.start(Host())
     try:
         with socket.create_connection(listener.getsockname()) as silent, suppress(ConnectionResetError):
-            silent.sendall(b"POST /hooks/hook HTTP/1.1\r\n")
-            assert silent.recv(1) == b""
+            silent.sendall(sent)
+            answer = b"".join(iter(lambda: silent.recv(4096), b""))
+            assert ends in answer and bool(ends) == bool(answer)
     finally:
         adapter.stop()
 

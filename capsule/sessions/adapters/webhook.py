@@ -182,15 +182,16 @@ class WebhookAdapter(Adapter):
         from starlette.routing import Route
         from uvicorn.protocols.http.h11_impl import H11Protocol
 
-        waiting: dict[Any, asyncio.Transport] = {}
+        waiting: dict[tuple[Any, ...], asyncio.Transport] = {}
 
         class Connection(H11Protocol):  # uvicorn itself limits no time before the end of the first request.
             def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
                 super().connection_made(transport)
                 self.loop.call_later(_LASTING_S, transport.abort)
                 self.loop.call_later(_HEADERS_S, self._end_without_request)
-                waiting[self.client] = transport
-                of_one = [client for client in waiting if client[:1] == (self.client or ())[:1]]
+                client = self.client or ()  # The kernel does not name one that is gone again.
+                waiting[client] = transport
+                of_one = [each for each in waiting if each[:1] == client[:1]]
                 if len(of_one) > _MOST_OF_ONE or len(waiting) > _MOST_WAITING:
                     waiting.pop(of_one[0] if len(of_one) > _MOST_OF_ONE else next(iter(waiting))).abort()
 
@@ -199,11 +200,11 @@ class WebhookAdapter(Adapter):
                     self.transport.abort()  # type: ignore[unreachable]
 
             def connection_lost(self, exc: Exception | None) -> None:
-                waiting.pop(self.client, None)
+                waiting.pop(self.client or (), None)
                 super().connection_lost(exc)
 
         async def take(request: Request) -> Response:
-            body, ends = b"", {"connection": "close"}  # Unread bytes must not be taken for another request.
+            body, ends = b"", {"connection": "close"}  # Also, unread bytes must not be taken for another request.
             try:
                 async with asyncio.timeout(_READING_S):
                     async for piece in request.stream():
@@ -214,7 +215,7 @@ class WebhookAdapter(Adapter):
                 return JSONResponse({"error": "too slow"}, 408, ends)
             waiting.pop(tuple(request.client or ()), None)
             code, answer = await run_in_threadpool(self._take, receiver, request, body)
-            return JSONResponse(answer, code)
+            return JSONResponse(answer, code, ends)  # A second request would count among those that wait no more.
 
         app = Starlette(routes=[Route(PATH + "{name}", take, methods=["POST"])])
         self._server = uvicorn.Server(
