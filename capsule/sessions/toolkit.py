@@ -58,7 +58,7 @@ def bind(store: Store, session: str) -> None:
     """Let a store that acts for an agent write only where the agent may send in a session.
 
     Args:
-        store: The store. Each of its writes reads the files of the session from then on.
+        store: The store. Whatever it does reads the files of the session from then on.
         session: The session's id.
 
     Raises Refused: it is no session of this agent.

@@ -131,7 +131,8 @@ class Store(Writing):
             # If the agent is to be made, it is the owner who makes it.
             self.agent = check_id(self._directory.identity(agent, folder) or self.agents.identity(agent, folder))
             seal = Seal(self.agent, engine)
-            self.engine, self._place, self._told = seen_by(self.agent, engine, self._state_of), seal.place, seal.sealed
+            view = seen_by(self.agent, engine, lambda object, others: self._state_of(object, others))
+            self.engine, self._place, self._told = view, seal.place, seal.sealed
 
     @classmethod
     def init(cls, directory: str | os.PathLike[str]) -> list[str]:

@@ -106,6 +106,7 @@ BEYOND = [
     ["append", "plan", "x"],
     ["rename", "plan", "x"],
     ["tag", "plan", "x"],
+    ["restore", "gone"],
     ["new", "x"],
     ["group", "new", "x", "--with", "eve"],
     ["channels", "new", "x"],
@@ -113,7 +114,8 @@ BEYOND = [
     ["invite", "eve", "--to", "desk"],
     ["agents", "status", "x"],
     ["agents", "allow", "eve"],
-    ["agents", "register", "--project", "."],
+    ["agents", "register", "--description", "x"],
+    ["agents", "set", "bot", "--project", "."],
     ["send", "x", "--to", "anna", "--as", "eve"],
     ["session", "allow", "bot", "eve"],
     ["tokens", "list"],
@@ -145,6 +147,7 @@ def test_a_command_of_a_session_reaches_whom_the_session_may_reach(
         )
         session.say(lambda folds: claim(folds, pick(folds, "9", first=True), "w"))
         store.create(title="Plan", id="plan")
+        store.delete(store.create(title="Gone", id="gone").id)
     for name, value in (("CAPSULE_AGENT", "bot"), ("CAPSULE_SESSION", "s1")):
         monkeypatch.setenv(name, value)
     for words in BEYOND:
