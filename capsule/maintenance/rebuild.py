@@ -62,9 +62,8 @@ def remembered(store: Store, kind: str, found: Scanned) -> dict[str, Known]:
         if data is not None:
             commit = _known(migrations.current(decoded(data, found.path, found.id), found.path)[0])
     with suppress(CapsuleError):
-        recalled = store.index.recalled(found.id) if kind == KIND else None
-        if recalled is not None:
-            index = _known(recalled.document)._replace(partial=recalled.partial)
+        if kind == KIND and (recalled := store.index.recalled(found.id)) is not None:
+            index = _known(*recalled)
     if commit.head and index.head and index.head["updatedAt"] >= commit.head["updatedAt"]:
         commit = commit._replace(entries={id: entry for id, entry in commit.entries.items() if id in index.entries})
     elif commit.head:  # The commit came by git since.
@@ -72,9 +71,9 @@ def remembered(store: Store, kind: str, found: Scanned) -> dict[str, Known]:
     return {"the last commit": commit, "the index": index}
 
 
-def _known(document: Document) -> Known:
+def _known(document: Document, partial: frozenset[str] = frozenset()) -> Known:
     head = {name: value for name, value in document.items() if name != "history"}
-    return Known(head, {entry["id"]: entry for entry in document["history"]})
+    return Known(head, {entry["id"]: entry for entry in document["history"]}, partial)
 
 
 def rebuilt(held: HeldDocument, data: bytes, places: dict[str, Known]) -> Mended | None:
@@ -116,9 +115,9 @@ def rebuilt(held: HeldDocument, data: bytes, places: dict[str, Known]) -> Mended
     partial = len(index.partial - {*file.entries, *log.entries, *commit.entries, *log.gone})
     missing = max((log.number or len(index.entries)) - len(history), 0)
     lacking = [
-        f"{_messages(missing)}" if missing else "",
+        _messages(missing) if missing else "",
         f"tool calls, attachments and the like of {_messages(partial)}" if partial else "",
-        "" if "context" in head else "the project context, if it had one",
+        "" if "context" in head or held.kind != KIND else "the project context, if it had one",
         "" if "createdAt" in head else "the title and the rest of the head",
     ]
     said = f"{_messages(len(history))} ({', '.join(f'{many} from {name}' for name, many in came.items())})"

@@ -45,7 +45,7 @@ MOST = 16 * 1024 * 1024
 IDLE_S = 600.0
 #: Seconds after which the worker of one session ends though there is work, as others may wait for its place.
 _TURN_S = 60.0
-#: Seconds after which it looks without a notice, as a clock may have been set; and without any notices, or for a stop.
+#: Seconds after which it looks without a notice, as a clock may have been set; and for a stop.
 _LOOK_S, _OFTEN_S = 30.0, 1.0
 #: Seconds that the worker of one session waits for a former one to end.
 _HANDOVER_S = 5.0
@@ -212,12 +212,10 @@ class Worker:
         folds, provider = session.folds(), self._registry.read().provider(session.id)
         kept = folds.outbound.state.get(provider, {}).get(CONTINUATION)
         said_before, names = folds.outbound.messages, sorted(folds.inbound.destinations)
-        events = [message.event for message in picked]
-        asked = [said_before.get(event.get("question", "")) for event in events]
-        events = [
-            event | ({"asked": each.event["content"]} if each else {})
-            for event, each in zip(events, asked, strict=True)
-        ]
+        events = [dict(message.event) for message in picked]
+        for event in events:
+            if asked := said_before.get(event.get("question", "")):
+                event["asked"] = asked.event["content"]
         try:
             session.beat()
             self._log("claimed", session=session.id, messages=ids)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from capsule.engines.index.facts import Value
     from capsule.engines.index.pages import Listed
     from capsule.engines.index.participation import Behind, Mark, Mine, Place, Said
-    from capsule.engines.index.recalled import Recalled
     from capsule.engines.index.search.hits import Found as FoundHits
     from capsule.engines.index.search.search import Asked
     from capsule.engines.index.stats import Stats
@@ -95,8 +94,12 @@ class Index(Refreshing):
         ids = (conversation,) if refresh else ()
         return self.query(lambda db: participation.marks_at(db, conversation, places), ids)
 
-    def recalled(self, conversation: str) -> Recalled | None:
-        """A conversation as its file was when it was sound last; None: it never was. Costs reading its messages."""
+    def recalled(self, conversation: str) -> tuple[dict[str, Any], frozenset[str]] | None:
+        """A conversation as its file was when it was sound last, and the ids of its messages that had more fields.
+
+        It is without its context, unless that was empty, and what else of its head no list has; None: the file was
+        never sound. Costs reading the messages.
+        """
         from capsule.engines.index.recalled import recalled
 
         return self.query(lambda db: recalled(db, conversation), ())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -26,20 +26,8 @@ _TOP = ("id", "title", "version", "createdAt", "updatedAt")
 _OF_THE_FILE = ("path", "bytes", "conflicts")
 
 
-class Recalled(NamedTuple):
-    """What the index has of a conversation.
-
-    Attributes:
-        document: The conversation, without its context, unless that was empty, and what else of its head no list has.
-        partial: The ids of the messages that had more fields.
-    """
-
-    document: dict[str, Any]
-    partial: frozenset[str]
-
-
-def recalled(db: sqlite3.Connection, id: str) -> Recalled | None:
-    """A conversation as it was when its file was sound; None: the index never had it so."""
+def recalled(db: sqlite3.Connection, id: str) -> tuple[dict[str, Any], frozenset[str]] | None:
+    """See `Index.recalled`."""
     columns = HEAD_COLUMNS.replace("damaged", "''")
     row = db.execute(
         f"SELECT num, current, context, {columns} FROM capsules WHERE id = ? AND gone = 0 AND head IS NOT NULL", (id,)
@@ -62,9 +50,8 @@ def recalled(db: sqlite3.Connection, id: str) -> Recalled | None:
         facts = db.execute(f"SELECT path, value FROM facts WHERE message = ? AND type IN ({NUMBER}, {TEXT})", (num,))
         known = order_message(entry | {path: value for path, value in facts if path in FIELDS})
         same = messages_of([known], [codec.encode_entry(known)[_AROUND:-_AROUND]])
-        is_whole = same is not None and same[0].digest == digest
-        # Else a fact may be of the metadata.
-        history.append(known if is_whole else order_message(entry))
-        if not is_whole:
+        if same is None or same[0].digest != digest:
             partial.add(message)
-    return Recalled(document | {"history": history}, frozenset(partial))
+            known = order_message(entry)  # A fact may be of the metadata.
+        history.append(known)
+    return document | {"history": history}, frozenset(partial)
