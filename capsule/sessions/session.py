@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar
 
 import orjson
@@ -117,28 +118,29 @@ class Session:
     def _folds(self) -> Folds:
         return Folds(self._in.fold, self._out.fold)
 
-    def tell(self, edit: Edit, files: Mapping[str, bytes] | None = None) -> list[Event]:
+    def tell(self, edit: Edit) -> list[Event]:
         """Write to the inbound, as the host.
 
         Args:
             edit: Gives the events to write, from both files as they are; none: nothing is written. What must not be
                 missing when the others are there comes first. It runs under the mutex, and again if another program
                 wrote the file meanwhile, so it only decides.
-            files: What the inbox is to hold if anything is written, by the names of the files. A compaction takes out
-                the files that no message names.
 
         Returns: the events as they were written, each with its id and time.
 
         Raises StoreBusy, Refused, StorageFailed, and the errors of `edit`; then nothing was written.
         Cost: one append, durably.
         """
-        return self._write(self._in, self._out, edit, files)
+        return self._write(self._in, self._out, edit, {})
 
-    def say(self, edit: Edit, files: Mapping[str, bytes] | None = None) -> list[Event]:
-        """Write to the outbound, and files to the outbox, as the worker. As `tell`."""
+    def say(self, edit: Edit, files: Mapping[str, bytes] = MappingProxyType({})) -> list[Event]:
+        """Write to the outbound, as the worker, and files, by their names, to the outbox if anything is written.
+
+        As `tell`. A compaction takes out the files that no message names.
+        """
         return self._write(self._out, self._in, edit, files)
 
-    def _write(self, mine: _File[Any], other: _File[Any], edit: Edit, files: Mapping[str, bytes] | None) -> list[Event]:
+    def _write(self, mine: _File[Any], other: _File[Any], edit: Edit, files: Mapping[str, bytes]) -> list[Event]:
         made: list[Event] = []
 
         def act(transaction: Transaction) -> list[Event]:
@@ -148,7 +150,7 @@ class Session:
             now = timestamps.now(transaction.time)
             made[:] = [_complete(event, now) for event in edit(self._folds)]
             if made:
-                for name, data in (files or {}).items():
+                for name, data in files.items():
                     self._engine.keep_file(mine.box, self.id, name, data)
                 encoded = [codec.encode_entry(event) for event in made]
                 stamp = timestamps.later_than(transaction.newest)

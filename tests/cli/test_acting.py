@@ -114,7 +114,7 @@ BEYOND = [
     ["invite", "eve", "--to", "desk"],
     ["agents", "status", "x"],
     ["agents", "allow", "eve"],
-    ["agents", "register", "--description", "x"],
+    ["agents", "register", "--project", "."],
     ["agents", "set", "bot", "--project", "."],
     ["send", "x", "--to", "anna", "--as", "eve"],
     ["session", "allow", "bot", "eve"],

@@ -155,8 +155,8 @@ def test_files_and_heartbeats_are_those_of_the_session(engine: Engine) -> None:
     session = Session.create(engine, "s_1", "Anna")
     assert session.heartbeat() is None
     session.beat()
-    session.tell(hear("m1"), {"a.txt": b"data"})
-    assert session.heartbeat() and Session(engine, "s_1").file("inbox", "a.txt") == b"data"
+    session.say(hear("m1"), {"a.txt": b"data"})
+    assert session.heartbeat() and Session(engine, "s_1").file("outbox", "a.txt") == b"data"
 
 
 def test_a_save_from_an_older_version_loses_no_event(tmp_path: Path) -> None:

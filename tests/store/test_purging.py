@@ -116,7 +116,7 @@ def test_another_open_store_works_after_a_purge(store: Store, root: Path, conver
 
 
 def _deleted_of_every_kind(store: Store) -> None:
-    """Make a document or file of each kind with its canary, and delete it. No command deletes the last two kinds."""
+    """Make a document or file of each kind with its canary, and delete it. No command deletes the last kinds."""
     store.agents.register("anna")
     made = [store.create(title=canary("conversations"), type=type).id for type in ("chat", "direct", "group")]
     made.append(store.channels.create("plan", agent="anna", description=canary("conversations")).id)
@@ -142,13 +142,14 @@ def _deleted_of_every_kind(store: Store) -> None:
     session, named = Session.create(store.engine, "s", "anna"), [{"path": "plan"}]
     heard = incoming(id="m", content=canary("inbound"), attachments=named)
     answer = outgoing(id="a", content=canary("outbound"), in_reply_to="m", attachments=named)
-    session.tell(lambda folds: receive(folds, [heard]), {"plan": canary("inbox").encode()})
+    session.tell(lambda folds: receive(folds, [heard]))
+    store.engine.keep_file("inbox", "s", "plan", canary("inbox").encode())
     session.say(lambda folds: claim(folds, pick(folds, timestamps.now(), first=True), "w"))
     ended = partial(finish, ids=["m"], instance="w", state="completed")
     session.say(lambda folds: [*send(folds, [answer]), *ended(folds)], {"plan": canary("outbox").encode()})
     session.tell(lambda folds: [delivered(message="a", platform_id="p")])
     store.beside(keep_locks=False, agent="anna").changes()  # It makes a key, which holds no text.
-    for kind in ("applied", "projects"):
+    for kind in ("applied", "keys", "projects"):
         store.engine.edit(kind, "9", lambda data: canary(kind).encode())
         store.engine.delete(kind, "9")
 
