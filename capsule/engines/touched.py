@@ -1,4 +1,4 @@
-"""Names that were touched, told to a thread that waits for a descriptor. It stands in no kind of engine."""
+"""Names that were touched, for a thread that waits for a descriptor. Every kind of engine uses it."""
 
 from __future__ import annotations
 

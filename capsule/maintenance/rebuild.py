@@ -1,8 +1,9 @@
 """Rebuilding a file that an editor emptied or a disk cut, from what is left of it and whatever else knows the document.
 
-What must stay true: a file that lacks no more than a typing error does is left to the person, and so is any that is
-JSON. A message that the log or the index knows is as they have it, since two halves of messages can look like one. What
-was removed stays out, as far as log and index tell. What is known to be missing is named. Nothing here writes.
+What must stay true: a file that lacks no more than a typing error takes away is left to the person, and so is any that
+is JSON. A message that the log or the index has is taken from there, as what is left of two messages in the file can
+look like one message. Messages that the log or the index knows as removed stay out. The report names what is missing.
+The module writes nothing.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _NOTHING = Known({}, {})
 
 
 def remembered(store: Store, kind: str, found: Scanned) -> dict[str, Known]:
-    """What the last commit and the index know of a document. Take no mutex meanwhile: the index may need it."""
+    """What the last commit and the index know of a document. Call it without the mutex, which the index may need."""
     commit = index = _NOTHING
     with suppress(InvalidDocument):
         data = committed(found.path)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar
 
 import orjson
@@ -133,12 +132,12 @@ class Session:
         """
         return self._write(self._in, self._out, edit, {})
 
-    def say(self, edit: Edit, files: Mapping[str, bytes] = MappingProxyType({})) -> list[Event]:
+    def say(self, edit: Edit, files: Mapping[str, bytes] | None = None) -> list[Event]:
         """Write to the outbound, as the worker, and files, by their names, to the outbox if anything is written.
 
         As `tell`. A compaction takes out the files that no message names.
         """
-        return self._write(self._out, self._in, edit, files)
+        return self._write(self._out, self._in, edit, files or {})
 
     def _write(self, mine: _File[Any], other: _File[Any], edit: Edit, files: Mapping[str, bytes]) -> list[Event]:
         made: list[Event] = []

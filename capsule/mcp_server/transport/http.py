@@ -56,7 +56,7 @@ _WORDS: Final = {
     "one is made with: capsule tokens add NAME",
     413: "the request is too large",
 }
-#: Seconds in which the log tells of one refusal of a Host or an Origin, for each address.
+#: Seconds in which the log has one refusal of a Host or an Origin, for each address.
 _SELDOM_S: Final = 60.0
 #: The address of the client of a request.
 _CLIENT: ContextVar[str] = ContextVar("client", default="")
@@ -185,7 +185,7 @@ def _raise_limit_of_files() -> None:
 
 
 class _Seldom(logging.Filter):
-    """Lets one refusal of a Host or an Origin into the log, of each client and each minute."""
+    """Lets one refusal of a Host or an Origin a minute into the log, for each address."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """The messages of JSON-RPC as a client sends them, and the error for what is none.
 
-What must stay true: whatever has an id and is no valid request is answered, to its id where that can be one.
+What must stay true: an invalid request is answered, to its id if JSON-RPC allows that id.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pydantic import ValidationError
 
 
 class Unacceptable(Exception):
-    """What is no message. Arguments: the id to answer to, the code, the words."""
+    """Bytes or a value that are no message. Arguments: the id to answer to, the code, the reason."""
 
 
 def parsed(data: bytes) -> Any:
-    """The value of a message's bytes. Raises Unacceptable: it is no JSON, or holds what can't be kept."""
+    """The value of a message's bytes. Raises Unacceptable: no JSON, or a wrong text or number in it."""
     with suppress(orjson.JSONDecodeError):
         return orjson.loads(data)
-    # A request in which only a text or a number is wrong can be told by its id.
+    # orjson refuses such a text or number too, but the answer needs the id of the request.
     infinite: list[str] = []
 
     def number(text: str) -> float:
@@ -42,10 +42,10 @@ def parsed(data: bytes) -> Any:
         value = json.loads(data.decode("utf-8", "replace"), parse_constant=_no_number, parse_float=number)
     except (ValueError, RecursionError) as error:
         raise Unacceptable(None, PARSE_ERROR, f"Parse error: {str(error)[:200]}") from None
-    told = "the text is no Unicode: a character of it was cut in two (a lone surrogate, or invalid UTF-8)"
+    reason = "the text is no Unicode: a character of it was cut in two (a lone surrogate, or invalid UTF-8)"
     if infinite:
-        told = f"{infinite[0][:40]} is a larger number than there can be"
-    raise Unacceptable(_id(value), INVALID_PARAMS, told)
+        reason = f"{infinite[0][:40]} is too large for a number of 64 bits"
+    raise Unacceptable(_id(value), INVALID_PARAMS, reason)
 
 
 def _no_number(name: str) -> Any:
@@ -59,21 +59,21 @@ def message_of(value: Any) -> JSONRPCMessage:
     except (ValidationError, RecursionError):
         message = None
     if message is None or (isinstance(message, JSONRPCNotification) and "id" in value):
-        told = 'jsonrpc is "2.0", id a text or a whole number, method a text, and params an object'
-        raise Unacceptable(_id(value), INVALID_REQUEST, f"Invalid Request: {told}")
+        rule = 'jsonrpc is "2.0", id a text or a whole number, method a text, and params an object'
+        raise Unacceptable(_id(value), INVALID_REQUEST, f"Invalid Request: {rule}")
     return message
 
 
 def _id(value: Any) -> Any:
     """The id to answer to: the request's, when it can be one."""
     if not isinstance(value, dict) or {"result", "error"} & value.keys():
-        return None  # An answer of the client's: its id is one of ours.
+        return None  # It is an answer of the client, and its id is that of a request of the server.
     id = value.get("id")
     is_id = isinstance(id, str | int | float) and not isinstance(id, bool) and id not in (math.inf, -math.inf)
     return id if is_id else None
 
 
 def error_of(id: Any, code: int, message: str) -> bytes:
-    """The bytes of an error. An id with half a character comes back as it came, escaped."""
-    told = {"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}
-    return json.dumps(told, separators=(",", ":")).encode()
+    """The bytes of an error. An id with a lone surrogate comes back as it came, escaped."""
+    answer = {"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}
+    return json.dumps(answer, separators=(",", ":")).encode()
