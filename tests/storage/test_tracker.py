@@ -23,6 +23,14 @@ def tracked(tmp_path: Path) -> Iterator[InotifyTracker]:
     found.close()
 
 
+def test_notices_end_where_the_tracker_does(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    found = notices.DirectoryNotices(str(tmp_path / "d"), ".json")
+    (tmp_path / "d").rename(tmp_path / "aside")
+    (tmp_path / "aside").rename(tmp_path / "d")
+    assert found.changed() is None and not found.is_open
+
+
 TOUCHES: dict[str, Callable[[Path], object]] = {
     "written": lambda path: path.write_bytes(b"other"),
     "written at the same size": lambda path: path.write_bytes(b"more"),

@@ -162,7 +162,7 @@ class Tokens:
             self.path.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
             fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             with os.fdopen(fd, "rb") as lock:
-                kernel_locks.lock(lock.fileno(), False, True)
+                kernel_locks.lock(lock.fileno(), wait=True)
                 tokens = self.all()
                 yield tokens
                 value = {"version": _VERSION, "store": self.root, "tokens": list(map(_written, tokens))}

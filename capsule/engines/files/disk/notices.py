@@ -173,8 +173,8 @@ def _of_longest_mount(path: str, lines: list[bytes]) -> str:
 class DirectoryNotices:
     """Tells which names in one directory are touched, and wakes whoever waits for its descriptor. See `Tracker`.
 
-    Its thread runs until `close`, which waits for it, up to 50 ms; so do the end of the program, and of the object. A
-    touched name may be reported twice.
+    Its thread runs until `close`, which waits for it, up to 50 ms. It is also closed when the program ends, and when
+    nothing refers to it any more. A touched name may be reported twice.
 
     Args:
         directory: The directory, which may come later; the one above it must be there.
@@ -227,7 +227,8 @@ class DirectoryNotices:
         if self._tracker is not None and names is not None:
             sooner = self._tracker.changed()
             names = None if sooner is None else names | sooner
-        if _identity(self._directory) != self._is_of:
+        is_over = self._tracker is not None and not self._tracker.is_open
+        if is_over or _identity(self._directory) != self._is_of:
             self.close()  # Another directory has the name, or will have it.
             return None
         return names
