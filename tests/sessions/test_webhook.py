@@ -6,8 +6,8 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -88,13 +88,22 @@ def request(url: str, secret: str, body: bytes, id: str = "msg_1", at: int | Non
     return httpx2.post(url, content=body, headers=given, timeout=30)
 
 
-def test_a_request_is_taken_once_and_only_from_who_has_the_secret(store: Store) -> None:
-    hook, host = Webhooks(store.engine).keep("ci"), Host()
-    listener = socket.create_server(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}/hooks/"
+@contextmanager
+def serving(store: Store, host: Host) -> Iterator[tuple[str, int]]:
+    """Takes webhooks for a host at an address."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=200)
     adapter = WebhookAdapter(store.engine, lambda: listener)
     adapter.start(host)
     try:
+        yield listener.getsockname()
+    finally:
+        adapter.stop()
+
+
+def test_a_request_is_taken_once_and_only_from_who_has_the_secret(store: Store) -> None:
+    hook, host = Webhooks(store.engine).keep("ci"), Host()
+    with serving(store, host) as (_, port):
+        url = f"http://127.0.0.1:{port}/hooks/"
         body = json.dumps({"text": "The build is red.", "from": "ci-bot", "thread": "t1"}).encode()
         answers = [request(url + "ci", hook.secret, body) for _ in range(2)]
         assert [answer.status_code for answer in answers] == [200, 200]
@@ -118,8 +127,6 @@ def test_a_request_is_taken_once_and_only_from_who_has_the_secret(store: Store) 
         host.fails = True
         assert request(url + "ci", hook.secret, body, "msg_3").status_code == 503
         assert len(host.arrived) == 2
-    finally:
-        adapter.stop()
 
 
 _BEGUN = b"POST /hooks/hook HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n"
@@ -128,20 +135,13 @@ _BEGUN = b"POST /hooks/hook HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n"
 @pytest.mark.parametrize("begun", [b"", _BEGUN])
 def test_who_connects_and_does_not_go_on_keeps_nobody_out(store: Store, begun: bytes) -> None:
     hook = Webhooks(store.engine).keep("hook")
-    listener = socket.create_server(("127.0.0.1", 0), backlog=200)
-    adapter = WebhookAdapter(store.engine, lambda: listener)
-    adapter.start(Host())
-    try:
-        silent = [socket.create_connection(listener.getsockname()) for _ in range(150)]
-        for one in silent:
+    with ExitStack() as held:
+        address = held.enter_context(serving(store, Host()))
+        for one in [held.enter_context(socket.create_connection(address)) for _ in range(150)]:
             with suppress(OSError):  # It had to make room.
                 one.sendall(begun)
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}/hooks/hook"
+        url = f"http://127.0.0.1:{address[1]}/hooks/hook"
         assert request(url, hook.secret, b'{"text": "Hello."}').status_code == 200
-    finally:
-        adapter.stop()
-        for one in silent:
-            one.close()
 
 
 @pytest.mark.parametrize(
@@ -152,16 +152,11 @@ def test_a_connection_ends_without_headers_in_time_and_after_one_request(
 ) -> None:
     if not ends:
         monkeypatch.setattr(webhook, "_HEADERS_S", 0.1)
-    listener = socket.create_server(("127.0.0.1", 0))
-    adapter = WebhookAdapter(store.engine, lambda: listener)
-    adapter.start(Host())
-    try:
-        with socket.create_connection(listener.getsockname()) as silent, suppress(ConnectionResetError):
-            silent.sendall(sent)
+    with serving(store, Host()) as address, socket.create_connection(address) as silent:
+        silent.sendall(sent)
+        with suppress(ConnectionResetError):
             answer = b"".join(iter(lambda: silent.recv(4096), b""))
             assert ends in answer and bool(ends) == bool(answer)
-    finally:
-        adapter.stop()
 
 
 def test_what_goes_out_is_signed_and_a_refusal_is_an_error_to_try_again(store: Store) -> None:
