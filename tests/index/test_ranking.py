@@ -103,6 +103,7 @@ def test_only_the_newest_matches_are_ranked_when_there_are_very_many(
     assert len(found) == 5
     assert 0 not in found
     assert order(store, "plan", profile="exact")[0] == 0
+    assert order(store.beside(agent="anna"), "plan", profile="exact") == found
 
 
 def test_exact_ranks_all_whatever_narrows_them(store: Store) -> None:

@@ -3,9 +3,9 @@
 What must stay true: a hit is a message or a conversation that the index has within one transaction; filters apply
 before anything is cut off; and no text makes SQLite raise, because its errors count as damage of the index.
 
-To rank a match costs a microsecond or two. So, unless the profile is `exact`, only the newest matches are ranked
+To rank a match costs a microsecond or two, and for an agent about thirty. So only the newest matches are ranked
 (`ranking.WINDOW`), in the order in which they came into the index. When they are used up, the next page ranks the next
-ones.
+ones. Only the owner's profile `exact` ranks all.
 """
 
 from __future__ import annotations
@@ -134,6 +134,8 @@ class _Search:
         self._query = query
         self._words = query.having(page.having) if page.having else query.match
         self._profile = profile
+        #: Whether all matches are ranked: not for an agent, as it costs reading their texts.
+        self._ranks_all = profile.ranks_all and hidden.nothing and bool(query.match)
         self._page = page
         #: The conversations that may be found, by number; None: all.
         self._capsules = self._allowed() if asked.ids or asked.tags else None
@@ -153,7 +155,7 @@ class _Search:
             hit = self._title_hit(num, score) if is_title else self._message_hit(num, score)
             if hit is not None:
                 hits.append(hit)
-        if not left and more and (not self._profile.ranks_all or not self._query.match):
+        if not left and more and not self._ranks_all:
             page.top, page.given = min(num for _, _, num in messages) - 1, set()
         if not left and more_titles:
             page.top_title, page.given_titles = min(num for _, _, num in titles) - 1, set()
@@ -226,14 +228,13 @@ class _Search:
         if self._capsules == []:
             return [], False
         conditions, values = self._conditions()
-        fit = self._message_fit() if self._query.match else "1.0"
-        if self._query.match and self._profile.ranks_all:
-            return self._all_messages(fit, conditions, values)
+        if self._ranks_all:
+            return self._all_messages(conditions, values)
         if self._query.match:
-            num, table, match = "words.rowid", _WORDS, self._in_columns(self._words)
+            fit, num, table, match = self._message_fit(), "words.rowid", _WORDS, self._in_columns(self._words)
         else:  # No index has a text without words.
             content = "m.content || ifnull(m.tools, '')" if self._asked.in_tools else "m.content"
-            num, table, match = "m.num", f"messages AS m WHERE instr({content}, ?)", self._query.literal
+            fit, num, table, match = "1.0", "m.num", f"messages AS m WHERE instr({content}, ?)", self._query.literal
             if not match:
                 table = "messages AS m INDEXED BY messages_narrow WHERE '' = ?"
         rows = self._db.execute(
@@ -243,12 +244,12 @@ class _Search:
         ).fetchall()
         return rows[:WINDOW], len(rows) > WINDOW
 
-    def _all_messages(self, fit: str, conditions: str, values: list[Any]) -> tuple[list[_Match], bool]:
+    def _all_messages(self, conditions: str, values: list[Any]) -> tuple[list[_Match], bool]:
         """The best matches of all, some more of them than are asked for; and whether there are others."""
         wanted = self._asked.limit + len(self._page.given) + 1
         first, last = self._reach()
         match = self._in_columns(self._words)
-        if self._capsules is None and self._hidden.nothing:
+        if self._capsules is None:
             # Looking at the rows of all matches costs as much as ranking them: first those that rank best.
             rows = self._db.execute(
                 f"""SELECT found.fit, m.time_ms, m.num
@@ -260,7 +261,7 @@ class _Search:
             if len(rows) >= wanted:
                 return rows, True
         rows = self._db.execute(
-            f"SELECT {fit}, m.time_ms, m.num FROM {_WORDS} AND words.rowid BETWEEN ? AND ?"
+            f"SELECT -bm25(words.words), m.time_ms, m.num FROM {_WORDS} AND words.rowid BETWEEN ? AND ?"
             f" AND {conditions} ORDER BY 1 DESC, m.time_ms DESC, m.num DESC LIMIT {wanted}",
             (match, first, last, *values),
         ).fetchall()
@@ -298,7 +299,7 @@ class _Search:
             or not (asked.query.strip() or asked.title_only)
         ):
             return [], False
-        limit = -1 if self._profile.ranks_all else WINDOW + 1
+        limit = -1 if self._ranks_all else WINDOW + 1
         conditions = ["c.num <= ?", _IS_THERE]
         values: list[Any] = [self._page.top_title]
         self._narrow(conditions, values, "c.updated_ms", "c.num")
