@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from capsule.errors import NotFound, Refused, Remedy
 from capsule.format.agents import GLOBAL as GLOBAL
-from capsule.format.channels import Channel, channel_in
+from capsule.format.channels import Channel, channel_in, notes_id
 from capsule.format.members import Member, members_in
 from capsule.messaging.consent import Profile as Profile
 from capsule.messaging.consent import State as State
@@ -381,6 +381,11 @@ def ensure(decision: Decision, id: str, state_of: StateOf = _nothing) -> None:
     if not decision.allowed:
         hint = decision.hint if isinstance(decision.hint, str) else decision.hint(state_of)
         raise Refused("; ".join(filter(None, (decision.reason, hint))), id=id, path="")
+
+
+def is_hidden_damaged(subject: str, id: str) -> bool:
+    """Whether an agent is not to learn of a damaged conversation: who takes part is known only where the id says it."""
+    return RESERVED.match(id) is not None and subject not in _pair(id) and id != notes_id(subject)
 
 
 def seen_from(subject: str | None, object: Object) -> str:

@@ -1,19 +1,48 @@
-"""What an agent is shown of a conversation that it reads from a time on."""
+"""What is there for an agent: of the kinds of documents, and of a conversation that it reads from a time on."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule.engines.index.journal import Cursor, behind
 from capsule.engines.index.participation import Behind
+from capsule.engines.interface import CONVERSATIONS
+from capsule.errors import Refused
 from capsule.timestamps import sortable
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Change
     from capsule.engines.index.index import Index
+    from capsule.engines.interface import Engine
 
 Document = dict[str, Any]
+T = TypeVar("T")
+#: The kinds of documents that an agent has anything to do with.
+_KINDS = frozenset({CONVERSATIONS, "agents", "projects", "homes", "doorbells", "overrides", "applied"})
+#: What an engine is asked about a kind of documents.
+_ASKED = frozenset(
+    {"transaction", "create", "edit", "delete", "exists", "version", "versions", "ids", "read", "document"}
+)
+
+
+class OfKinds:
+    """An engine that has documents of these kinds only. See `Engine`."""
+
+    def __init__(self, agent: str, engine: Engine) -> None:
+        self._agent = agent
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        asked = getattr(self._engine, name)
+        return partial(self._of_a_kind, asked) if name in _ASKED else asked
+
+    def _of_a_kind(self, asked: Callable[..., T], kind: str, *args: Any) -> T:
+        if kind not in _KINDS:
+            raise Refused(f"agent {self._agent} does not reach {kind}, only a person", path="")
+        return asked(kind, *args)
 
 
 def places_since(index: Index, id: str, since_ms: int) -> dict[str, int]:

@@ -13,15 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from capsule.engines.interface import CONVERSATIONS
-from capsule.errors import CapsuleError, NotFound, Refused
+from capsule.engines.interface import CONVERSATIONS, missing
+from capsule.errors import CapsuleError, InvalidDocument, NotFound, Refused
 from capsule.format import codec, migrations
 from capsule.messaging import policy
 from capsule.store.change import REMOVED
-from capsule.store.parts import before, is_at, later, places_since, told_since
+from capsule.store.parts import OfKinds, before, is_at, later, places_since, told_since
 from capsule.store.sealed import Seal
 from capsule.timestamps import from_ms, ms_of, sortable
 
@@ -38,12 +37,6 @@ if TYPE_CHECKING:
     from capsule.format.head import Head
     from capsule.messaging.policy import StateOf
 
-#: The kinds of documents that an agent has anything to do with.
-_KINDS = frozenset({CONVERSATIONS, "agents", "projects", "homes", "doorbells", "overrides", "applied"})
-#: What an engine is asked about a kind of documents.
-_ASKED = frozenset(
-    {"transaction", "create", "edit", "delete", "exists", "version", "versions", "ids", "read", "document"}
-)
 #: What an agent has of an engine as it is: it tells of no conversation that the agent may not read.
 HANDED_ON = frozenset({"create", "edit", "delete", "version", "versions", "name", "tracker", "close"})
 HANDED_ON |= {"announce", "withdraw", "is_alive"}
@@ -65,23 +58,6 @@ def sees(engine: Engine, change: Change) -> bool:
     return not isinstance(view, AgentView) or view.index.hidden_among([change]).get(change.id, 0) is not None
 
 
-class _OfKinds:
-    """An engine that has documents of these kinds only. See `Engine`."""
-
-    def __init__(self, agent: str, engine: Engine) -> None:
-        self._agent = agent
-        self._engine = engine
-
-    def __getattr__(self, name: str) -> Any:
-        asked = getattr(self._engine, name)
-        return partial(self._of_a_kind, asked) if name in _ASKED else asked
-
-    def _of_a_kind(self, asked: Callable[..., T], kind: str, *args: Any) -> T:
-        if kind not in _KINDS:
-            raise Refused(f"agent {self._agent} does not reach {kind}, only a person", path="")
-        return asked(kind, *args)
-
-
 class AgentView:
     """An engine as an agent sees it. See `Engine`; what is not here it has not, but for `HANDED_ON`.
 
@@ -96,7 +72,7 @@ class AgentView:
 
     def __init__(self, agent: str, engine: Engine, state_of: StateOf) -> None:
         self.agent = agent
-        self._engine = cast("Engine", _OfKinds(agent, engine))
+        self._engine = cast("Engine", OfKinds(agent, engine))
         self._state_of = state_of
         self.index = IndexView(agent, engine, state_of)
 
@@ -118,7 +94,23 @@ class AgentView:
         return later(policy.seen_from(self.agent, object), head["createdAt"])
 
     def _seen_from(self, id: str) -> str:
-        return self._since(self._engine.head(id)[0])
+        try:
+            head = self._engine.head(id)[0]
+        except InvalidDocument:
+            if policy.is_hidden_damaged(self.agent, id):
+                raise missing(CONVERSATIONS, id) from None
+            raise
+        return self._since(head)
+
+    @contextmanager
+    def _judged(self, kind: str, id: str) -> Iterator[None]:
+        """Tell of a damaged file only who may know of the conversation."""
+        try:
+            yield
+        except InvalidDocument:
+            if kind == CONVERSATIONS:
+                self._seen_from(id)
+            raise
 
     @contextmanager
     def transaction(self, kind: str, id: str) -> Iterator[Transaction]:
@@ -126,7 +118,7 @@ class AgentView:
 
         Raises Refused or NotFound.
         """
-        with self._engine.transaction(kind, id) as transaction:
+        with self._judged(kind, id), self._engine.transaction(kind, id) as transaction:
             joins = False
             if kind == CONVERSATIONS:
                 object = policy.Object.at(transaction.head)
@@ -157,13 +149,15 @@ class AgentView:
 
     def head(self, id: str) -> tuple[Document, int]:
         """See `Engine.head`."""
-        head, size = self._engine.head(id)
+        with self._judged(CONVERSATIONS, id):
+            head, size = self._engine.head(id)
         self._since(head)
         return head, size
 
     def document(self, kind: str, id: str) -> Document:
         """See `Engine.document`. A message that the agent may not read is an empty object."""
-        document = self._engine.document(kind, id)
+        with self._judged(kind, id):
+            document = self._engine.document(kind, id)
         since = self._since(document) if kind == CONVERSATIONS else ""
         if not since:
             return document
@@ -271,8 +265,7 @@ class IndexView:
     def _hidden_until(self, head: Head, state: policy.State) -> int | None:
         """The time in milliseconds since 1970 from which the agent reads; 0: it reads all, None: nothing."""
         if not head.participants and head.channel is None:
-            # Whose a damaged file is can't be known, but an id may tell.
-            return None if head.damaged and policy.TELLING.match(head.id) else 0
+            return None if head.damaged and policy.is_hidden_damaged(self._agent, head.id) else 0
         kept = self._kept.get(head.id)
         if kept is None or kept[0] is not head or kept[1] is not state:
             object = policy.Object.listed(head)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from base64 import urlsafe_b64decode
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from capsule import Changes, InvalidInput, NotFound, Refused, Store, timestamps
+from capsule import Changes, InvalidDocument, InvalidInput, NotFound, Refused, Store, timestamps
 from capsule.engines.index.index import Index
 from capsule.engines.index.search.ranking import PROFILES
 from capsule.engines.index.search.search import Asked
@@ -41,6 +42,34 @@ def test_a_conversation_that_an_agent_is_not_in_is_answered_as_one_that_is_not_t
     branched(store, "team", "anna", CARL)
     assert said(lambda: door(eve, "team")) == missing
     assert "team" in missing
+
+
+@pytest.mark.parametrize("sound", [b"{", b'"timestamp": '])
+def test_a_damaged_group_is_there_for_nobody_but_the_owner(tmp_path: Path, sound: bytes) -> None:
+    Store.init(tmp_path)
+    with Store.open(tmp_path) as store, store.beside(agent="eve") as eve:
+        doors = {name: door for name, door in (BY_ID | WRITES).items() if name != "versions.restore"}
+        missing = {name: said(lambda door=door: door(eve, "group_1")) for name, door in doors.items()}  # type: ignore[misc]
+        file = tmp_path / str(branched(store, "group_1", "anna", "bob") and store.head("group_1").path)
+        file.write_bytes(file.read_bytes().replace(sound, sound + b"!", 1))
+        os.utime(file, (0, 10**9))  # Nobody is saving it just now.
+        assert {name: said(lambda door=door: door(eve, "group_1")) for name, door in doors.items()} == missing  # type: ignore[misc]
+        assert (eve.ids(), list(eve.heads()), eve.stats().conversations, eve.list().heads) == ([], [], 0, [])
+        with pytest.raises(InvalidDocument):
+            store.load("group_1")
+
+
+def test_a_damaged_direct_is_there_for_its_two_agents(tmp_path: Path) -> None:
+    Store.init(tmp_path)
+    with Store.open(tmp_path) as store:
+        for agent in ("anna", "bob", "eve"):
+            store.agents.register(agent)
+        id = store.messages.send("hello", agent="anna", to="bob").conversation
+        (tmp_path / store.head(id).path).write_text("{")
+        for agent, error in (("anna", InvalidDocument), ("bob", InvalidDocument), ("eve", NotFound)):
+            with pytest.raises(error):
+                store.beside(agent=agent).load(id)
+        assert [store.beside(agent=agent).ids() for agent in ("anna", "eve")] == [[id], []]
 
 
 @pytest.mark.parametrize("ask", sorted(BY_ID.keys() - {"versions.restore"}))
