@@ -119,15 +119,8 @@ def test_a_message_into_a_channel_has_a_topic_and_mentions_an_agent(team: Any) -
     assert (again.line, sent["mentions"]["valid"]) == (sent["message"], ["anna"])
     assert "dora" in again.stderr
     (mention,) = team.json("mentions", "list", "--as", "anna", "--kind", "review")
-    about = {
-        "topic": "api",
-        "priority": "high",
-        "intent": "ask",
-        "confidence": 0.5,
-        "model": "m",
-        "mention": "review",
-    }
-    assert mention.items() >= {**about, "id": sent["message"], "state": "unread"}.items()
+    about = {"topic": "api", "priority": "high", "intent": "ask", "confidence": 0.5, "mention": "review"}
+    assert mention.items() >= {**about, "model": "m", "id": sent["message"], "state": "unread"}.items()
     team("send", "--as", "bob", "--channel", "releases", "--thread", sent["message"], "and this")
     team("send", "--as", "bob", "--channel", "releases", "and that")
     heard = team("listen", "--as", "anna", "--topic", "api", "--timeout", "0s", "--ack", "--json")
@@ -151,9 +144,8 @@ def test_an_agent_is_named_by_the_option_else_by_the_environment_else_by_the_fol
 ) -> None:
     def sender(*words: str) -> str:
         team("send", "--to", "carl", "hello", *words)
-        return str(
-            objects(team("listen", "--as", "carl@carl", "--ack", "--timeout", "0s", "--json").stdout)[-1]["from"]
-        )
+        heard = team("listen", "--as", "carl@carl", "--ack", "--timeout", "0s", "--json")
+        return str(objects(heard.stdout)[-1]["from"])
 
     (tmp_path / "anna" / "below").mkdir()
     monkeypatch.chdir(tmp_path / "anna" / "below")

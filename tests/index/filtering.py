@@ -33,11 +33,8 @@ def values_at(entry: dict[str, Any], path: str) -> list[tuple[Any, bool]]:
     fields = {name: entry[name] for name in FIELDS if name in entry}
     mentions = entry.get("mentions", {})
     valid = {"mentions": mentions["valid"]} if "valid" in mentions else {}
-    return [
-        value
-        for each in (fields, valid, entry.get("metadata", {}))
-        for value in below(each, path.removeprefix("metadata."))
-    ]
+    path = path.removeprefix("metadata.")
+    return [value for each in (fields, valid, entry.get("metadata", {})) for value in below(each, path)]
 
 
 def kind(value: Any) -> str:

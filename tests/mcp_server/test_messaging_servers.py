@@ -183,11 +183,8 @@ def test_a_server_in_another_folder_serves_the_agent_and_leaves_that_folder_alon
                 assert not list(home.iterdir())
                 server.leave()
                 assert server.ended() == 0
-        assert {agent.id: agent.project_path for agent in store.agents.list()} == {
-            "anna": None,
-            "bob": str(home),
-            "carl": None,
-        }
+        paths = {agent.id: agent.project_path for agent in store.agents.list()}
+        assert paths == {"anna": None, "bob": str(home), "carl": None}
         assert not list(other.iterdir())
         note = (home / "CLAUDE.md").read_text()
         assert "1 from anna" in note and "hello" not in note

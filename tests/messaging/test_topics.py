@@ -32,14 +32,8 @@ def heard(store: Store, **part: str) -> list[str]:
 
 
 def test_a_message_keeps_what_is_said_about_it(store: Store) -> None:
-    about = {
-        "topic": "api",
-        "intent": "ask",
-        "priority": "high",
-        "confidence": 0.5,
-        "model": "m-1",
-        "metadata": {"pr": 7},
-    }
+    about = {"topic": "api", "intent": "ask", "priority": "high", "confidence": 0.5, "metadata": {"pr": 7}}
+    about["model"] = "m-1"
     send(store, "done?", **about)
     [mail] = store.messages.listen(agent="bob").messages
     assert mail.as_json().items() >= about.items()

@@ -29,8 +29,6 @@ from capsule.messaging.conversations import direct_id
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from capsule.mcp_server.unread import Reader
-    from capsule.messaging.mail.mail import Heard as HeardMail
     from capsule.messaging.mail.mail import Mail
     from capsule.store.store import Store
 
@@ -176,7 +174,7 @@ async def listen(
     try:
         while True:
             about: dict[str, Any] = {"conversation": place, "topic": topic or None, "thread": thread or None}
-            wait = partial(_heard, reader, limit=limit, **about)
+            wait = partial(reader.messages.await_mail, limit=limit, **about)
             heard = await waited(ctx, seconds, "waiting for messages", wait)
             shown, limit = _fitting(heard.messages, forms)
             if limit == len(shown):
@@ -193,10 +191,6 @@ async def listen(
     first = f"{many(len(shown), 'message')}; read once you listen again, or give this cursor as ack:"
     text = f"{first} {quoted(heard.cursor, _CURSOR)}\n{_fenced(shown)}"
     return answer(text, Heard(messages=shown, cursor=heard.cursor))
-
-
-async def _heard(reader: Reader, seconds: float, **about: Any) -> HeardMail:
-    return await reader.messages.await_mail(timeout_s=seconds, **about)
 
 
 def _place(store: Store, channel: str, conversation: str, other: str = "") -> str | None:

@@ -6,6 +6,7 @@ tokens unless it was asked to. The parameters have the names that clients see, h
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import anyio.to_thread
@@ -201,9 +202,8 @@ async def watch_changes(
     store = store_of(ctx)
     ids = [await anyio.to_thread.run_sync(store.resolve, id)] if id else None
     if seconds:
-        found = await waited(
-            ctx, seconds, "waiting for changes", lambda s: store.await_changes(cursor or None, ids=ids, timeout_s=s)
-        )
+        wait = partial(store.await_changes, cursor or None, ids=ids)
+        found = await waited(ctx, seconds, "waiting for changes", wait)
     else:
         found = await anyio.to_thread.run_sync(lambda: store.changes(cursor or None, ids=ids))
     shown = fitting(map(_changed, found.changes), _line, BUDGET - 500, forms_of(ctx.client_capabilities))

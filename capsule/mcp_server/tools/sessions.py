@@ -114,8 +114,8 @@ async def ask_question(
     return answer(f"{word(chosen.sender or 'somebody')} chose {quoted(chosen.value or '')}.", chosen)
 
 
-async def _answered(toolkit: Toolkit, question: str, seconds: float) -> Event:
-    notices, ends = toolkit.engine.notices(), time.monotonic() + seconds
+async def _answered(toolkit: Toolkit, question: str, timeout_s: float) -> Event:
+    notices, ends = toolkit.engine.notices(), time.monotonic() + timeout_s
     try:
         while not (found := toolkit.answer(question)) and (left_s := ends - time.monotonic()) > 0:
             with anyio.move_on_after(left_s):

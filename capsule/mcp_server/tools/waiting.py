@@ -23,13 +23,13 @@ T = TypeVar("T")
 _TELL_S = 5
 
 
-async def waited(ctx: Context[Any, Any], seconds: float, what: str, wait: Callable[[float], Awaitable[T]]) -> T:
+async def waited(ctx: Context[Any, Any], seconds: float, what: str, wait: Callable[..., Awaitable[T]]) -> T:
     """Wait, with a progress notification now and every five seconds.
 
     Args:
         seconds: How long it takes at most.
         what: What is waited for, for the client's user: "waiting for changes".
-        wait: Waits for as many seconds. When the input of the client has ended, it is asked again, for none.
+        wait: Waits for `timeout_s` seconds. When the input of the client has ended, it is asked again, for none.
 
     Returns:
         What `wait` answered.
@@ -45,12 +45,12 @@ async def waited(ctx: Context[Any, Any], seconds: float, what: str, wait: Callab
         tasks.start_soon(_tell, ctx, seconds, what, tasks.cancel_scope)
         tasks.start_soon(_cancel_after, ended, tasks.cancel_scope)
         try:
-            found = await wait(seconds)
+            found = await wait(timeout_s=seconds)
         except CapsuleError as error:  # A task group would wrap it.
             failed = error
         tasks.cancel_scope.cancel()
     if found is None and failed is None and ended.is_set():
-        found = await wait(0)
+        found = await wait(timeout_s=0)
     if found is None:
         raise failed or Told("the client has left")
     return found
