@@ -31,7 +31,7 @@ class Head:
         channel: What makes it a channel; None: it is none.
         lock: The lock as it stands in the capsule, when it is active; else None.
         path: The file.
-        bytes: Size of the file.
+        bytes: Size of the file; 0: an agent asks that reads only a part.
         damaged: What is wrong with the file, as `path:line:column: what`; empty when nothing is. The other
             fields are empty then.
     """

@@ -1,4 +1,4 @@
-"""What is there for an agent: of the kinds of documents, and of a conversation that it reads from a time on."""
+"""What an agent reaches: some kinds of documents, and of a group that it joined late, the later part."""
 
 from __future__ import annotations
 

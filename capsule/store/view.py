@@ -148,11 +148,10 @@ class AgentView:
         return [id for id in ids if id not in unseen]
 
     def head(self, id: str) -> tuple[Document, int]:
-        """See `Engine.head`."""
+        """See `Engine.head`. The size of a file that the agent reads in part is not told: 0."""
         with self._judged(CONVERSATIONS, id):
             head, size = self._engine.head(id)
-        self._since(head)
-        return head, size
+        return head, 0 if self._since(head) else size
 
     def document(self, kind: str, id: str) -> Document:
         """See `Engine.document`. A message that the agent may not read is an empty object."""
@@ -287,8 +286,12 @@ class IndexView:
 
     def heads(self, progress: Progress | None = None) -> list[Head]:
         """See `Index.heads`."""
-        heads, unseen = self._engine.index.heads(progress), self.unseen()
-        return [head for head in heads if head.id not in unseen]
+        return self._shown(self._engine.index.heads(progress), self.hidden())
+
+    def _shown(self, heads: list[Head], hidden: dict[str, int | None]) -> list[Head]:
+        """The heads of what is not hidden, without the sizes of files that the agent reads in part."""
+        there = (head for head in heads if hidden.get(head.id, 0) is not None)
+        return [replace(head, bytes=0) if head.id in hidden else head for head in there]
 
     def latest(self) -> str | None:
         """See `Index.latest`. Conversations of one millisecond come in no order."""
@@ -379,11 +382,10 @@ class IndexView:
         """See `Index.listed`."""
         hidden = self.hidden()
 
-        def chosen(heads: list[Head]) -> list[Head]:
-            return choose([head for head in heads if hidden.get(head.id, 0) is not None])
-
         opened = self._seal.open(cursor) if cursor else ""
-        page = self._engine.index.listed(chosen, limit, opened, asked, progress, hidden)
+        page = self._engine.index.listed(
+            lambda heads: choose(self._shown(heads, hidden)), limit, opened, asked, progress, hidden
+        )
         return replace(page, _cursor=lambda shown: (text := page._cursor(shown)) and self._seal.seal(text))
 
     def stats(self, progress: Progress | None = None) -> Stats:

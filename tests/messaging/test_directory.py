@@ -186,8 +186,6 @@ def test_a_name_that_several_agents_of_the_project_have_is_refused() -> None:
     ("text", "folder", "found"),
     [
         ("reviewer", "/b/web/src", "reviewer-b"),
-        ("reviewer", "/a/api", "reviewer"),
-        ("reviewer", "/elsewhere", "reviewer"),
         ("reviewer", None, "reviewer"),
         ("reviewer@web", "/a/api", "reviewer-b"),
         ("hidden", "/b/web", "hidden"),

@@ -245,6 +245,7 @@ def test_what_others_write_changes_no_score_no_order_no_count_and_no_cursor(
         said = [{"role": "user", "content": "a fish !" * n + " in the sea" * (n % 3)}]
         store.create(id=f"plan-{n}", title=f"Plan {n} fish", tags=["fish"] * (n % 2), messages=said)
     since, counts = late.changes().cursor, late.stats()
+    assert {head.bytes for head in (late.head("team"), *late.heads(), *late.list().heads) if head.id == "team"} == {0}
     assert {large.id: large.messages for large in counts.largest}["team"] == late.list().messages["team"] == 2
 
     def seen() -> Any:

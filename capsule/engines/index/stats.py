@@ -76,11 +76,10 @@ def count(db: sqlite3.Connection, hidden: Mapping[str, int | None]) -> Stats:
         f"SELECT count(*), sum(damaged != ''), sum(damaged = '' AND archived), sum(size * (NOT {in_part}))"
         f" FROM capsules AS c WHERE {there}"
     ).fetchone()
-    broken = [num for (num,) in db.execute("SELECT num FROM capsules WHERE gone = 0 AND damaged != ''")]
-    others = f"WHERE {numbered.of_messages} AND m.capsule NOT IN ({', '.join(map(str, broken))})"
+    sound = f"{numbered.of_messages} AND m.capsule NOT IN (SELECT num FROM capsules WHERE gone = 0 AND damaged != '')"
     days = db.execute(
         f"SELECT (time_ms + {_DAYS_TO_1970 * _DAY_MS}) / {_DAY_MS} AS day, role, count(*), sum(words)"
-        f" FROM messages AS m INDEXED BY messages_narrow {others} GROUP BY day, role ORDER BY day"
+        f" FROM messages AS m INDEXED BY messages_narrow WHERE {sound} GROUP BY day, role ORDER BY day"
     )
     by_role: dict[str, Tally] = {}
     by_month: dict[str, Tally] = {}
