@@ -131,14 +131,13 @@ class Registration:
         plain = folder_ids(path, MAX_AGENT_ID, "agent")[0] if name is None else check_agent_id(name)
         agents = [each for each in self._directory.profiles().values() if name is not None or each.project != GLOBAL]
         id = meant(plain, where["project"], agents)
-        if id is not None and self._directory.profile(id).project == GLOBAL:
-            self._ensure_manages(self._store._subject(id))
-            raise InvalidInput(f"agent {id} is in no project, and stays there", remedy=Remedy("move", id))
         suffixed = f"{plain[: MAX_AGENT_ID - 7].rstrip('-')}-{where['project'][-6:]}"
         for each in (plain, suffixed) if id is None else (id,):
             if self._register(each, plain, about, where):
                 self._directory.projects.edit(where["project"], lambda _: None, partial(new_project, path))
                 return each
+        if id is not None:
+            raise InvalidInput(f"agent {id} is in no project, and stays there", remedy=Remedy("move", id))
         raise InvalidInput(f"{plain} and {suffixed} are agents of other projects; choose another id")
 
     def _register(self, id: str, name: str, about: Document, where: Document | None = None) -> bool:
