@@ -84,7 +84,12 @@ def _part(key: object, value: object, depth: int) -> Filter:
     if key == "$not":
         return _not(_parsed(value, depth + 1))
     path = _text("a path", key)
-    if not path or path.startswith("$") or len(path) > LONGEST_PATH or path.count(".") >= MOST_PARTS:
+    if (
+        not path.removeprefix("metadata.")
+        or path.startswith("$")
+        or len(path) > LONGEST_PATH
+        or path.count(".") >= MOST_PARTS
+    ):
         _refuse(f"{repr(path)} is no path of a field, and none of $and, $or, $not")
     if path.startswith("metadata."):
         path = path.removeprefix("metadata.")

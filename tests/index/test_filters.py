@@ -239,6 +239,7 @@ REFUSED: list[Any] = [
     {"role": "user"},
     {"toolCalls.name": {"$exists": True}},
     {"metadata": 1},
+    {"metadata.": 1},
     {"n": float("nan")},
     {"n": float("inf")},
     {"n": 10**5000},
