@@ -12,13 +12,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from capsule.engines.answers import Found as Found
+    from capsule.engines.answers import Hit as Hit
+    from capsule.engines.answers import Listed as Listed
+    from capsule.engines.answers import Stats as Stats
     from capsule.engines.changes import Change as Change
     from capsule.engines.changes import Changes as Changes
-    from capsule.engines.files.protocols import Trashed as Trashed
-    from capsule.engines.index.pages import Listed as Listed
-    from capsule.engines.index.search.hits import Found as Found
-    from capsule.engines.index.search.hits import Hit as Hit
-    from capsule.engines.index.stats import Stats as Stats
+    from capsule.engines.values import Trashed as Trashed
     from capsule.errors import CapsuleError as CapsuleError
     from capsule.errors import GitFailed as GitFailed
     from capsule.errors import InvalidDocument as InvalidDocument
@@ -65,10 +65,8 @@ __version__ = "0.1.0"
 #: The public names, by module. A module is imported on first use: the validation library alone takes 50 ms to import.
 _MODULES = {
     "capsule.engines.changes": "Change Changes",
-    "capsule.engines.files.protocols": "Trashed",
-    "capsule.engines.index.pages": "Listed",
-    "capsule.engines.index.search.hits": "Found Hit",
-    "capsule.engines.index.stats": "Stats",
+    "capsule.engines.values": "Trashed",
+    "capsule.engines.answers": "Found Hit Listed Stats",
     "capsule.errors": "CapsuleError GitFailed InvalidDocument InvalidInput LockLost Locked "
     "NotFound Problem Refused Remedy StorageFailed StoreBusy",
     "capsule.format.head": "Head",

@@ -200,3 +200,10 @@ class GitFailed(CapsuleError):
     meaning = "git failed"
     command: list[str]
     words: str
+
+
+class Interfered(Exception):
+    """Another program wrote the file while the store was writing: look again, and do it again.
+
+    It never leaves the package `capsule`: whoever holds the mutex starts over.
+    """

@@ -10,9 +10,9 @@ import logging
 import os
 
 from capsule import settings
+from capsule.disk.syscalls import Syscalls
+from capsule.disk.whole_files import naming, sync_directory
 from capsule.engines.files.disk.layout import SETTINGS_NAME, Directory, Layout
-from capsule.engines.files.disk.syscalls import Syscalls
-from capsule.engines.files.disk.whole_files import naming, sync_directory
 from capsule.errors import NotFound, Refused, Remedy
 
 _log = logging.getLogger("capsule")

@@ -15,11 +15,14 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = (
     ("capsule", "capsule.errors", "capsule.ids", "capsule.timestamps", "capsule.settings", "capsule.git.program"),
     ("capsule.format",),
+    ("capsule.disk",),
     (
         "capsule.engines.files.disk",
         "capsule.engines.files.protocols",
+        "capsule.engines.answers",
         "capsule.engines.changes",
-        "capsule.engines.touched",
+        "capsule.engines.retrying",
+        "capsule.engines.values",
     ),
     (
         "capsule.engines",
@@ -157,9 +160,9 @@ def test_one_module_takes_kernel_locks_and_portalocker_takes_them() -> None:
     named = {(module, alias.name) for module, node in found if isinstance(node, ast.Import) for alias in node.names}
     named |= {(module, str(node.module)) for module, node in found if isinstance(node, ast.ImportFrom)}
     takers = {module for module, name in named if name.partition(".")[0] in ("msvcrt", "portalocker")}
-    assert takers == {"capsule.engines.files.disk.kernel_locks"}
+    assert takers == {"capsule.disk.kernel_locks"}
     # F_FULLFSYNC of macOS, which is no lock.
-    assert {module for module, name in named if name == "fcntl"} == {"capsule.engines.files.disk.syscalls"}
+    assert {module for module, name in named if name == "fcntl"} == {"capsule.disk.syscalls"}
 
 
 def test_only_the_doors_use_standard_streams_and_the_environment() -> None:

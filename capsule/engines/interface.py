@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from capsule.engines.files.protocols import News, Notices, Tracker, Trashed
+from capsule.engines.values import News, Notices, Tracker, Trashed
 from capsule.errors import NotFound, Remedy
 
 if TYPE_CHECKING:

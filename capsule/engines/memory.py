@@ -13,13 +13,13 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule import timestamps
+from capsule.disk.touched import Touched
 from capsule.engines.files.disk.layout import FOLDERS
-from capsule.engines.files.protocols import Interfered, News, Notices, Trashed
 from capsule.engines.interface import CONVERSATIONS, Document, missing
 from capsule.engines.memory_source import MemorySource
 from capsule.engines.memory_transaction import MemoryTransaction, Stored
-from capsule.engines.touched import Touched
-from capsule.errors import NotFound, Refused, StoreBusy
+from capsule.engines.values import News, Notices, Trashed
+from capsule.errors import Interfered, NotFound, Refused, StoreBusy
 from capsule.format import codec
 from capsule.ids import check_file_name, check_id
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from capsule.engines.files.protocols import Known, Scanned, Signature
-from capsule.engines.touched import Touched
+from capsule.disk.touched import Touched
+from capsule.disk.whole_files import Signature
+from capsule.engines.files.protocols import Known, Scanned
 
 if TYPE_CHECKING:
     from capsule.engines.memory import MemoryEngine

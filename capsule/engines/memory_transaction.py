@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from capsule.engines.files.protocols import Known, News, Signature, Trashed
+from capsule.disk.whole_files import Signature
+from capsule.engines.files.protocols import Known
 from capsule.engines.files.transaction import head_in
 from capsule.engines.interface import Document
 from capsule.engines.memory_source import BOOT
+from capsule.engines.values import News, Trashed
 from capsule.format import canonical, codec, validation
 from capsule.format.head import ParsedHead
 

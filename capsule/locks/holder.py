@@ -24,8 +24,8 @@ from capsule.locks.policy import Identity
 
 if TYPE_CHECKING:
     from capsule.engines.files.document import HeldDocument
-    from capsule.engines.files.protocols import Trashed
     from capsule.engines.interface import Engine
+    from capsule.engines.values import Trashed
     from capsule.settings import Settings
     from capsule.store.change import Conversation
 

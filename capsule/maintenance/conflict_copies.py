@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from capsule.engines.files.engine import files_of
-from capsule.engines.files.external_edits import decoded
 from capsule.engines.files.protocols import Scanned
 from capsule.errors import CapsuleError, InvalidDocument
 from capsule.format import codec
+from capsule.format.decoding import decoded
 from capsule.format.kinds import KINDS
 from capsule.format.merge.clean_form import clean
 from capsule.format.merge.comparison import compare

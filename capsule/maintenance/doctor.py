@@ -12,12 +12,13 @@ from typing import Any
 
 from capsule.engines.files.document import HeldDocument
 from capsule.engines.files.engine import files_of
-from capsule.engines.files.external_edits import decoded, lacking, mendable, settle
+from capsule.engines.files.external_edits import lacking, mendable, settle
 from capsule.engines.files.protocols import Scanned
 from capsule.engines.files.repair import Mended, mend
 from capsule.engines.interface import WITH_ENTRIES
 from capsule.errors import CapsuleError, InvalidDocument, Problem
 from capsule.format import anatomy, canonical, codec, migrations, validation
+from capsule.format.decoding import decoded
 from capsule.format.head import Head
 from capsule.format.kinds import KINDS
 from capsule.format.merge.reconcile import reconcile

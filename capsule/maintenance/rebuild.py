@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 from capsule.engines.files.checkouts import committed
 from capsule.engines.files.document import HeldDocument
-from capsule.engines.files.external_edits import decoded
 from capsule.engines.files.protocols import Scanned
 from capsule.engines.files.repair import Mended
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput
 from capsule.format import codec, migrations
 from capsule.format.canonical import order_message
+from capsule.format.decoding import decoded
 from capsule.format.merge import records
 from capsule.format.merge.order import in_one_order
 from capsule.format.message import check_message

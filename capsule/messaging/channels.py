@@ -26,7 +26,7 @@ from capsule.store.creation import TakenId, write_new
 from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
-    from capsule.engines.index.facts import Value
+    from capsule.engines.answers import Value
     from capsule.format.head import Head
 
 Source = Literal["manual", "frontmatter", "default"]

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from capsule.engines.files.disk.syscalls import Syscalls
-from capsule.engines.files.disk.whole_files import content, drop_name, name_also, naming, replace_file
+from capsule.disk.syscalls import Syscalls
+from capsule.disk.whole_files import content, drop_name, name_also, naming, replace_file
 from capsule.errors import CapsuleError, Refused, StoreBusy
 from capsule.format.text.notice_block import edited, has_block, plain
 from capsule.ids import new_id

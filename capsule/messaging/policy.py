@@ -28,7 +28,7 @@ from capsule.messaging.consent import finds
 from capsule.messaging.consent import in_scope as in_scope
 
 if TYPE_CHECKING:
-    from capsule.engines.index.participation import Mine
+    from capsule.engines.answers import Mine
     from capsule.format.head import Head, ParsedHead
 
 Action = Literal[

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import orjson
 
-from capsule.engines.files.engine import again
+from capsule.engines.retrying import again
 from capsule.errors import InvalidDocument, InvalidInput, NotFound
 from capsule.format import codec
 from capsule.format.agents import check_agent_id

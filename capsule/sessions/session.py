@@ -16,10 +16,10 @@ from typing import Any, Generic, Literal, TypeVar
 import orjson
 
 from capsule import timestamps
-from capsule.engines.files.engine import again
-from capsule.engines.files.protocols import Interfered, News
 from capsule.engines.interface import INBOUND, OUTBOUND, Engine, Transaction
-from capsule.errors import InvalidInput
+from capsule.engines.retrying import again
+from capsule.engines.values import News
+from capsule.errors import Interfered, InvalidInput
 from capsule.format import codec
 from capsule.format.canonical import order_message
 from capsule.format.new import new_capsule

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from capsule.engines.files.engine import again
+from capsule.engines.retrying import again
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Problem
 from capsule.format import codec, migrations, new
 from capsule.format.fields import PARTS

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
-from capsule.engines.files.protocols import Interfered
-from capsule.errors import InvalidDocument, InvalidInput
+from capsule.errors import Interfered, InvalidDocument, InvalidInput
 from capsule.format import canonical, codec, migrations, new
 from capsule.format.fields import names
 from capsule.format.text.titles import title_by_rule

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from capsule.engines.files.protocols import Interfered
-from capsule.errors import InvalidInput, NotFound
+from capsule.errors import Interfered, InvalidInput, NotFound
 from capsule.format import validation
 from capsule.format.head import Head
 from capsule.format.kinds import AGENT

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 import orjson
 
 from capsule import timestamps
-from capsule.engines.files.external_edits import decoded
 from capsule.format import anatomy, canonical, codec, migrations, new, validation
+from capsule.format.decoding import decoded
 from capsule.format.message import check_message
 from capsule.format.references import find_message
 from capsule.format.tree.pruning import retitle

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from capsule import ids, timestamps
-from capsule.engines.files.protocols import Trashed
+from capsule.engines.values import Trashed
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound
 from capsule.format import new
 from capsule.format.channels import channel_in

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from capsule.engines.files.engine import again, files_of
+from capsule.engines.files.engine import files_of
 from capsule.engines.files.external_edits import settle
-from capsule.engines.files.protocols import Interfered
-from capsule.errors import CapsuleError, InvalidDocument, Locked, NotFound, Remedy
+from capsule.engines.retrying import again
+from capsule.errors import CapsuleError, Interfered, InvalidDocument, Locked, NotFound, Remedy
 from capsule.format import anatomy, codec, migrations, validation
 from capsule.format.kinds import KINDS, Kind
 from capsule.format.merge.clean_form import clean, cleaned

@@ -18,8 +18,8 @@ from capsule.format.references import find_message, moment, place_in
 from capsule.timestamps import sortable
 
 if TYPE_CHECKING:
+    from capsule.engines.answers import Listed
     from capsule.engines.index.index import Index
-    from capsule.engines.index.pages import Listed
     from capsule.format.head import Head
     from capsule.format.tree.tree import Tree
     from capsule.store.reading import Reading

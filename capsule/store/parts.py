@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from capsule.engines.answers import Behind
 from capsule.engines.index.journal import Cursor, behind
-from capsule.engines.index.participation import Behind
 from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import Refused
 from capsule.timestamps import sortable

@@ -22,10 +22,8 @@ from capsule.ids import check_id
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from capsule.engines.answers import Found, Listed, Stats
     from capsule.engines.index.index import Index
-    from capsule.engines.index.pages import Listed
-    from capsule.engines.index.search.hits import Found
-    from capsule.engines.index.stats import Stats
     from capsule.engines.interface import Engine
     from capsule.format.models import Capsule, Message
     from capsule.store.pages import Filter, Order, Page

@@ -24,8 +24,8 @@ from capsule.watch.listeners import Listeners
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Changes
-    from capsule.engines.files.protocols import Trashed
     from capsule.engines.interface import Engine
+    from capsule.engines.values import Trashed
     from capsule.locks.locks import Locks
     from capsule.messaging.channels import Channels
     from capsule.messaging.configuration.configuration import Configuration

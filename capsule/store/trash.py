@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
-from capsule.engines.files.engine import again, files_of
-from capsule.engines.files.external_edits import decoded
-from capsule.engines.files.protocols import Interfered, Trashed
-from capsule.errors import CapsuleError, InvalidDocument, NotFound, Remedy
+from capsule.engines.files.engine import files_of
+from capsule.engines.retrying import again
+from capsule.engines.values import Trashed
+from capsule.errors import CapsuleError, Interfered, InvalidDocument, NotFound, Remedy
 from capsule.format import anatomy, canonical, codec, migrations
+from capsule.format.decoding import decoded
 from capsule.format.head import Head
 from capsule.format.merge.reconcile import reconcile
 from capsule.format.merge.records import head_record

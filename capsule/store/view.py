@@ -25,15 +25,11 @@ from capsule.store.sealed import Seal
 from capsule.timestamps import from_ms, ms_of, sortable
 
 if TYPE_CHECKING:
+    from capsule.engines.answers import Found, Listed, Mine, Place, Stats, Value
     from capsule.engines.changes import Change
-    from capsule.engines.files.protocols import Trashed
-    from capsule.engines.index.facts import Value
-    from capsule.engines.index.pages import Listed
-    from capsule.engines.index.participation import Mine, Place
-    from capsule.engines.index.search.hits import Found
     from capsule.engines.index.search.search import Asked
-    from capsule.engines.index.stats import Stats
     from capsule.engines.interface import Engine, Transaction
+    from capsule.engines.values import Trashed
     from capsule.format.head import Head
     from capsule.messaging.policy import StateOf
 

@@ -11,9 +11,8 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule import timestamps
-from capsule.engines.files.engine import overtaken
-from capsule.engines.files.protocols import Interfered
-from capsule.errors import InvalidInput
+from capsule.engines.retrying import overtaken
+from capsule.errors import Interfered, InvalidInput
 from capsule.format import new
 from capsule.format.message import check_message, fields_given
 from capsule.format.text.titles import check_tags, check_title, title_by_rule

@@ -13,7 +13,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
-from capsule.engines.files.disk.notices import Watcher
+from capsule.disk.notices import Watcher
 from capsule.errors import NotFound
 from capsule.transfer.folders import is_entered, walked
 from capsule.transfer.interface import HEAD

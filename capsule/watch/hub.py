@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
     from capsule.engines.changes import Change
-    from capsule.engines.files.protocols import Tracker
+    from capsule.engines.values import Tracker
 
 _log = logging.getLogger("capsule")
 

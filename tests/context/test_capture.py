@@ -16,7 +16,7 @@ from capsule.context.capture import Capture
 from capsule.context.document import take_apart
 from capsule.context.files import Selection, within
 from capsule.context.tokens import estimate
-from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.disk.syscalls import Syscalls
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
 from capsule.errors import InvalidInput, Refused

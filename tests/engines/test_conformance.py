@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from capsule import Store
-from capsule.engines.files.protocols import Interfered
 from capsule.engines.interface import CONVERSATIONS, Engine
-from capsule.errors import InvalidDocument, InvalidInput, Locked, NotFound, Refused, StoreBusy
+from capsule.errors import Interfered, InvalidDocument, InvalidInput, Locked, NotFound, Refused, StoreBusy
 from capsule.format import codec
 from capsule.format.new import new_capsule
 from capsule.ids import new_id, new_message_id

@@ -12,9 +12,9 @@ import pytest
 
 from capsule import Store
 from capsule.engines.files.engine import FilesEngine
-from capsule.engines.files.protocols import Notices
 from capsule.engines.files.storage import FileStorage
 from capsule.engines.interface import CONVERSATIONS, INBOUND, OUTBOUND, Engine
+from capsule.engines.values import Notices
 from capsule.errors import NotFound, Refused
 from capsule.format import codec
 from capsule.format.new import new_capsule

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from capsule import Store
+from capsule.engines.answers import Behind, Said
 from capsule.engines.index.index import Index
-from capsule.engines.index.participation import Behind, Said
 from capsule.engines.interface import CONVERSATIONS
 from capsule.format.new import new_capsule
 from capsule.ids import new_message_id

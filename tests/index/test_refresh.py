@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from capsule import Store
-from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.disk.syscalls import Syscalls
 from capsule.errors import InvalidInput
 from capsule.format import codec
 from tests.index.state import state, state_of_the_files

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from capsule import Store
-from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.disk.syscalls import Syscalls
 from capsule.errors import Refused
 from tests.index.state import state, state_of_the_files
 from tests.storage.faults import store_on

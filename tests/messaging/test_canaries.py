@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule import CapsuleError, Filter, NotFound, Store
-from capsule.engines.files.protocols import Trashed
+from capsule.engines.values import Trashed
 from capsule.store.change import REMOVED
 from capsule.store.reading import KIND
 from tests.messaging.doors import BY_ID, CURSOR, FOR_ALL, WRITES

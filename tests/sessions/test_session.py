@@ -16,7 +16,7 @@ import orjson
 import pytest
 
 from capsule import Store
-from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.disk.syscalls import Syscalls
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
 from capsule.engines.interface import INBOUND, OUTBOUND, Engine

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.disk.syscalls import Syscalls
 from capsule.engines.files.storage import FileStorage
 from capsule.format import anatomy, codec, new
 

@@ -15,11 +15,11 @@ import orjson
 import pytest
 
 from capsule import Store
+from capsule.disk.syscalls import Syscalls
 from capsule.engines.files import repair
-from capsule.engines.files.disk.syscalls import Syscalls
-from capsule.engines.files.external_edits import decoded
 from capsule.errors import InvalidDocument, NotFound
 from capsule.format import anatomy, codec, new
+from capsule.format.decoding import decoded
 from capsule.maintenance.doctor import examine
 from tests.storage.faults import lock_by_name, nothing, stale_save, store_on, tear
 from tests.torture.filesystem import Disk, Rebooted, Recorder, contents_after_cut

@@ -9,9 +9,9 @@ from typing import NoReturn
 
 import pytest
 
+from capsule.disk.syscalls import Syscalls
 from capsule.engines.files.disk.instances import Instances
 from capsule.engines.files.disk.layout import Directory, Layout
-from capsule.engines.files.disk.syscalls import Syscalls
 from tests.processes import Child
 
 Start = Callable[..., Child]

@@ -11,10 +11,10 @@ import pytest
 
 from capsule.engines.files.document import HeldDocument
 from capsule.engines.files.external_edits import mendable
-from capsule.engines.files.protocols import Interfered, Known
+from capsule.engines.files.protocols import Known
 from capsule.engines.files.repair import mend
 from capsule.engines.files.storage import FileStorage
-from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, Refused
+from capsule.errors import CapsuleError, Interfered, InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.format import anatomy, codec, new
 from tests.storage.conftest import STAMP, document, entry, head, texts_of
 from tests.torture.filesystem import Rebooted

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capsule.disk.syscalls import Syscalls
+from capsule.disk.whole_files import Signature
 from capsule.engines.files import note
 from capsule.engines.files.disk.log import Log, Position
-from capsule.engines.files.disk.syscalls import Syscalls
-from capsule.engines.files.protocols import Known, Signature
+from capsule.engines.files.protocols import Known
 from capsule.format.anatomy import Anatomy
 
 SYS = Syscalls()

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from capsule.engines.files.engine import FilesEngine, again
-from capsule.engines.files.protocols import Interfered
+from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
-from capsule.errors import NotFound
+from capsule.engines.retrying import again
+from capsule.errors import Interfered, NotFound
 from tests.torture.filesystem import Disk, Recorder
 
 

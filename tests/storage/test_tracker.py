@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from capsule.engines.files.disk import notices
-from capsule.engines.files.disk.notices import InotifyTracker, open_tracker
+from capsule.disk import notices
+from capsule.disk.notices import InotifyTracker, open_tracker
 from tests.processes import Child
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
@@ -156,7 +156,7 @@ def test_no_tracker_opens_without_a_free_descriptor(tmp_path: Path, child: Calla
     taker = child(
         """
         import resource
-        from capsule.engines.files.disk.notices import open_tracker
+        from capsule.disk.notices import open_tracker
         resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
         kept = []
         while (tracker := open_tracker(sys.argv[1], ".json")) is not None: kept.append(tracker)

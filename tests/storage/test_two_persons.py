@@ -16,7 +16,7 @@ import orjson
 import pytest
 
 from capsule import Store
-from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.disk.syscalls import Syscalls
 from capsule.errors import InvalidDocument
 from tests.storage.faults import CALLS, store_on
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from capsule import Store
-from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.disk.syscalls import Syscalls
 from tests.storage.faults import lay_out, stale_save, store_on, tear
 
 ACL = "system.posix_acl_access"

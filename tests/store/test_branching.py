@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from capsule import Removal, Store
-from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.disk.syscalls import Syscalls
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
 from capsule.errors import InvalidInput, NotFound

@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from capsule import Store
+from capsule.disk.syscalls import Syscalls
 from capsule.engines.files import external_edits
-from capsule.engines.files.disk.syscalls import Syscalls
 from capsule.engines.files.engine import files_of
 from capsule.engines.files.external_edits import forget_texts
 from capsule.errors import InvalidDocument, StorageFailed

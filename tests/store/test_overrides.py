@@ -145,7 +145,7 @@ def test_a_crash_at_any_step_of_a_creation_loses_no_pending_override(root: Path,
     child = Child(
         """
         import itertools
-        from capsule.engines.files.disk.syscalls import Syscalls
+        from capsule.disk.syscalls import Syscalls
         from tests.storage.faults import CALLS, store_on
 
         class Dying(Syscalls):

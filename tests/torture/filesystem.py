@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.disk.syscalls import Syscalls
 
 __all__ = ["SECTOR", "Disk", "Rebooted", "Recorder", "contents_after_cut"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from capsule import Store
-from capsule.engines.files.disk import notices
+from capsule.disk import notices
 from capsule.transfer import following
 from capsule.transfer.following import FolderWatch, follow
 from capsule.transfer.report import Taken

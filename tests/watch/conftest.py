@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from capsule import Store
+from capsule.disk.notices import DirectoryNotices
 from capsule.engines.changes import Change
-from capsule.engines.files.disk.notices import DirectoryNotices
 from tests.processes import PATIENCE_S
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from capsule import Store
-from capsule.engines.files.disk.notices import Watcher
-from capsule.engines.files.protocols import Tracker
+from capsule.disk.notices import Watcher
 from capsule.engines.index import refreshing
+from capsule.engines.values import Tracker
 from capsule.errors import StorageFailed
 from capsule.watch import hub
 from tests.processes import PATIENCE_S

@@ -13,11 +13,11 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from capsule import timestamps
-from capsule.engines.files.disk import whole_files
+from capsule.disk import whole_files
 from capsule.engines.files.disk.layout import Directory
 from capsule.engines.files.disk.trash import TRASH
-from capsule.engines.files.protocols import Notices
 from capsule.engines.files.storage import FileStorage
+from capsule.engines.values import Notices
 from capsule.errors import NotFound, Refused, StoreBusy
 from capsule.ids import check_file_name, check_id, new_id
 
@@ -33,7 +33,7 @@ class BesideDocuments:
 
     def notices(self) -> Notices:
         """See `Engine.notices`. Costs one watch, as every write ends with the header of its note in a mutex file."""
-        from capsule.engines.files.disk.notices import DirectoryNotices  # Seldom needed, and ctypes with it.
+        from capsule.disk.notices import DirectoryNotices  # Seldom needed, and ctypes with it.
 
         mutexes = Directory(self.storage.layout, self.storage.sys, "mutex")
         with whole_files.naming(mutexes.path, "watch"):

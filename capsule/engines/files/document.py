@@ -14,15 +14,17 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from capsule.engines.files.disk import whole_files
+from capsule.disk import whole_files
+from capsule.disk.whole_files import Signature
 from capsule.engines.files.disk.log import deleted_record
 from capsule.engines.files.disk.mutex import Mutex
 from capsule.engines.files.disk.trash import QUARANTINE, TRASH
 from capsule.engines.files.note import Note, new_tag
-from capsule.engines.files.protocols import Interfered, Known, Signature, Trashed
+from capsule.engines.files.protocols import Known
 from capsule.engines.files.rehead import Rehead
 from capsule.engines.files.splice import Overtaken, Unflushed, splice, stamp_in_place
-from capsule.errors import CapsuleError, Refused
+from capsule.engines.values import Trashed
+from capsule.errors import CapsuleError, Interfered, Refused
 from capsule.format.anatomy import Anatomy, head_of
 from capsule.timestamps import WIDTH
 
@@ -43,8 +45,7 @@ class HeldDocument:
         self._storage = storage
         self.sys = storage.sys
         self._timeout_s = timeout_s
-        self._links = 0
-        self._device = -1
+        self._links, self._device = 0, -1
 
     def __enter__(self) -> Self:
         mutexes, name = self._storage.mutexes, f"{self.kind}-{self.id}"

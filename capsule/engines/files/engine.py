@@ -10,21 +10,24 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
+from capsule.disk.whole_files import Signature
 from capsule.engines.files.beside import BesideDocuments
 from capsule.engines.files.disk.layout import KINDS, LOCAL
-from capsule.engines.files.external_edits import STEP_NS, decoded, forget_texts, settle
-from capsule.engines.files.protocols import Interfered, Known, News, Place, Signature, Tracker, Trashed
+from capsule.engines.files.external_edits import STEP_NS, forget_texts, settle
+from capsule.engines.files.protocols import Known, Place
 from capsule.engines.files.storage import FileStorage
 from capsule.engines.files.transaction import Caches, FileTransaction, entries_in
 from capsule.engines.interface import CONVERSATIONS, OUTSIDE_EDITS, PATHS, WITH_ENTRIES, Document, Engine, missing
-from capsule.errors import InvalidDocument, Refused, StorageFailed, StoreBusy
+from capsule.engines.retrying import again
+from capsule.engines.values import News, Tracker, Trashed
+from capsule.errors import Interfered, InvalidDocument, Refused, StorageFailed, StoreBusy
 from capsule.format import anatomy, canonical, codec, migrations
+from capsule.format.decoding import decoded
 from capsule.format.head import Head
 from capsule.ids import check_id
 
@@ -322,20 +325,6 @@ class FilesEngine(BesideDocuments):
         if self._index is not None:
             self._index.close()
         self.storage.close()
-
-
-def again(act: Callable[[], T], what: str = "the file", id: str = "", tries: int = _TRIES) -> T:
-    """What `act` gives, which starts over when another program wrote `what` in between. Raises StoreBusy."""
-    for _ in range(tries):
-        with suppress(Interfered):
-            return act()
-    raise overtaken(what, id)
-
-
-def overtaken(what: str, id: str) -> StoreBusy:
-    """The error that another program wrote `what` again and again."""
-    why = f"{what} keeps being rewritten by another program; try again when it is done"
-    return StoreBusy(why, id=id, holder="another program")
 
 
 def _version(signature: Signature, now_ns: int) -> object:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from capsule import timestamps
+from capsule.disk.whole_files import Signature
 from capsule.engines.files.checkouts import replaced
-from capsule.engines.files.protocols import Interfered, Known, Signature
+from capsule.engines.files.protocols import Known
 from capsule.engines.interface import missing
-from capsule.errors import InvalidDocument, Problem
-from capsule.format import anatomy, canonical, codec, migrations, validation
+from capsule.errors import Interfered, InvalidDocument
+from capsule.format import anatomy, canonical, codec, migrations
+from capsule.format.decoding import decoded
 from capsule.format.merge.records import head_record, identified, splices, without_texts
-from capsule.format.text import places
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,26 +49,6 @@ _FROM_OLDER = (
 _AS_COMMITTED = (
     "%s: was put back as the last commit has it, by git or by an editor; merged back what is in no commit: %s"
 )
-
-
-def decoded(data: bytes, path: str, id: str | None) -> dict[str, Any]:
-    """The document in `data`, checked, as its file has it.
-
-    Args:
-        data: The file's bytes.
-        path: The file, for the errors.
-        id: The id that the file's name gives it; None: any.
-
-    Raises:
-        InvalidDocument: It is no capsule, or the capsule of another id.
-    """
-    document = codec.decode(data, path)
-    validation.check(document, data, path)
-    if id is not None and document["id"] != id:
-        line, column = places.locate(data, ("id",))
-        what = f"is {document['id']!r}, but the file's name says {id!r}; rename the file, or correct the id"
-        raise InvalidDocument.of([Problem(path, line, column, "id", what)])
-    return document
 
 
 def settle(held: HeldDocument, *, mend: Callable[[bytes], Mended | None] | None = None, trust: bool = True) -> Known:

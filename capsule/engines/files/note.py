@@ -17,12 +17,12 @@ from contextlib import suppress
 
 import orjson
 
+from capsule.disk.syscalls import Syscalls
+from capsule.disk.whole_files import Signature, sync_directory
 from capsule.engines.files.disk.layout import Directory
 from capsule.engines.files.disk.log import Log, Position
 from capsule.engines.files.disk.mutex import Mutex
-from capsule.engines.files.disk.syscalls import Syscalls
-from capsule.engines.files.disk.whole_files import sync_directory
-from capsule.engines.files.protocols import Known, Signature
+from capsule.engines.files.protocols import Known
 from capsule.format.anatomy import Anatomy
 
 HEADER_BYTES = 512

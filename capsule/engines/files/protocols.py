@@ -7,22 +7,14 @@ never through `open` or `os`. Another engine that keeps them can stand behind th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from capsule.disk.whole_files import Signature
+from capsule.engines.values import Tracker
 from capsule.format.anatomy import Anatomy, closing_of
 
 if TYPE_CHECKING:
     from capsule.engines.files.disk.derived import Derived
-
-
-class Signature(NamedTuple):
-    """What tells one state of a file from another: times in nanoseconds, size in bytes."""
-
-    inode: int
-    size: int
-    mtime_ns: int
-    ctime_ns: int
 
 
 class Known(NamedTuple):
@@ -72,91 +64,6 @@ class Scanned(NamedTuple):
     signature: Signature
     regular: bool
     links: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Trashed:
-    """A document in the trash: a deleted conversation, or messages that were taken out of one.
-
-    Attributes:
-        id: The conversation's id.
-        deleted_at: When it came into the trash.
-        token: Its name in the trash.
-        path: Where it lies.
-    """
-
-    id: str
-    deleted_at: str
-    token: str
-    path: str
-
-
-class Interfered(Exception):
-    """Another program wrote the file while the store was writing: look again, and do it again.
-
-    It never leaves the package `capsule`: whoever holds the mutex starts over.
-    """
-
-
-class Tracker(Protocol):
-    """Tells which documents were touched."""
-
-    def changed(self) -> set[str] | None:
-        """The ids whose files were touched since the last call, every acknowledged write among them.
-
-        None when that can't be told: scan. Writes through a mapping or a second name of a file are not seen.
-        """
-
-    def fileno(self) -> int:
-        """The descriptor that can be read when there is an answer to be had, for `select.poll`."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether there will be answers."""
-
-    def close(self) -> None:
-        """Give back what it holds."""
-
-
-class Notices:
-    """Tells which documents of any kind a store wrote.
-
-    Args:
-        tracker: Tells it by the documents' kinds and ids, with a hyphen between.
-    """
-
-    def __init__(self, tracker: Tracker) -> None:
-        self._tracker = tracker
-        #: See `Tracker.fileno` and `Tracker.close`.
-        self.fileno, self.close = tracker.fileno, tracker.close
-
-    def changed(self) -> set[tuple[str, str]] | None:
-        """The kind and id of each document that was written since the last call, every acknowledged write among them.
-
-        None when that can't be told: look at all.
-        """
-        names = self._tracker.changed()
-        parts = (name.partition("-") for name in names or ())
-        return None if names is None else {(kind, id) for kind, _, id in parts}
-
-    @property
-    def is_open(self) -> bool:
-        """Whether there will be answers; else ask the engine for another one, and look at all."""
-        return self._tracker.is_open
-
-
-class News(NamedTuple):
-    """What became of the entries of a document since an earlier look.
-
-    Attributes:
-        place: What the next look begins from.
-        entries: The entries that were appended since; or all, if `is_all`.
-        is_all: Whether it is the first look, or the document was changed otherwise than by appending.
-    """
-
-    place: Any
-    entries: list[dict[str, Any]]
-    is_all: bool
 
 
 class Place(NamedTuple):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from capsule.engines.files.disk.syscalls import Syscalls
-from capsule.engines.files.disk.whole_files import copy_range, pour, pread_all, pwrite_all
-from capsule.engines.files.protocols import Interfered
+from capsule.disk.syscalls import Syscalls
+from capsule.disk.whole_files import copy_range, pour, pread_all, pwrite_all
+from capsule.errors import Interfered
 from capsule.format.anatomy import CONTEXT_END_BYTES, Anatomy, context_end, moved, reheaded, spliced
 
 #: An old context is looked through in pieces of this size, in bytes, which stay in the processor's cache.

@@ -13,9 +13,10 @@ from contextlib import suppress
 
 import orjson
 
-from capsule.engines.files.disk.syscalls import Syscalls
-from capsule.engines.files.disk.whole_files import pread_all, pwrite_all, signature
-from capsule.engines.files.protocols import Interfered, Known, Signature
+from capsule.disk.syscalls import Syscalls
+from capsule.disk.whole_files import Signature, pread_all, pwrite_all, signature
+from capsule.engines.files.protocols import Known
+from capsule.errors import Interfered
 from capsule.format.anatomy import Anatomy, closing_of, spliced
 from capsule.timestamps import WIDTH
 

@@ -13,16 +13,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
+from capsule.disk import whole_files
+from capsule.disk.syscalls import Syscalls
+from capsule.disk.whole_files import Signature
 from capsule.engines.files import note
-from capsule.engines.files.disk import whole_files
 from capsule.engines.files.disk.derived import Derived
 from capsule.engines.files.disk.instances import Instances
 from capsule.engines.files.disk.layout import LOCAL, NESTED, Directory, Layout
 from capsule.engines.files.disk.mutex import Mutexes
-from capsule.engines.files.disk.syscalls import Syscalls
 from capsule.engines.files.disk.trash import QUARANTINE, Keeping
 from capsule.engines.files.document import HeldDocument
-from capsule.engines.files.protocols import Known, Scanned, Signature, Tracker
+from capsule.engines.files.protocols import Known, Scanned
+from capsule.engines.values import Tracker
 from capsule.errors import CapsuleError, NotFound
 from capsule.format.anatomy import last_entries
 from capsule.ids import check_id, is_id
@@ -267,13 +269,13 @@ class FileStorage:
 
     def tracker(self, kind: str) -> Tracker | None:
         """See `Source.tracker`."""
-        from capsule.engines.files.disk.notices import open_tracker
+        from capsule.disk.notices import open_tracker
 
         return open_tracker(self.layout.documents(kind), _SUFFIX)
 
     def notices(self, kind: str) -> Tracker:
         """What wakes those who wait for documents of a kind. Raises `StorageFailed`, `Refused`."""
-        from capsule.engines.files.disk.notices import DirectoryNotices
+        from capsule.disk.notices import DirectoryNotices
 
         directory = self.layout.documents(kind)
         with whole_files.naming(directory, "watch"):

@@ -12,9 +12,12 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from capsule.engines.files.external_edits import decoded, settle
-from capsule.engines.files.protocols import Interfered, Known, News, Place, Trashed
+from capsule.engines.files.external_edits import settle
+from capsule.engines.files.protocols import Known, Place
+from capsule.engines.values import News, Trashed
+from capsule.errors import Interfered
 from capsule.format import anatomy, canonical, codec, migrations
+from capsule.format.decoding import decoded
 from capsule.format.fields import names
 from capsule.format.head import HeadCache
 from capsule.format.merge.records import append_record, appended, head_record, lock_record, records_between

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from capsule import timestamps
+from capsule.engines.answers import Place, Value
 from capsule.engines.index.hidden import Hidden
-from capsule.engines.index.participation import Place
 from capsule.engines.index.search.folding import composed, tokens
 from capsule.errors import InvalidInput
 from capsule.format import filters
@@ -24,14 +24,6 @@ from capsule.format.filters import Filter, Test, kind_of
 
 #: All texts of a question together are compared with its patterns for this long, in seconds.
 _MATCHED_S = 1.0
-
-
-class Value(NamedTuple):
-    """A value that messages have: how many do, and when the last of them was written."""
-
-    value: str | float
-    messages: int
-    last: str
 
 
 # -- What a filter fits -----------------------------------------------------------------------------------------------

@@ -19,13 +19,10 @@ from capsule.errors import CapsuleError
 from capsule.format.head import Head
 
 if TYPE_CHECKING:
+    from capsule.engines.answers import Behind, Listed, Mark, Mine, Place, Said, Stats, Value
+    from capsule.engines.answers import Found as FoundHits
     from capsule.engines.changes import Change
-    from capsule.engines.index.facts import Value
-    from capsule.engines.index.pages import Listed
-    from capsule.engines.index.participation import Behind, Mark, Mine, Place, Said
-    from capsule.engines.index.search.hits import Found as FoundHits
     from capsule.engines.index.search.search import Asked
-    from capsule.engines.index.stats import Stats
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ of the titles given; each number of a list as its distance from the one before.
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from zlib import error as DeflateError
 
 import orjson
 
+from capsule.engines.answers import Listed
 from capsule.engines.index.hidden import seen_of
 from capsule.errors import InvalidInput
 
@@ -89,26 +90,6 @@ class Page:
                 "the cursor is of another store, or of an index that was built anew since; begin again without a cursor"
             )
         return cls(now_ms, top, top_title, having, given, titles)
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A page of conversations.
-
-    Attributes:
-        heads: The conversations.
-        messages: How many messages each of them has, in all its branches, by id.
-        total: How many conversations there are on all pages.
-    """
-
-    heads: list[Head]
-    messages: dict[str, int]
-    total: int
-    _cursor: Callable[[int], str | None] = field(repr=False)
-
-    def cursor(self, shown: int | None = None) -> str | None:
-        """What the next page begins with, when `shown` of the conversations were shown (None: all); None: no more."""
-        return self._cursor(len(self.heads) if shown is None else shown)
 
 
 def listed(

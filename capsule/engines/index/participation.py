@@ -9,15 +9,16 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
 from capsule import timestamps
+from capsule.engines.answers import Behind, Last, Mark, Mine, Place, Said
 from capsule.engines.index.heads import HEAD_FIELDS
 from capsule.format.channels import Channel
 from capsule.format.facts import IN_LIST, TEXT
-from capsule.format.members import Member, members_in
+from capsule.format.members import members_in
 
 _LAST = "(SELECT front FROM messages WHERE capsule = capsules.num ORDER BY at DESC LIMIT 1)"
 _MINE = f"SELECT id, updated_ms, mtime_ns, head, title, entries, archived, updated_at, {_LAST} FROM capsules"
@@ -29,100 +30,6 @@ _MENTIONED = (
     f"m.num IN (SELECT message FROM facts WHERE path = 'mentions' AND type = {TEXT + IN_LIST} AND value IN (?, '@all'))"
 )
 _IN_PART = f"(m.id = ? OR m.num IN (SELECT message FROM facts WHERE path = ? AND type = {TEXT} AND value = ?))"
-
-
-#: A message, by its place, and by its id or by a digest of the ids up to it, which also tells what stands in front.
-Mark = tuple[int, str]
-
-
-class Place(NamedTuple):
-    """Where a message is: its conversation, its place there, its id, and if asked for the digest of the ids so far."""
-
-    conversation: str
-    place: int
-    message: str
-    front: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Mine:
-    """A conversation that an agent takes part in.
-
-    Attributes:
-        entries: How many messages it has, in all its branches.
-        last: The digest of all their ids; empty: there are none. A cursor with this mark has read everything.
-        participants: The agents that take part, and those that left.
-        history: What the participants read: `joined` or `all`; empty: it does not say.
-        channel: What makes it a channel; None: it is none.
-        created_by: The agent that made it; None: it does not say.
-    """
-
-    id: str
-    type: str
-    title: str
-    entries: int
-    archived: bool
-    updated_at: str
-    participants: tuple[Member, ...]
-    history: str
-    channel: Channel | None
-    created_by: str | None
-    last: str
-
-
-class Last(NamedTuple):
-    """A message: its place, its id, who wrote it (empty: it does not say), its text, and when it was written."""
-
-    place: int
-    id: str
-    sender: str
-    content: str
-    time: str
-
-
-@dataclass(frozen=True, slots=True)
-class Behind:
-    """Which messages of a conversation count: those behind what was read, and not all of these.
-
-    Attributes:
-        read: What was read: everything up to the furthest of these messages that still stands at its place.
-        not_by: Agents whose messages don't count.
-        since_ms: Messages before this time don't count, in milliseconds since 1970.
-        mentioning: Only what mentions this agent, or everybody, counts; empty: all does.
-        part: Only messages with this value at this path count, and the one with this id; None: all do.
-        covered: Such parts, each with what was read of it.
-    """
-
-    read: tuple[Mark, ...] = ()
-    not_by: tuple[str, ...] = ()
-    since_ms: int = 0
-    mentioning: str = ""
-    part: tuple[str, str] | None = None
-    covered: tuple[tuple[tuple[str, str], tuple[Mark, ...]], ...] = ()
-
-    def condition(self, db: sqlite3.Connection, conversation: str | None) -> tuple[str, list[Any]]:
-        """As a condition about the row `m` of `messages`, and the values bound in it."""
-        conditions = ["m.at >= ? AND m.time_ms >= ? AND coalesce(m.sender, '') NOT IN (SELECT value FROM json_each(?))"]
-        first = first_behind(db, conversation, self.read)
-        values: list[Any] = [first, self.since_ms, orjson.dumps(self.not_by).decode()]
-        if self.mentioning:
-            conditions.append(_MENTIONED)
-            values.append(self.mentioning)
-        if self.part is not None:
-            conditions.append(_IN_PART)
-            values += [self.part[1], *self.part]
-        for part, read in self.covered:
-            conditions.append(f"NOT (m.at < ? AND {_IN_PART})")
-            values += [first_behind(db, conversation, read), part[1], *part]
-        return " AND ".join(conditions), values
-
-
-class Said(NamedTuple):
-    """Messages from a place on: how many, who wrote them in the order of their first, and the last one."""
-
-    total: int
-    senders: tuple[str, ...] = ()
-    last: Last | None = None
 
 
 #: What conversations are sorted by, the latest last, and the conversation. No two have the same id.
@@ -215,9 +122,26 @@ def conversation_of(db: sqlite3.Connection, message: str) -> tuple[str, int] | N
     return id, found[1]
 
 
+def _condition(db: sqlite3.Connection, wanted: Behind, conversation: str | None) -> tuple[str, list[Any]]:
+    """What is wanted, as a condition about the row `m` of `messages`, and the values bound in it."""
+    conditions = ["m.at >= ? AND m.time_ms >= ? AND coalesce(m.sender, '') NOT IN (SELECT value FROM json_each(?))"]
+    first = first_behind(db, conversation, wanted.read)
+    values: list[Any] = [first, wanted.since_ms, orjson.dumps(wanted.not_by).decode()]
+    if wanted.mentioning:
+        conditions.append(_MENTIONED)
+        values.append(wanted.mentioning)
+    if wanted.part is not None:
+        conditions.append(_IN_PART)
+        values += [wanted.part[1], *wanted.part]
+    for part, read in wanted.covered:
+        conditions.append(f"NOT (m.at < ? AND {_IN_PART})")
+        values += [first_behind(db, conversation, read), part[1], *part]
+    return " AND ".join(conditions), values
+
+
 def said_after(db: sqlite3.Connection, conversation: str, behind: Behind) -> Said:
     """See `Index.said_after`."""
-    condition, values = behind.condition(db, conversation)
+    condition, values = _condition(db, behind, conversation)
     found = db.execute(
         "SELECT m.sender, count(*), min(m.at), max(m.at) FROM messages AS m INDEXED BY messages_in_order"
         f" WHERE m.capsule = {_NUM} AND {condition} GROUP BY m.sender ORDER BY 3",
@@ -234,7 +158,7 @@ def said_after(db: sqlite3.Connection, conversation: str, behind: Behind) -> Sai
 
 def behind(db: sqlite3.Connection, wanted: Behind, conversation: str | None) -> list[Place]:
     """See `Index.behind`."""
-    condition, values = wanted.condition(db, conversation)
+    condition, values = _condition(db, wanted, conversation)
     where, bound = ("", ()) if conversation is None else ("c.id = ? AND ", (conversation,))
     question = (
         "SELECT c.id, m.at, m.id, m.front FROM messages AS m JOIN capsules AS c ON c.num = m.capsule"

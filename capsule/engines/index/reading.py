@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from capsule.engines.files.external_edits import decoded
-from capsule.engines.files.protocols import Known, Scanned, Signature, Source
+from capsule.disk.whole_files import Signature
+from capsule.engines.files.protocols import Known, Scanned, Source
 from capsule.engines.index.search.folding import count as count_words
 from capsule.errors import CapsuleError, InvalidDocument
 from capsule.format import anatomy, canonical, codec, migrations, validation
+from capsule.format.decoding import decoded
 from capsule.format.facts import Fact, facts_of
 from capsule.format.head import Head
 from capsule.format.merge.copy_names import original_of

@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from capsule.engines.files.protocols import Known, Scanned, Signature, Source, Tracker
+from capsule.disk.whole_files import Signature
+from capsule.engines.files.protocols import Known, Scanned, Source
 from capsule.engines.index.database import Database, Progress, Unusable, is_busy, is_of_no_use
+from capsule.engines.values import Tracker
 from capsule.errors import CapsuleError, StoreBusy
 from capsule.format.head import Head
 

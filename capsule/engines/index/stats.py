@@ -4,67 +4,16 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from datetime import date
-from typing import Any
 
+from capsule.engines.answers import Large, Stats, Tally
 from capsule.engines.index.hidden import hide, seen_of
-from capsule.format.head import camel
 
 #: How many of the largest conversations are named.
 _LARGEST = 10
 #: So that every time of the years 1 to 9999 is counted from a day upwards.
 _DAYS_TO_1970 = date(1970, 1, 1).toordinal()
 _DAY_MS = 86_400_000
-
-
-@dataclass(slots=True)
-class Tally:
-    """Messages, and the words in them."""
-
-    messages: int = 0
-    words: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Large:
-    """One of the largest conversations."""
-
-    id: str
-    title: str
-    messages: int
-    words: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """What is in a store.
-
-    Attributes:
-        conversations: How many there are, with the damaged ones.
-        damaged: How many of them have a file that can't be read. No number below counts these.
-        archived: How many are archived.
-        messages, words: How many there are on all branches. A character of a script without spaces counts as a word.
-        bytes: The size of the files. Of one that an agent reads in part: of the texts that it reads.
-        by_role: By role, the most frequent first.
-        by_month: By month (UTC, like 2025-01), from the first month with a message to the last; `no time` before them.
-        largest: The conversations with the most words, ten at most.
-    """
-
-    conversations: int
-    damaged: int
-    archived: int
-    messages: int
-    words: int
-    bytes: int
-    by_role: dict[str, Tally]
-    by_month: dict[str, Tally]
-    largest: list[Large]
-
-    def as_json(self) -> dict[str, Any]:
-        """What `--json` prints."""
-        return {camel(name): value for name, value in asdict(self).items()}
 
 
 def count(db: sqlite3.Connection, hidden: Mapping[str, int | None]) -> Stats:

@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from capsule.engines.files.external_edits import decoded
 from capsule.errors import CapsuleError, InvalidDocument
 from capsule.format import codec
+from capsule.format.decoding import decoded
 from capsule.format.kinds import KINDS
 from capsule.format.merge.comparison import compare
 from capsule.git.objects import Blobs, Raw

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from shutil import copyfile
 from typing import TypeVar
 
+from capsule.disk.syscalls import Syscalls
+from capsule.disk.whole_files import naming
 from capsule.engines.files.disk.layout import Directory, Layout
 from capsule.engines.files.disk.mutex import Mutexes
-from capsule.engines.files.disk.syscalls import Syscalls
-from capsule.engines.files.disk.whole_files import naming
 from capsule.errors import GitFailed, StoreBusy
 from capsule.git.objects import Entry, set_entries
 from capsule.git.program import Git

@@ -18,8 +18,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from capsule.engines.files.engine import files_of
-from capsule.engines.files.external_edits import decoded
 from capsule.errors import InvalidDocument, NotFound, Remedy
+from capsule.format.decoding import decoded
 from capsule.format.merge.comparison import Comparison, compare, in_all
 from capsule.git.history.log import Commit, Difference, log
 from capsule.git.objects import Blobs, changes

@@ -18,10 +18,10 @@ from functools import cached_property
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from capsule.engines.files.external_edits import decoded
 from capsule.engines.memory import MemoryEngine
 from capsule.errors import InvalidDocument, NotFound, Remedy
 from capsule.format import migrations
+from capsule.format.decoding import decoded
 from capsule.format.merge.comparison import compare
 from capsule.format.references import one_of
 from capsule.format.text.readable import readable

@@ -12,8 +12,8 @@ import stat
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from capsule.engines.files.disk import whole_files
-from capsule.engines.files.disk.syscalls import Syscalls
+from capsule.disk import whole_files
+from capsule.disk.syscalls import Syscalls
 from capsule.errors import InvalidDocument, Problem, Refused
 
 _BEGIN = b"# >>> capsule git setup >>>"

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from capsule.engines.files.disk.whole_files import naming, replace_file
+from capsule.disk.whole_files import naming, replace_file
 from capsule.errors import InvalidDocument, InvalidInput, Problem, Refused
 from capsule.mcp_server.clients.table import NAME, Client, Launch, Places, Scope
 

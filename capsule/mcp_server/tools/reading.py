@@ -37,8 +37,8 @@ from capsule.mcp_server.tools.waiting import waited
 from capsule.store.pages import Filter
 
 if TYPE_CHECKING:
+    from capsule.engines.answers import Hit as FoundHit
     from capsule.engines.changes import Change
-    from capsule.engines.index.search.hits import Hit as FoundHit
 
 #: What an answer may cost, unless more is asked for.
 BUDGET = 10_000

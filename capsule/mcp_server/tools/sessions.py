@@ -22,7 +22,7 @@ from capsule.mcp_server.tools.answers.results import Answer, Row, answer, rows
 from capsule.mcp_server.tools.waiting import waited
 
 if TYPE_CHECKING:
-    from capsule.engines.files.protocols import Notices
+    from capsule.engines.values import Notices
     from capsule.sessions.events import Event
     from capsule.sessions.toolkit import Said, Toolkit
 

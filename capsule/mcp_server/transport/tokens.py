@@ -25,8 +25,8 @@ from typing import Any
 import orjson
 
 from capsule import timestamps
-from capsule.engines.files.disk import kernel_locks
-from capsule.engines.files.disk.whole_files import naming, replace_file
+from capsule.disk import kernel_locks
+from capsule.disk.whole_files import naming, replace_file
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Problem, Refused
 from capsule.ids import is_id
 from capsule.mcp_server.access import SCOPES, Scope

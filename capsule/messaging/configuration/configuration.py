@@ -12,11 +12,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
-from capsule.engines.files.engine import again
-from capsule.engines.files.protocols import Interfered
 from capsule.engines.interface import CONVERSATIONS
 from capsule.engines.memory import MemoryEngine
-from capsule.errors import CapsuleError, NotFound, Problem, Refused
+from capsule.engines.retrying import again
+from capsule.errors import CapsuleError, Interfered, NotFound, Problem, Refused
 from capsule.format import codec
 from capsule.format.agents import GLOBAL, MAX_AGENT_ID, project_id
 from capsule.format.channels import channel_id, check_channel_name

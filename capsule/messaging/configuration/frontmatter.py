@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from capsule.engines.files.disk.whole_files import content
+from capsule.disk.whole_files import content
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Problem
 from capsule.settings import DISCOVERABLE, DM, Check, flag, meant, names, text
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from capsule import timestamps
-from capsule.engines.files.engine import again
+from capsule.engines.retrying import again
 from capsule.errors import CapsuleError, NotFound
 from capsule.messaging.doorbells.clients import CLIENTS
 from capsule.messaging.doorbells.interface import Doorbell, Target, bell_text

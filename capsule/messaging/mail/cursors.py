@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from capsule.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from capsule.engines.index.participation import Mark
+    from capsule.engines.answers import Mark
 
 Cursor = dict[str, Any]
 #: A part of a conversation: `("topic", its name)`, or `("thread", the id of its root)`.

@@ -18,8 +18,8 @@ from capsule.messaging.mail.cursors import Part, cursor_at, marks_of
 from capsule.messaging.mail.unread import mail_at
 
 if TYPE_CHECKING:
+    from capsule.engines.answers import Mark, Mine
     from capsule.engines.changes import Changes
-    from capsule.engines.index.participation import Mark, Mine
     from capsule.messaging.mail.mail import Mail
     from capsule.messaging.mail.unread import Seat, Unread
     from capsule.store.store import Store

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from capsule import timestamps
-from capsule.engines.index.participation import Behind
+from capsule.engines.answers import Behind
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.messaging import notices
 from capsule.messaging.doorbells import registry as doorbells
 from capsule.messaging.mail.cursors import cursor_at, key_of, marks_of, named_by, parts_in
 
 if TYPE_CHECKING:
-    from capsule.engines.index.participation import Mark
+    from capsule.engines.answers import Mark
     from capsule.messaging.mail.cursors import Part
     from capsule.messaging.mail.mail import Mail
     from capsule.messaging.people.documents import Document

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from capsule.engines.index.participation import Behind
+from capsule.engines.answers import Behind
 from capsule.errors import InvalidDocument, NotFound, Refused
 from capsule.format import codec
 from capsule.messaging import policy
@@ -24,7 +24,7 @@ from capsule.store.reading import KIND
 from capsule.timestamps import ms_of
 
 if TYPE_CHECKING:
-    from capsule.engines.index.participation import Mine, Place
+    from capsule.engines.answers import Mine, Place
     from capsule.store.store import Store
 
 #: The types of conversations that are messages between agents.

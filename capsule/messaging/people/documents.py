@@ -12,7 +12,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from capsule import timestamps
-from capsule.engines.files.engine import again
+from capsule.engines.retrying import again
 from capsule.errors import NotFound
 from capsule.format import codec
 from capsule.format.kinds import AGENT, PROJECT, Kind

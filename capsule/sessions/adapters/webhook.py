@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from capsule import timestamps
-from capsule.engines.files.engine import again
+from capsule.engines.retrying import again
 from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused
 from capsule.format import codec
 from capsule.ids import check_id, keyed_message_id

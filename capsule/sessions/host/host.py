@@ -35,7 +35,7 @@ from capsule.sessions.rules import deliveries, destinations, messages, questions
 from capsule.sessions.session import KIND
 
 if TYPE_CHECKING:
-    from capsule.engines.files.protocols import Notices
+    from capsule.engines.values import Notices
     from capsule.sessions.folds import Folds
     from capsule.sessions.registry import AgentGroup, State
     from capsule.sessions.session import Edit, Session

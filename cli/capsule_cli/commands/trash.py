@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from capsule import timestamps
-from capsule.engines.files.protocols import Trashed
+from capsule.engines.values import Trashed
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, Remedy
 from capsule.format.references import one_of
 from capsule.ids import is_id

@@ -11,9 +11,9 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 
-from capsule.engines.files.disk import whole_files
+from capsule.disk import whole_files
+from capsule.disk.syscalls import Syscalls
 from capsule.engines.files.disk.layout import Directory, Layout
-from capsule.engines.files.disk.syscalls import Syscalls
 from capsule.errors import Refused
 
 

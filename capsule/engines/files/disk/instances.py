@@ -21,9 +21,9 @@ from typing import Any
 
 import orjson
 
+from capsule.disk.syscalls import Syscalls
+from capsule.disk.whole_files import drop_name, names_file, naming, opened
 from capsule.engines.files.disk.layout import Directory
-from capsule.engines.files.disk.syscalls import Syscalls
-from capsule.engines.files.disk.whole_files import drop_name, names_file, naming, opened
 from capsule.errors import CapsuleError
 
 _INSTANCE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

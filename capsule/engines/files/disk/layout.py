@@ -12,8 +12,8 @@ import stat
 from contextlib import suppress
 from typing import NamedTuple
 
-from capsule.engines.files.disk.syscalls import Syscalls
-from capsule.engines.files.disk.whole_files import opened, sync_directory
+from capsule.disk.syscalls import Syscalls
+from capsule.disk.whole_files import opened, sync_directory
 from capsule.errors import Refused
 from capsule.ids import check_id
 

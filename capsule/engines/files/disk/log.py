@@ -15,8 +15,8 @@ import zlib
 from contextlib import suppress
 from typing import NamedTuple
 
-from capsule.engines.files.disk.syscalls import Syscalls
-from capsule.engines.files.disk.whole_files import pread_all, pwrite_all, sync_directory, write_new
+from capsule.disk.syscalls import Syscalls
+from capsule.disk.whole_files import pread_all, pwrite_all, sync_directory, write_new
 
 #: A record that begins so is about a head: many of them never push a message out of the log.
 _HEAD_RECORDS = (b'{"k":"head"', b'{"k":"lock"')

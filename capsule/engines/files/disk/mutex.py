@@ -13,10 +13,10 @@ import threading
 import time
 from contextlib import suppress
 
+from capsule.disk.syscalls import Syscalls
+from capsule.disk.whole_files import names_file
 from capsule.engines.files.disk.layout import Directory
 from capsule.engines.files.disk.log import Log, Position
-from capsule.engines.files.disk.syscalls import Syscalls
-from capsule.engines.files.disk.whole_files import names_file
 from capsule.engines.files.protocols import Known
 from capsule.errors import StoreBusy
 

@@ -13,17 +13,10 @@ import time
 from contextlib import suppress
 
 from capsule import timestamps
+from capsule.disk.syscalls import Syscalls
+from capsule.disk.whole_files import drop_name, name_also, naming, pwrite_all, read_document, sync_directory
 from capsule.engines.files.disk.layout import Directory, Layout
-from capsule.engines.files.disk.syscalls import Syscalls
-from capsule.engines.files.disk.whole_files import (
-    drop_name,
-    name_also,
-    naming,
-    pwrite_all,
-    read_document,
-    sync_directory,
-)
-from capsule.engines.files.protocols import Trashed
+from capsule.engines.values import Trashed
 from capsule.errors import NotFound, Remedy
 
 TRASH, QUARANTINE = "trash", "quarantine"

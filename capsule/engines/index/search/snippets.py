@@ -13,9 +13,9 @@ import re
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, islice
 
+from capsule.engines.answers import Snippet
 from capsule.engines.index.search.folding import composed, tokens
 from capsule.engines.index.search.query import Phrase
 
@@ -33,23 +33,6 @@ _FLAGS = "".join(map(chr, range(0x1F1E6, 0x1F200)))
 Span = tuple[int, int]
 #: First character, the one behind the last, and which phrase was found.
 _Match = tuple[int, int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Snippet:
-    """A piece of a text.
-
-    Attributes:
-        text: One line.
-        marks: Where what was looked for stands in it: first character, and the one behind the last.
-    """
-
-    text: str
-    marks: tuple[Span, ...] = ()
-
-    def as_json(self) -> dict[str, object]:
-        """What `--json` prints."""
-        return {"text": self.text, "marks": [list(mark) for mark in self.marks]}
 
 
 def snippet(text: str, phrases: Sequence[Phrase], literal: str = "", width: int = WIDTH) -> Snippet:

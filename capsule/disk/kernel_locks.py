@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capsule.engines.files.disk.parts import load_part
+from capsule.disk.parts import load_part
 
 if TYPE_CHECKING:
     from portalocker import constants as _constants

@@ -12,11 +12,21 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
-from capsule.engines.files.disk.syscalls import Syscalls
-from capsule.engines.files.protocols import Interfered, Signature
-from capsule.errors import CapsuleError, InvalidDocument, Problem, Refused, StorageFailed, StoreBusy
+from capsule.disk.syscalls import Syscalls
+from capsule.errors import CapsuleError, Interfered, InvalidDocument, Problem, Refused, StorageFailed, StoreBusy
 from capsule.ids import new_id
+
+
+class Signature(NamedTuple):
+    """What tells one state of a file from another: times in nanoseconds, size in bytes."""
+
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
 
 _PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
 _CHUNK = 8 << 20

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import cached_property
 
-from capsule.engines.files.disk import kernel_locks
+from capsule.disk import kernel_locks
 
 _AT_FDCWD = -100  # linux/fcntl.h
 _RENAME_EXCHANGE = 2  # linux/fs.h

@@ -24,10 +24,10 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from capsule.engines.files.disk import inotify
-from capsule.engines.files.disk.inotify import Inotify
-from capsule.engines.files.disk.parts import load_part
-from capsule.engines.touched import Touched
+from capsule.disk import inotify
+from capsule.disk.inotify import Inotify
+from capsule.disk.parts import load_part
+from capsule.disk.touched import Touched
 from capsule.errors import Refused
 
 if TYPE_CHECKING:

@@ -1,0 +1,252 @@
+"""What the questions to an engine are answered with, and what of messages a question is about.
+
+What must stay true: nothing here belongs to one kind of engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from capsule.format.channels import Channel
+from capsule.format.head import camel
+from capsule.format.members import Member
+
+if TYPE_CHECKING:
+    from capsule.format.head import Head
+
+#: Where something stands in a text: its first character, and the one behind its last.
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """A piece of a text.
+
+    Attributes:
+        text: One line.
+        marks: Where what was looked for stands in it: first character, and the one behind the last.
+    """
+
+    text: str
+    marks: tuple[Span, ...] = ()
+
+    def as_json(self) -> dict[str, object]:
+        """What `--json` prints."""
+        return {"text": self.text, "marks": [list(mark) for mark in self.marks]}
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One message, or one conversation by its title or tags, that a search found.
+
+    Attributes:
+        id: The conversation.
+        title: Its title.
+        message: The message's id; None: the title or a tag was found.
+        at: The message's place in the history, from 0.
+        role, sender: The message's role, and the agent that wrote it (its field `from`).
+        time: When the message was written, as the format writes times; empty: that is not known. For a title: when the
+            conversation last changed.
+        where: What was found: `content`, `tools` (tool calls and reasoning) or `title` (tags too).
+        snippet: The piece of text that was found.
+        active: Whether the message is on the active branch.
+        score: How well it fits, by the ranking profile. Compare scores within one search only.
+    """
+
+    id: str
+    title: str
+    message: str | None
+    at: int | None
+    role: str | None
+    sender: str | None
+    time: str
+    where: str
+    snippet: Snippet
+    score: float
+    active: bool = True
+
+    def as_json(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        named = {("from" if one.name == "sender" else one.name): getattr(self, one.name) for one in fields(self)}
+        return named | {"snippet": self.snippet.as_json()}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The hits of one search, or a page of them, best first.
+
+    Attributes:
+        cursor: The cursor of the next page of the same search; None: there is no next page.
+        total: How many hits there are in all; None: too many to count.
+        having, words: If nothing has all the words of the query: how many of them the hits have, and how many there
+            are. Both 0: the hits have all words.
+    """
+
+    hits: list[Hit]
+    cursor: str | None = None
+    total: int | None = None
+    having: int = 0
+    words: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        hits = [hit.as_json() for hit in self.hits]
+        weaker = {"having": self.having, "words": self.words} if self.having else {}
+        return {"hits": hits, "cursor": self.cursor, "total": self.total, **weaker}
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A page of conversations.
+
+    Attributes:
+        heads: The conversations.
+        messages: How many messages each of them has, in all its branches, by id.
+        total: How many conversations there are on all pages.
+    """
+
+    heads: list[Head]
+    messages: dict[str, int]
+    total: int
+    _cursor: Callable[[int], str | None] = field(repr=False)
+
+    def cursor(self, shown: int | None = None) -> str | None:
+        """What the next page begins with, when `shown` of the conversations were shown (None: all); None: no more."""
+        return self._cursor(len(self.heads) if shown is None else shown)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Messages, and the words in them."""
+
+    messages: int = 0
+    words: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Large:
+    """One of the largest conversations."""
+
+    id: str
+    title: str
+    messages: int
+    words: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What is in a store.
+
+    Attributes:
+        conversations: How many there are, with the damaged ones.
+        damaged: How many of them have a file that can't be read. No number below counts these.
+        archived: How many are archived.
+        messages, words: How many there are on all branches. A character of a script without spaces counts as a word.
+        bytes: The size of the files. Of one that an agent reads in part: of the texts that it reads.
+        by_role: By role, the most frequent first.
+        by_month: By month (UTC, like 2025-01), from the first month with a message to the last; `no time` before them.
+        largest: The conversations with the most words, ten at most.
+    """
+
+    conversations: int
+    damaged: int
+    archived: int
+    messages: int
+    words: int
+    bytes: int
+    by_role: dict[str, Tally]
+    by_month: dict[str, Tally]
+    largest: list[Large]
+
+    def as_json(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        return {camel(name): value for name, value in asdict(self).items()}
+
+
+class Value(NamedTuple):
+    """A value that messages have: how many do, and when the last of them was written."""
+
+    value: str | float
+    messages: int
+    last: str
+
+
+#: A message, by its place, and by its id or by a digest of the ids up to it, which also tells what stands in front.
+Mark = tuple[int, str]
+
+
+class Place(NamedTuple):
+    """Where a message is: its conversation, its place there, its id, and if asked for the digest of the ids so far."""
+
+    conversation: str
+    place: int
+    message: str
+    front: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mine:
+    """A conversation that an agent takes part in.
+
+    Attributes:
+        entries: How many messages it has, in all its branches.
+        last: The digest of all their ids; empty: there are none. A cursor with this mark has read everything.
+        participants: The agents that take part, and those that left.
+        history: What the participants read: `joined` or `all`; empty: it does not say.
+        channel: What makes it a channel; None: it is none.
+        created_by: The agent that made it; None: it does not say.
+    """
+
+    id: str
+    type: str
+    title: str
+    entries: int
+    archived: bool
+    updated_at: str
+    participants: tuple[Member, ...]
+    history: str
+    channel: Channel | None
+    created_by: str | None
+    last: str
+
+
+class Last(NamedTuple):
+    """A message: its place, its id, who wrote it (empty: it does not say), its text, and when it was written."""
+
+    place: int
+    id: str
+    sender: str
+    content: str
+    time: str
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """Which messages of a conversation count: those behind what was read, and not all of these.
+
+    Attributes:
+        read: What was read: everything up to the furthest of these messages that still stands at its place.
+        not_by: Agents whose messages don't count.
+        since_ms: Messages before this time don't count, in milliseconds since 1970.
+        mentioning: Only what mentions this agent, or everybody, counts; empty: all does.
+        part: Only messages with this value at this path count, and the one with this id; None: all do.
+        covered: Such parts, each with what was read of it.
+    """
+
+    read: tuple[Mark, ...] = ()
+    not_by: tuple[str, ...] = ()
+    since_ms: int = 0
+    mentioning: str = ""
+    part: tuple[str, str] | None = None
+    covered: tuple[tuple[tuple[str, str], tuple[Mark, ...]], ...] = ()
+
+
+class Said(NamedTuple):
+    """Messages from a place on: how many, who wrote them in the order of their first, and the last one."""
+
+    total: int
+    senders: tuple[str, ...] = ()
+    last: Last | None = None
