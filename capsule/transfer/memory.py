@@ -69,12 +69,12 @@ class Memory:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._before = b""
-        found: dict[str, Any] = {}
+        found: Any = None
         with suppress(CapsuleError, ValueError):
             if engine.exists(_KIND, _ID):
                 self._before = engine.read(_KIND, _ID)
                 found = orjson.loads(self._before)
-        if found.get("version") != _FORM:
+        if not isinstance(found, dict) or found.get("version") != _FORM:
             found = {}
         self.files: dict[str, dict[str, Any]] = found.get("files", {})
         self.conversations: dict[str, tuple[str, str]] = found.get("conversations", {})

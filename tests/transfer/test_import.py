@@ -124,8 +124,9 @@ def test_messages_without_a_time_are_known_again_in_files(tmp_path: Path) -> Non
     with Store.open(tmp_path, keep_locks=False) as store:
         assert states(take(store, said("a", "B"))) == ["updated"]
         assert texts(store, id) == ["mine", "B", "mine"]
-        (tmp_path / ".capsule" / "imports" / "digests.json").write_bytes(b"no JSON")
-        assert states(take(store, said("a", "B"))) == ["unchanged"]
+        for damaged in (b"no JSON", b"[]"):
+            (tmp_path / ".capsule" / "imports" / "digests.json").write_bytes(damaged)
+            assert states(take(store, said("a", "B"))) == ["unchanged"]
 
 
 def test_what_an_import_replaces_is_in_the_trash(store: Store) -> None:
