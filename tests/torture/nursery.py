@@ -24,6 +24,7 @@ from contextlib import closing, suppress
 from typing import Any
 
 from capsule import Store, timestamps
+from capsule.errors import StoreBusy
 from capsule.sessions import worker as workers
 from capsule.sessions.adapters import conversations as _loaded  # noqa: F401
 from capsule.sessions.command import Ended
@@ -120,7 +121,9 @@ def _worker(root: str, session: str, agent: str, chance: random.Random) -> None:
                 return Ended(65, reason="it is hopeless")
             return Ended(1, reason="it is busy") if chance.random() < 0.05 else Ended(0, f"answered {said}")
 
-        workers.Worker(store, agent, answer, session=session, idle_s=0.5).run()
+        # That of a host that was killed lives on here, and may have the session for longer: the host asks again.
+        with suppress(StoreBusy):
+            workers.Worker(store, agent, answer, session=session, idle_s=0.5).run()
 
 
 def _fork(act: Callable[[], None]) -> int:
