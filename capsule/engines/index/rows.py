@@ -119,8 +119,10 @@ class Rows:
         """For each of these messages from place `at` on, the digest of the ids up to it."""
         from hashlib import sha256  # OpenSSL with it, which who finds the index up to date has no use for.
 
-        question = "SELECT front FROM messages WHERE capsule = ? AND at = ?"
-        front = next((front for (front,) in self._db.execute(question, (capsule, at - 1))), 0)
+        front = 0
+        if at:  # Not for a new conversation: while all are indexed, the index for this question does not exist yet.
+            question = "SELECT front FROM messages WHERE capsule = ? AND at = ?"
+            front = next((front for (front,) in self._db.execute(question, (capsule, at - 1))), 0)
         fronts = []
         for id in ids:
             made = sha256(f"{front} {id}".encode("utf-8", "surrogatepass")).digest()
