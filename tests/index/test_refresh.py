@@ -12,6 +12,7 @@ import pytest
 
 from capsule import Store
 from capsule.disk.syscalls import Syscalls
+from capsule.engines.index.rows import Rows
 from capsule.errors import InvalidInput
 from capsule.format import codec
 from tests.index.state import state, state_of_the_files
@@ -360,3 +361,24 @@ def test_an_invalid_cursor_is_refused(store: Store) -> None:
     for text in ("", "x", "a.b.c", "a.1", "a.1.2.3.4", "a.-1.2", "a.1." + "9" * 99, "é.١.٢"):
         with pytest.raises(InvalidInput):
             store.changes(text)
+
+
+def test_a_first_indexing_looks_for_nothing_in_front_of_a_first_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    real = Rows._fronts
+
+    def traced(self: Rows, capsule: int, at: int, ids: list[str]) -> list[int]:
+        self._db.set_trace_callback(asked.append)
+        try:
+            return real(self, capsule, at, ids)
+        finally:
+            self._db.set_trace_callback(None)
+
+    monkeypatch.setattr(Rows, "_fronts", traced)
+    with Store.in_memory() as store:
+        id = store.create(messages=[{"role": "user", "content": "one"}]).id
+        store.reindex()
+        assert asked == []
+        store.append(id, content="two")
+        store.search("two")
+    assert len(asked) == 1
