@@ -21,7 +21,7 @@ from capsule.format import codec
 from capsule.format.channels import Channel
 from capsule.format.members import Member
 from capsule.format.new import new_capsule
-from capsule.messaging import policy
+from capsule.rules import policy
 
 __all__ = ["run"]
 

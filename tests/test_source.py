@@ -16,6 +16,7 @@ LAYERS = (
     ("capsule", "capsule.errors", "capsule.ids", "capsule.timestamps", "capsule.settings", "capsule.git.program"),
     ("capsule.format",),
     ("capsule.disk",),
+    ("capsule.rules",),
     (
         "capsule.engines.files.disk",
         "capsule.engines.files.protocols",
@@ -24,11 +25,7 @@ LAYERS = (
         "capsule.engines.retrying",
         "capsule.engines.values",
     ),
-    (
-        "capsule.engines",
-        "capsule.locks.policy",
-        *(f"capsule.messaging.{name}" for name in ("policy", "consent", "actions")),
-    ),
+    ("capsule.engines",),
     ("capsule.locate", "capsule.locks", "capsule.messaging", "capsule.store", "capsule.watch"),
     ("capsule.maintenance",),
     ("capsule.sessions", "capsule.transfer", "capsule.context", "capsule.git"),

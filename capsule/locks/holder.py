@@ -19,8 +19,8 @@ from capsule import timestamps
 from capsule.errors import CapsuleError, InvalidDocument, Locked, LockLost, Refused, Remedy
 from capsule.format.new import inactive_lock
 from capsule.ids import named_instance_id, new_id
-from capsule.locks import policy
-from capsule.locks.policy import Identity
+from capsule.rules import locking
+from capsule.rules.locking import Identity
 
 if TYPE_CHECKING:
     from capsule.engines.files.document import HeldDocument
@@ -147,7 +147,7 @@ class Holder:
         lock = head.lock
         orphan = self._admitted(conversation.id, lock)
         if orphan is None and lock is not None:
-            is_stale = self._name is not None and policy.age_s(lock) > self._settings.lock_ttl_s / 10
+            is_stale = self._name is not None and locking.age_s(lock) > self._settings.lock_ttl_s / 10
             return conversation.refreshed_lock() if is_stale else None
         return self.lock_for_new(head.type) or (inactive_lock() if orphan else None)
 
@@ -156,20 +156,20 @@ class Holder:
         return inactive_lock() if self._admitted(conversation.id, conversation.head.lock) else None
 
     def _admitted(self, id: str, lock: dict[str, Any] | None) -> dict[str, Any] | None:
-        """As `policy.admit`, for this store; a takeover is logged."""
+        """As `locking.admit`, for this store; a takeover is logged."""
         me = self.me()
         try:
-            orphan = policy.admit(id, lock, me, held=id in self._held, state=self.state_of)
+            orphan = locking.admit(id, lock, me, held=id in self._held, state=self.state_of)
         except LockLost:
             self._forget(id)
             raise
         if orphan:
-            _log.warning("conversation %s: took over the orphaned lock of %s", id, policy.describe(orphan))
+            _log.warning("conversation %s: took over the orphaned lock of %s", id, locking.describe(orphan))
         return orphan
 
     def lock_for_new(self, type: str) -> dict[str, Any] | None:
         """The lock that a save of a conversation of this type takes."""
-        return self._take() if self._keep_locks and policy.is_exclusive(type) else None
+        return self._take() if self._keep_locks and locking.is_exclusive(type) else None
 
     def _take(self, client: str | None = None, agent: str | None = None) -> dict[str, Any] | None:
         """The record of a lock for this instance; None after `close`."""
@@ -180,11 +180,11 @@ class Holder:
                 return None
             if me.name is None:
                 self._engine.announce(me.instance)
-        return policy.taken(me, timestamps.now(), client, agent)
+        return locking.taken(me, timestamps.now(), client, agent)
 
     def state_of(self, lock: dict[str, Any]) -> str:
-        """As `policy.state_of`, for this store."""
-        return policy.state_of(lock, self.me().host, self._engine.is_alive, self._settings.lock_ttl_s)
+        """As `locking.state_of`, for this store."""
+        return locking.state_of(lock, self.me().host, self._engine.is_alive, self._settings.lock_ttl_s)
 
     def now_held(self, id: str, lock: dict[str, Any]) -> None:
         """Remember a lock that a save recorded."""
@@ -239,7 +239,7 @@ class Holder:
                 return False
             if not is_own and not force and self.state_of(lock) != "orphaned":
                 raise Locked(
-                    f"conversation {id} is locked by {policy.describe(lock)}, not by this instance",
+                    f"conversation {id} is locked by {locking.describe(lock)}, not by this instance",
                     remedy=Remedy("unlock", id),
                     id=id,
                     holder=lock,
@@ -271,7 +271,7 @@ class Holder:
             got = held.read()
         except InvalidDocument:  # It is too large to read, or no file.
             got = None
-        self._admitted(held.id, policy.in_damaged(got[0]) if got else None)
+        self._admitted(held.id, locking.in_damaged(got[0]) if got else None)
         trashed = held.delete()
         self._forget(held.id)
         return trashed

@@ -22,7 +22,7 @@ from capsule.format.merge.clean_form import clean
 from capsule.format.merge.comparison import compare
 from capsule.format.merge.copy_names import may_be_copy_of, original_of
 from capsule.format.text import places
-from capsule.locks.policy import describe
+from capsule.rules.locking import describe
 from capsule.store.reading import KIND
 from capsule.store.store import Store
 

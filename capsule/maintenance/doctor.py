@@ -24,9 +24,9 @@ from capsule.format.kinds import KINDS
 from capsule.format.merge.reconcile import reconcile
 from capsule.format.text import places
 from capsule.ids import is_id
-from capsule.locks.policy import describe
 from capsule.maintenance.conflict_copies import Ancestor, copy_in
 from capsule.maintenance.rebuild import Known, rebuilt, remembered
+from capsule.rules.locking import describe
 from capsule.store.attributes import waiting_problems
 from capsule.store.reading import KIND
 from capsule.store.store import Store

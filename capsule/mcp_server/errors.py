@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from capsule.errors import Action, CapsuleError, InvalidDocument, Locked, LockLost, Refused, StorageFailed
 from capsule.fence import quoted, visible, word
-from capsule.locks.policy import holder_details
+from capsule.rules.locking import holder_details
 
 #: How much of an argument an error repeats, and how long it is at most, in characters.
 _ECHO, _LONGEST = 80, 2000

@@ -19,9 +19,9 @@ from capsule.format.fields import ACCESSES
 from capsule.format.members import Member, granted, joined, left, members_in
 from capsule.format.new import new_capsule
 from capsule.ids import is_id
-from capsule.messaging.consent import State
 from capsule.messaging.conversations import Document, OfOneType, random_suffix
-from capsule.messaging.policy import Object, may
+from capsule.rules.consent import State
+from capsule.rules.policy import Object, may
 from capsule.store.creation import TakenId, write_new
 from capsule.store.reading import KIND
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from capsule.errors import InvalidInput, NotFound
 from capsule.ids import is_id
 from capsule.messaging.conversations import direct_id
-from capsule.messaging.policy import Object
+from capsule.rules.policy import Object
 from capsule.sessions.rules.destinations import CONVERSATIONS
 from capsule.store.reading import KIND
 

@@ -31,7 +31,7 @@ from capsule.sessions.session import Session
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
-    from capsule.messaging.policy import Object, State
+    from capsule.rules.policy import Object, State
     from capsule.sessions.events import Action, Event
     from capsule.sessions.folds import Folds
     from capsule.sessions.outbound import OutMessage

@@ -19,7 +19,7 @@ from capsule.store.appends import complete, continued, encoded_within, signed
 if TYPE_CHECKING:
     from capsule.engines.interface import Transaction
     from capsule.format.head import ParsedHead
-    from capsule.messaging.policy import Action, Object, StateOf
+    from capsule.rules.policy import Action, Object, StateOf
     from capsule.store.writing import Writing
 
 Document = dict[str, Any]
@@ -34,7 +34,7 @@ def ensure_may(
     agent: str | None, action: Action, object: Object, state_of: StateOf, others: Iterable[str] = ()
 ) -> None:
     """Raise `Refused`, or `NotFound` where it is hidden, if an agent may not do this with an object and others."""
-    from capsule.messaging import policy
+    from capsule.rules import policy
 
     state = policy.State() if agent is None else state_of(object, others)
     policy.ensure(policy.may(agent, action, object, state), object.id, state_of)
@@ -88,7 +88,7 @@ class Conversation:
 
     def ensure_may(self, action: Action, object: Object | None = None, others: Iterable[str] = ()) -> None:
         """As `ensure_may`, for who writes here; without an object, for the conversation as it is."""
-        from capsule.messaging.policy import Object  # A command that only reads has no use for it.
+        from capsule.rules.policy import Object  # A command that only reads has no use for it.
 
         if object is not None or action not in self._allowed:
             ensure_may(self._agent, action, object or Object.at(self.head), self._state_of, others)
@@ -99,7 +99,7 @@ class Conversation:
         """Raise `Refused` if this write is more than the agent or the owner may do."""
         if not self._is_ruled:
             return
-        from capsule.messaging import actions, policy
+        from capsule.rules import actions, policy
 
         if (object := policy.Object.at(self.head)).is_closed:
             for action in sorted(actions.actions_in(self._agent, before, after)):

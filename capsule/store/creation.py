@@ -32,7 +32,7 @@ def write_new(store: Writing, document: dict[str, Any], *, has_checked_messages:
         document: The conversation, in canonical order.
         has_checked_messages: Whether each message is known to be valid, and none to be too large.
     """
-    from capsule.messaging import policy  # A command that only reads has no use for it.
+    from capsule.rules import policy  # A command that only reads has no use for it.
 
     id, entries, lock = document["id"], document["history"], document["metadata"]["lock"]
     object, size = policy.Object.of(document), 0

@@ -20,7 +20,7 @@ from capsule.format.head import Head
 from capsule.format.references import find_message
 from capsule.format.text.titles import check_title, title_after
 from capsule.ids import check_id
-from capsule.locks import policy
+from capsule.rules import locking
 from capsule.store.creation import made_once, write_new
 from capsule.store.reading import KIND
 from capsule.store.trash import discard
@@ -151,7 +151,7 @@ class Forks:
         holder, deleted = self._store._holder, []
         for each in family:
             with suppress(InvalidDocument, NotFound):
-                policy.admit(each, self._store.head(each).lock, holder.me(), held=False, state=holder.state_of)
+                locking.admit(each, self._store.head(each).lock, holder.me(), held=False, state=holder.state_of)
         for each in reversed(family):
             try:
                 deleted.append(discard(self._store, each))

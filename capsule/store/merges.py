@@ -23,7 +23,7 @@ from capsule.format.merge.clean_form import clean, cleaned
 from capsule.format.merge.conflicts import Recorded, field_path, settled
 from capsule.format.text.titles import check_title
 from capsule.ids import check_id
-from capsule.locks.policy import describe
+from capsule.rules.locking import describe
 from capsule.store.attributes import entitle
 from capsule.store.change import TRIES, unasked
 from capsule.store.reading import KIND

@@ -204,7 +204,7 @@ class Summaries:
         of: Mark,
         type: str,
     ) -> dict[str, Any]:
-        from capsule.messaging.policy import Object
+        from capsule.rules.policy import Object
 
         stamp, about = timestamps.now(), source["metadata"]
         is_closed = Object.of(source).is_closed

@@ -1,6 +1,6 @@
 """What one agent sees of a store: an engine around the engine, which leaves out what the agent may not read.
 
-What must stay true: the rule is `capsule.messaging.policy`, asked anew at each question; what is neither judged here
+What must stay true: the rule is `capsule.rules.policy`, asked anew at each question; what is neither judged here
 nor listed as harmless is not there for an agent. A conversation that the agent may not read is in no list, search,
 change, count and trash, and is refused where it is named. Of a group that the agent joined later, the messages before
 are left out; the others keep their places, so that a place means the same to all. A kind of documents that is not
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from capsule.engines.interface import CONVERSATIONS, missing
 from capsule.errors import CapsuleError, InvalidDocument, NotFound, Refused
 from capsule.format import codec, migrations
-from capsule.messaging import policy
+from capsule.rules import policy
 from capsule.store.change import REMOVED
 from capsule.store.parts import OfKinds, before, is_at, later, places_since, told_since
 from capsule.store.sealed import Seal
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from capsule.engines.interface import Engine, Transaction
     from capsule.engines.values import Trashed
     from capsule.format.head import Head
-    from capsule.messaging.policy import StateOf
+    from capsule.rules.policy import StateOf
 
 #: What an agent has of an engine as it is: it tells of no conversation that the agent may not read.
 HANDED_ON = frozenset({"create", "edit", "delete", "version", "versions", "name", "tracker", "close"})

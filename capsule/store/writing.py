@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from capsule.format.head import Head
     from capsule.format.models import Message
     from capsule.locks.holder import Holder
-    from capsule.messaging.policy import StateOf
+    from capsule.rules.policy import StateOf
     from capsule.settings import Settings
 
 T = TypeVar("T")

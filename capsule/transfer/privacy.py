@@ -11,7 +11,7 @@ from dataclasses import replace
 from capsule.format.agents import is_agent_id
 from capsule.format.members import members_in
 from capsule.ids import imported_conversation_id, is_id
-from capsule.messaging.policy import RESERVED
+from capsule.rules.policy import RESERVED
 from capsule.transfer.digests import IMPORTED, OF_METADATA, RELATED, SOURCE
 from capsule.transfer.interface import Draft, Fields
 from capsule.transfer.pairs import OWN, with_source

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from capsule.messaging.actions import actions_in
+from capsule.rules.actions import actions_in
 
 JOINED, LEFT = "2025-01-02T00:00:00.000Z", "2025-01-03T00:00:00.000Z"
 

@@ -11,7 +11,7 @@ import pytest
 from capsule import NotFound, Refused, Store
 from capsule.format.members import Member
 from capsule.messaging.conversations import direct_id
-from capsule.messaging.policy import GLOBAL, Object, Profile, State, consent, in_scope, may
+from capsule.rules.policy import GLOBAL, Object, Profile, State, consent, in_scope, may
 
 POLICIES, ENTRIES = ("open", "restricted", "closed"), (None, "allow", "block")
 #: A side: its policy, and what it says of the other.

@@ -9,7 +9,7 @@ import pytest
 from capsule import InvalidInput, NotFound, Store
 from capsule.format import codec
 from capsule.messaging.people.directory import meant
-from capsule.messaging.policy import Object, Profile, State
+from capsule.rules.policy import Object, Profile, State
 
 API, WEB = "api-00000a", "web-00000b"
 

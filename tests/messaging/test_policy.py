@@ -10,7 +10,7 @@ import pytest
 
 from capsule.errors import NotFound, Refused
 from capsule.format.members import Member
-from capsule.messaging.policy import Action, Object, Profile, Relation, State, ensure, may, relation, seen_from
+from capsule.rules.policy import Action, Object, Profile, Relation, State, ensure, may, relation, seen_from
 
 JOINED, LEFT = "2025-01-02T00:00:00.000Z", "2025-01-03T00:00:00.000Z"
 SUBJECTS: dict[Relation, str | None] = {"owner": None, "member": "anna", "left": "carl", "stranger": "eve"}

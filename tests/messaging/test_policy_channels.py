@@ -10,8 +10,8 @@ import pytest
 from capsule.errors import NotFound, Refused
 from capsule.format.channels import Channel, channel_id, notes_id
 from capsule.format.members import Member
-from capsule.messaging.actions import actions_in
-from capsule.messaging.policy import GLOBAL, Action, Object, Profile, State, ensure, may
+from capsule.rules.actions import actions_in
+from capsule.rules.policy import GLOBAL, Action, Object, Profile, State, ensure, may
 
 T1, T2 = "2025-01-02T00:00:00.000Z", "2025-01-03T00:00:00.000Z"
 ALL = {"can_leave": True, "can_send": True, "can_invite": True, "can_manage": True}

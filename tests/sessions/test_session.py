@@ -28,8 +28,8 @@ from capsule.sessions.folds import Folds
 from capsule.sessions.rules.deliveries import send
 from capsule.sessions.rules.messages import claim, finish, pick, receive
 from capsule.sessions.session import Edit, Session
-from tests.storage.conftest import memory as memory
-from tests.storage.faults import Faulty
+from tests.core.storage.conftest import memory as memory
+from tests.core.storage.faults import Faulty
 from tests.torture.filesystem import Disk, Rebooted, Recorder
 
 NOW = "2026-11-22T13:30:00.000Z"

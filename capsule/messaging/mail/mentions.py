@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from capsule.messaging.policy import Profile
+    from capsule.rules.policy import Profile
 
 #: All members of the conversation.
 EVERYBODY = "@all"

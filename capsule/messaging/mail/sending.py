@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.format.canonical import order_message
 from capsule.format.message import check_message
-from capsule.messaging import notices, policy
+from capsule.messaging import notices
 from capsule.messaging.conversations import direct_id, ensure_direct
 from capsule.messaging.doorbells import registry as doorbells
 from capsule.messaging.mail.cursors import key_of, marks_of, parts_of
@@ -23,6 +23,7 @@ from capsule.messaging.mail.mail import Sent
 from capsule.messaging.mail.mentions import EVERYBODY, KINDS, Interest, mentioned
 from capsule.messaging.mail.unread import TYPES
 from capsule.messaging.people.documents import KIND_OF_HOMES
+from capsule.rules import policy
 from capsule.store.appends import appended, keyed_message
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from capsule.engines.answers import Behind
 from capsule.errors import InvalidDocument, NotFound, Refused
 from capsule.format import codec
-from capsule.messaging import policy
 from capsule.messaging.mail.cursors import Part, marks_of, parts_in
 from capsule.messaging.mail.mail import Inbox, InboxItem, Mail, Mention
 from capsule.messaging.mail.mentions import Interest
+from capsule.rules import policy
 from capsule.store.reading import KIND
 from capsule.timestamps import ms_of
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from capsule import timestamps
 from capsule.errors import CapsuleError, InvalidInput, Refused
 from capsule.messaging import notices
-from capsule.messaging.consent import DISCOVERABLE, DM_POLICIES, consent
 from capsule.messaging.people.contacts import Agent, Contact
 from capsule.messaging.people.documents import KIND_OF_HOMES, Document
 from capsule.messaging.people.presence import Presence
 from capsule.messaging.people.registration import Registration
-from capsule.messaging.policy import Object, Profile, ensure, may
+from capsule.rules.consent import DISCOVERABLE, DM_POLICIES, consent
+from capsule.rules.policy import Object, Profile, ensure, may
 
 if TYPE_CHECKING:
     from capsule.store.store import Store

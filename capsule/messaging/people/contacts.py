@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from capsule.format.head import camel
-from capsule.messaging.policy import Profile
+from capsule.rules.policy import Profile
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 What must stay true: an answer is what the documents say now, by whatever process or person they were changed; asking
 again costs a look at each document, and no reading. A document that can't be read grants nothing. One function says as
-whom a program acts (`meant`). Who may do what is not decided here, but in `capsule.messaging.policy`.
+whom a program acts (`meant`). Who may do what is not decided here, but in `capsule.rules.policy`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from capsule.format.agents import GLOBAL, is_agent_id, project_id
 from capsule.format.kinds import AGENT
 from capsule.messaging.conversations import direct_id
 from capsule.messaging.people.documents import AgentDocuments, Document, ProjectDocuments
-from capsule.messaging.policy import Object, Profile, State, may
+from capsule.rules.policy import Object, Profile, State, may
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from capsule import timestamps
 from capsule.errors import InvalidInput
 from capsule.format.head import camel
-from capsule.messaging.policy import Object, ensure, in_scope, may
+from capsule.rules.policy import Object, ensure, in_scope, may
 
 if TYPE_CHECKING:
     from capsule.messaging.people.documents import Document

@@ -19,7 +19,7 @@ from capsule.ids import folder_ids
 from capsule.messaging import notices
 from capsule.messaging.people.directory import meant
 from capsule.messaging.people.documents import Document
-from capsule.messaging.policy import Object, ensure, may
+from capsule.rules.policy import Object, ensure, may
 
 if TYPE_CHECKING:
     from capsule.messaging.people.contacts import Agent

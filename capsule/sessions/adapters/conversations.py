@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.messaging.conversations import ensure_direct
 from capsule.messaging.mail.unread import mail_at
-from capsule.messaging.policy import Object
+from capsule.rules.policy import Object
 from capsule.sessions.adapters.interface import Adapter, Arrived, File, Outgoing, Receiver
 from capsule.store.reading import KIND
 

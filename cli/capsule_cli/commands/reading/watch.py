@@ -120,7 +120,7 @@ def _tell(change: Change, shown: dict[str, Any]) -> None:
 
 def _details(change: Change) -> str:
     """What of the conversation changed, in words."""
-    from capsule.locks.policy import describe
+    from capsule.rules.locking import describe
 
     said = []
     if change.kind in ("created", "appended", "restored"):

@@ -1,0 +1,396 @@
+"""Who may do what with a conversation: one rule for every door.
+
+What must stay true: a decision depends on who asks, on the action, on the conversation as it stands and on the state
+that is given, and on nothing else; what the state does not say counts as the strictest. Nothing here touches a file.
+Who holds a lock is another rule (`capsule.rules.locking`), and a write needs both.
+
+A direct, a group with participants and a channel are closed: the tables below say who may do what there. All other
+conversations are open to everybody. A channel that an agent does not find is for it as if it did not exist.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal
+
+from capsule.errors import NotFound, Refused, Remedy
+from capsule.format.agents import GLOBAL as GLOBAL
+from capsule.format.channels import Channel, channel_in, notes_id
+from capsule.format.members import Member, members_in
+from capsule.rules.consent import Profile as Profile
+from capsule.rules.consent import State as State
+from capsule.rules.consent import consent as consent
+from capsule.rules.consent import finds
+from capsule.rules.consent import in_scope as in_scope
+
+if TYPE_CHECKING:
+    from capsule.engines.answers import Mine
+    from capsule.format.head import Head, ParsedHead
+
+Action = Literal[
+    "find",  # See that it exists.
+    "read",
+    "append",
+    "edit",  # Change or remove one's own message.
+    "moderate",  # Change or remove messages of others.
+    "create",
+    "message",  # Begin a direct with somebody.
+    "rename",
+    "archive",
+    "add",  # Add a participant of a group, or let one come back.
+    "join",  # Come into a channel by oneself.
+    "invite",  # Let others into a channel.
+    "readmit",  # Let one into a channel who left it by itself.
+    "leave",
+    "remove",  # Remove another participant.
+    "change",  # Change tags, the pin, the context or another field of the head.
+    "manage",  # Change what a channel says of itself, or what its members may do.
+    "rewrite",  # Change anything else: messages of others, the type, who reads from when.
+    "delete",
+    "link",  # Link two projects.
+    "move",  # Move an agent into a project.
+]
+#: "owner": a person without an agent's name. "left": an agent that took part once.
+Relation = Literal["owner", "member", "left", "stranger"]
+
+_EVERYBODY_IN: frozenset[Relation] = frozenset({"owner", "member"})
+_OWNER: frozenset[Relation] = frozenset({"owner"})
+_TAKING_PART: tuple[Action, ...] = ("find", "read", "append", "edit", "create", "message", "change")
+_OF_THE_OWNER: tuple[Action, ...] = ("moderate", "rewrite", "delete")
+_DIRECT = dict.fromkeys(_TAKING_PART, _EVERYBODY_IN) | dict.fromkeys(_OF_THE_OWNER, _OWNER)
+#: Who may do what in a direct and in a group; what is not named is nobody's.
+RULES: dict[str, dict[Action, frozenset[Relation]]] = {
+    "direct": _DIRECT,
+    "group": _DIRECT
+    | dict.fromkeys(("rename", "add", "leave"), _EVERYBODY_IN)
+    | dict.fromkeys(("archive", "remove"), _OWNER),
+}
+#: The right that a member of a channel needs; what is not named here is decided in `_in_channel`, or the owner's.
+RIGHTS: dict[Action, str] = {
+    **dict.fromkeys(("append", "edit", "change"), "can_send"),
+    **dict.fromkeys(("moderate", "rename", "archive", "remove", "manage"), "can_manage"),
+    "leave": "can_leave",
+    "invite": "can_invite",
+}
+#: By the access of a channel, the rights of a member whose item does not say.
+GRANTED: dict[str, frozenset[str]] = {
+    "open": frozenset({"can_leave", "can_send", "can_invite"}),
+    "members": frozenset({"can_leave", "can_send"}),
+    "private": frozenset({"can_send"}),
+}
+_PAIR = re.compile("direct_([a-z0-9-]+)_([a-z0-9-]+)")
+#: Ids that say what a conversation is and whose, so that nothing else may have one.
+TELLING = re.compile("(direct|channel|notes)_")
+#: Ids that say so, or seem to: in any case, as some file systems know none. No chat that is imported gets one.
+RESERVED = re.compile("(direct|group|channel|notes)_", re.IGNORECASE)
+#: Who may send somewhere may not thereby choose who reads it.
+_BRINGING_IN = frozenset({"add", "invite", "readmit"})
+_MOST_NAMED = 5
+
+
+#: Gives what a decision depends on besides a conversation, about other agents too; see `Directory.state`.
+StateOf = Callable[["Object | None", Iterable[str]], State]
+
+
+@lru_cache(maxsize=4096)
+def _pair(id: str) -> frozenset[str]:
+    """The two agents in the id of a direct; empty: it has none."""
+    pair = _PAIR.fullmatch(id)
+    return frozenset(pair.groups() if pair else ())
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The answer to a question.
+
+    Attributes:
+        reason: Why it is not allowed.
+        hint: What could be done instead; empty: nothing. To name members takes long, and more state; so that is put off
+            until it is told.
+        hidden: Whether the subject is not to learn that there is such a conversation.
+    """
+
+    allowed: bool
+    reason: str = ""
+    hint: str | Callable[[StateOf], str] = ""
+    hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """A conversation, as far as a decision depends on it; or an agent (type "agent") that is to be found.
+
+    Attributes:
+        channel: What makes it a channel; None: it is none of ours.
+        made_by: The agent that made it; empty: it does not say.
+        by_id: The members by their ids.
+    """
+
+    id: str
+    type: str = "chat"
+    members: tuple[Member, ...] = ()
+    archived: bool = False
+    history: str = "joined"
+    channel: Channel | None = None
+    made_by: str = ""
+    by_id: Mapping[str, Member] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_id", {member.id: member for member in self.members})
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Object:
+        """The object in a document or in its head."""
+        about = document["metadata"]
+        made_by = about.get("createdBy")
+        return cls(
+            document["id"],
+            about.get("type") or "chat",
+            members_in(about.get("participants")),
+            about.get("archived") is True,
+            about.get("history") or "joined",
+            channel_in(about),
+            made_by if isinstance(made_by, str) else "",
+        )
+
+    @classmethod
+    def listed(cls, head: Head | Mine) -> Object:
+        """The object in a head, or in what the index has of the conversations of an agent."""
+        about = (head.participants, head.archived, head.history or "joined", head.channel, head.created_by or "")
+        return cls(head.id, head.type, *about)
+
+    @classmethod
+    def at(cls, head: ParsedHead) -> Object:
+        """The object in a parsed head, worked out once for each head: it may have thousands of members."""
+        if head.object is None:
+            head.object = cls.of(head.document)
+        found: Object = head.object
+        return found
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether not everybody takes part."""
+        return self.channel is not None or (bool(self.members) and self.type in RULES)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all its participants have left."""
+        return self.is_closed and not self.present
+
+    @property
+    def present(self) -> frozenset[str]:
+        """The ids of those who take part now."""
+        if self.type == "direct":
+            return _pair(self.id) or frozenset(self.by_id)
+        return frozenset(member.id for member in self.members if member.is_in)
+
+    def has(self, member: Member, right: str) -> bool:
+        """Whether a member of a channel has a right, as far as its item and the channel's access say."""
+        assert self.channel is not None
+        said: bool | None = getattr(member, right)
+        return right in GRANTED[self.channel.access] if said is None else said
+
+
+_ALLOWED = Decision(True)
+_EMPTY = State()
+
+
+def relation(subject: str | None, object: Object) -> Relation:
+    """What `subject` is to a direct or a group."""
+    if subject is None:
+        return "owner"
+    if object.type == "direct":
+        return "member" if subject in object.present else "stranger"
+    member = object.by_id.get(subject)
+    return "stranger" if member is None else "member" if member.is_in else "left"
+
+
+def may(subject: str | None, action: Action, object: Object, state: State = _EMPTY) -> Decision:
+    """Decide whether `subject` may do something with a conversation.
+
+    Args:
+        subject: An agent's id; None: the store's owner.
+        action: The action.
+        object: The conversation as it stands; for `create` and `message`, as it would be.
+        state: What else counts.
+    """
+    decision = _decided(subject, action, object, state)
+    if not decision.allowed or _is_in_reach(subject, action, object, state.reach):
+        return decision
+    about = f"{_SAID.get(action, action)} {object.type} {object.id}"
+    hint = "a person can allow it to send there" if action == "append" or object.type == "direct" else ""
+    return Decision(False, f"{subject} may not {about} in its session: it is no destination", hint)
+
+
+def _is_in_reach(subject: str | None, action: Action, object: Object, reach: Set[str] | None) -> bool:
+    """Whether an action stays within the session that it is done in: it lets nobody else read what the session says."""
+    if reach is None or action in ("find", "read"):
+        return True
+    is_listed = object.channel is not None and object.channel.access != "private"
+    is_alone = object.is_closed and not is_listed and object.present <= {subject}
+    return action not in _BRINGING_IN and (is_alone or object.id in reach)
+
+
+def _decided(subject: str | None, action: Action, object: Object, state: State) -> Decision:
+    """As `may`, wherever the subject acts."""
+    if action == "link" and subject is not None:
+        return Decision(False, f"only a person may link projects, not agent {subject}")
+    if object.type == "agent" and action in ("find", "manage", "delete", "move"):
+        return _about_agent(subject, action, object.id, state)
+    if action == "create" and subject is not None and _takes_id(object):
+        return Decision(False, f"the id {object.id} is kept for another conversation")
+    if not object.is_closed:
+        return _ALLOWED
+    if object.channel is not None:
+        return _in_channel(subject, action, object, object.channel, state)
+    if action in ("create", "message") and object.type == "direct" and len(object.present) != 2:
+        return Decision(False, "a direct conversation has two participants", "name one other agent")
+    allowed, who = RULES[object.type].get(action, frozenset()), relation(subject, object)
+    if who in allowed:
+        return _ALLOWED if subject is None else _agreed(subject, action, object, state)
+    if who in ("left", "stranger"):
+        if action not in ("create", "message"):
+            return _hidden(object)
+        return Decision(False, f"{subject} is not a participant of conversation {object.id}")
+    if not allowed:
+        return Decision(False, f"{object.type} conversation {object.id} stays as it is there: nobody may {action}")
+    return Decision(False, f"only a person may {_SAID.get(action, action)} conversation {object.id}")
+
+
+def _about_agent(subject: str | None, action: Action, id: str, state: State) -> Decision:
+    """Whether an agent is found, its policies and entries are changed (by itself), or a person forgets or moves it."""
+    if subject is None or (action == "manage" and subject == id):
+        return _ALLOWED
+    if action in ("delete", "move"):  # Forgotten, it could register again, and say that it belongs elsewhere.
+        return Decision(False, f"only a person may {'move' if action == 'move' else 'forget'} agent {id}")
+    if action == "find" and finds(state.profile(subject), state.profile(id), state):
+        return _ALLOWED
+    is_hidden = action == "find"
+    reason = f"there is no agent {id!r}" if is_hidden else f"only {id} or a person may say who may write to {id}"
+    return Decision(False, reason, hidden=is_hidden)
+
+
+_SAID = {
+    "append": "write to",
+    "change": "change",
+    "moderate": "change what others wrote in",
+    "rewrite": "change what others wrote or how it is read in",
+    "remove": "remove others from",
+    "invite": "invite to",
+    "manage": "manage",
+}
+
+
+def _hidden(object: Object) -> Decision:
+    """The answer about a conversation that the subject may not find: that of the engine about one that is not there."""
+    return Decision(False, f"no conversation {object.id}", hidden=True)
+
+
+def _takes_id(object: Object) -> bool:
+    """Whether a new conversation has an id that tells of another one."""
+    own = object.channel.id if object.channel is not None else object.id if object.type == "direct" else ""
+    is_own = object.is_closed and (object.id == own or (object.channel and object.channel.is_apart(object.id)))
+    return TELLING.match(object.id) is not None and not is_own
+
+
+def _agreed(subject: str, action: Action, object: Object, state: State) -> Decision:
+    """Whether those whose consent an action of a participant needs give it."""
+    others: Set[str] = frozenset()
+    if action == "add":
+        others = state.profiles.keys() - {subject}
+    elif action == "create" or (object.type == "direct" and action not in ("read", "find")):
+        others = object.present - {subject}
+    me = state.profile(subject)
+    for other in sorted(others):
+        found = consent(me, state.profile(other))
+        if found != "available":
+            hint = f"{subject} or {other} would have to allow it" if found == "requires permission" else ""
+            return Decision(False, f"{subject} may not write to {other}: {found}", hint)
+    return _ALLOWED
+
+
+def _in_channel(subject: str | None, action: Action, object: Object, channel: Channel, state: State) -> Decision:
+    if action == "readmit":
+        return Decision(False, f"who left conversation {object.id} comes back by itself, and by nobody else")
+    if subject is None:
+        return _ALLOWED
+    me, mine = state.profile(subject), object.by_id.get(subject)
+    reaches = in_scope(me, channel.scope, state.sight)
+    is_in = mine is not None and mine.is_in and (reaches or mine.is_invited)
+    if action == "create":
+        return _creates(me, object, channel, state, is_in=is_in)
+    is_open, is_private = is_in or (reaches and channel.access == "open"), channel.access == "private"
+    # Who was invited and left by itself may come back; whom somebody removed may not.
+    returns = mine is not None and bool(mine.opted_out_at) and mine.is_invited and not is_private
+    if not (is_open or returns or (reaches and not is_private)):
+        return _hidden(object)
+    if action == "find" or (action == "read" and is_open) or (action == "join" and (is_open or returns)):
+        return _ALLOWED
+    if mine is None or not is_in:
+        hint = "join it first" if is_open else partial(_inviting, subject, object)
+        return Decision(False, f"{subject} is not a member of conversation {object.id}", hint)
+    right = RIGHTS.get(action, "")
+    has_right = bool(right) and object.has(mine, right)
+    if action in ("invite", "remove") and is_private:
+        has_right = subject == channel.owner  # Its members are fixed, but for who may look into one's notes.
+    elif action == "invite":
+        has_right = has_right or subject == object.made_by
+    if not has_right:
+        who = "a member with that right" if right and not is_private else "a person"
+        return Decision(False, f"only {who} may {_SAID.get(action, action)} conversation {object.id}")
+    return _unblocked(me, state) if action == "invite" else _ALLOWED
+
+
+def _unblocked(me: Profile, state: State) -> Decision:
+    for other in sorted(state.profiles.keys() - {me.id}):
+        if consent(me, state.profile(other)) == "blocked":
+            return Decision(False, f"{me.id} may not invite {other}: blocked")
+    return _ALLOWED
+
+
+def _creates(me: Profile, object: Object, channel: Channel, state: State, *, is_in: bool) -> Decision:
+    """Whether an agent may make a channel: one of its own, in its project or for all, which it takes part in."""
+    if not is_in or object.made_by != me.id or channel.owner not in ("", me.id):
+        return Decision(False, f"{me.id} may only make a channel of its own that it takes part in")
+    if channel.scope not in (GLOBAL, me.project):
+        return Decision(False, f"{me.id} may only make a channel of its own project, or a global one")
+    return _unblocked(me, state)
+
+
+def _inviting(subject: str, object: Object, state_of: StateOf) -> str:
+    """Who may invite, of those that the subject finds."""
+    there = (member for member in object.members if member.is_in and member.id != subject)
+    who = [member.id for member in there if member.id == object.made_by or object.has(member, "can_invite")]
+    found = (id for id in who if may(subject, "find", Object(id, "agent"), state_of(None, (id,))).allowed)
+    hidden = "a member that you do not find" if who else "a person"
+    return f"who may invite: {', '.join(islice(found, _MOST_NAMED)) or hidden}"
+
+
+def _nothing(object: Object | None, others: Iterable[str]) -> State:
+    return _EMPTY
+
+
+def ensure(decision: Decision, id: str, state_of: StateOf = _nothing) -> None:
+    """Raise `Refused`, or `NotFound` where `id` is hidden, if a decision about conversation `id` is no."""
+    if decision.hidden:
+        raise NotFound(decision.reason, remedy=Remedy("list"), id=id)
+    if not decision.allowed:
+        hint = decision.hint if isinstance(decision.hint, str) else decision.hint(state_of)
+        raise Refused("; ".join(filter(None, (decision.reason, hint))), id=id, path="")
+
+
+def is_hidden_damaged(subject: str, id: str) -> bool:
+    """Whether an agent is not to learn of a damaged conversation: who takes part is known only where the id says it."""
+    return RESERVED.match(id) is not None and subject not in _pair(id) and id != notes_id(subject)
+
+
+def seen_from(subject: str | None, object: Object) -> str:
+    """The time from which `subject` reads a conversation that it may read; empty: all of it."""
+    if subject is None or object.type != "group" or object.history == "all":
+        return ""
+    member = object.by_id.get(subject)
+    return member.joined_at if member is not None and member.is_in else ""

@@ -1,0 +1,155 @@
+"""`capsule worker`, in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from capsule import Store, timestamps
+from capsule.sessions.events import Route, incoming, reply_id
+from capsule.sessions.registry import AgentGroup, Registry, SessionRow
+from capsule.sessions.rules.messages import receive, release
+from capsule.sessions.session import Session
+from capsule_cli import worker as process
+from tests.core.cli.conftest import Program
+from tests.processes import until
+
+ANSWERS = ("sh", "-c", "cat > /dev/null; echo done")
+HANGS = ("sh", "-c", "echo begun >&2; exec sleep 100")
+
+
+@pytest.fixture
+def owner(capsule: Program) -> Iterator[Store]:
+    with Store.open(capsule.root) as owner:
+        owner.sessions.set_agent("bot", ANSWERS)
+        Registry(owner.engine).edit(lambda state: state.put(SessionRow("s1", "bot")))
+        yield owner
+
+
+@pytest.fixture
+def session(owner: Store) -> Session:
+    session = Session.create(owner.engine, "s1", "bot")
+    asked = incoming(id="m1", content="Hello", route=Route("conversations", "direct_anna_bot"))
+    session.tell(lambda folds: receive(folds, [asked]))
+    return session
+
+
+def became(session: Session) -> str:
+    folds = session.folds()
+    return folds.status("m1")
+
+
+def told(worker: subprocess.Popen[bytes], step: str) -> dict[str, Any]:
+    """The next line of a worker's log that tells of such a step."""
+    assert worker.stderr is not None
+    for line in worker.stderr:
+        if line.startswith(b"{") and json.loads(line)["step"] == step:
+            return dict(json.loads(line))
+    raise AssertionError(f"it ended with {worker.wait()}")
+
+
+def test_a_worker_that_is_killed_leaves_its_message_to_the_next_one_which_answers_it_once(
+    capsule: Program, session: Session, owner: Store
+) -> None:
+    worker = capsule.start("worker", "--agent", "bot", "--session", "s1", "--", *HANGS)
+    assert told(worker, "claimed")["messages"] == ["m1"]
+    worker.kill()
+    worker.wait()
+    assert became(session) == "processing"
+    late = timestamps.from_ms(0)  # A retry is due at once.
+
+    def is_given_back() -> bool:  # A command that is just being started holds the lock of the killed worker until then.
+        session.tell(lambda folds: release(folds, late, is_alive=owner.engine.is_alive))
+        return became(session) == "pending"
+
+    until(is_given_back)
+    done = capsule.start("worker", "--agent", "bot", "--session", "s1")
+    assert told(done, "completed")["messages"] == ["m1"]
+    done.send_signal(signal.SIGTERM)
+    assert done.wait() == 0
+    (answer,) = session.folds().outbound.messages.values()
+    assert (answer.id, answer.event["content"]) == (reply_id("s1", "m1", 0), "done")
+
+
+def test_sigterm_returns_what_runs_and_a_message_wakes_a_worker_that_waits(capsule: Program, session: Session) -> None:
+    worker = capsule.start("worker", "--agent", "bot", "--", *HANGS)
+    told(worker, "claimed")
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert became(session) == "released"
+
+    worker = capsule.start("worker", "--agent", "bot", "--", *ANSWERS)
+    for id in ("m2", "m3"):
+        more = incoming(id=id, content="More", route=Route("conversations", "direct_anna_bot"))
+        session.tell(lambda folds, more=more: receive(folds, [more]))  # type: ignore[misc]
+        assert told(worker, "completed")["messages"] == [id]
+
+
+def test_a_worker_that_is_started_ahead_learns_later_what_it_is_for(capsule: Program, session: Session) -> None:
+    unused, worker = (capsule.start("worker", "--store", str(capsule.root), "--agent", "-") for _ in range(2))
+    assert worker.stdin is not None
+    worker.stdin.write(b"bot\ns1\n")
+    worker.stdin.flush()
+    assert told(worker, "completed")["messages"] == ["m1"]
+    assert unused.communicate() == (b"", b"")
+    assert unused.returncode == 0
+
+
+def test_a_worker_whose_log_nobody_reads_any_more_answers_all_the_same(capsule: Program, session: Session) -> None:
+    worker = capsule.start("worker", "--store", str(capsule.root), "--agent", "-")
+    assert worker.stdin is not None and worker.stderr is not None
+    worker.stderr.close()
+    worker.stdin.write(b"bot\ns1\n")
+    worker.stdin.flush()
+    until(lambda: became(session) == "completed")
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait() == 0
+
+
+def test_a_worker_that_fails_in_a_way_that_nobody_thought_of_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines: list[dict[str, Any]] = []
+    monkeypatch.setattr(process, "run", lambda: 1 / 0)
+    monkeypatch.setattr(process, "write_line", lines.append)
+    assert process.main({}) == 1
+    assert "ZeroDivisionError" in lines[0]["error"] and __file__ in lines[0]["trace"]
+
+
+def test_a_worker_without_a_command_says_what_is_wrong(capsule: Program, owner: Store) -> None:
+    error = capsule.process("worker", "--agent", "nobody", expect=3).stderr
+    assert json.loads(error)["error"].startswith("agent nobody has no command")
+    Registry(owner.engine).edit(lambda state: state.put(AgentGroup("bot", command=("rm",))))
+    assert "approved" in capsule.process("worker", "--agent", "bot", expect=6).stderr
+    assert capsule("worker", "--agent", "bot", "--idle", "soon", expect=2).stderr
+
+
+def test_a_worker_loads_nothing_heavy_before_its_command_starts(capsule: Program, session: Session) -> None:
+    script = (
+        "import sys; from capsule_cli import __main__; from capsule.sessions import worker\n"
+        "def show(*words, **more): print(*sorted(sys.modules), file=sys.stderr); sys.exit()\n"
+        "worker.command.run = show\n"
+        "sys.argv = ['capsule', 'worker', '--agent', 'bot', '--session', 's1']\n"
+        "__main__.main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=capsule.environment(), check=False
+    )
+    loaded = set(done.stderr.split())
+    heavy = {"typer", "pydantic", "mcp", "rich", "asyncio", "cronsim", "sqlite3", "zoneinfo", "importlib.metadata"}
+    heavy |= {
+        "socket",
+        "secrets",
+        "tempfile",
+        "capsule.format.merge.reconcile",
+        "capsule.store.pages",
+        "capsule.format.filters",
+    }
+    assert "capsule.sessions.command" in loaded
+    assert loaded & heavy == set()

@@ -1,0 +1,164 @@
+"""What an engine keeps beside its documents: files, heartbeats, and locks of the machine by name."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from capsule import Store
+from capsule.engines.files.engine import FilesEngine
+from capsule.engines.files.storage import FileStorage
+from capsule.engines.interface import Engine
+from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused, StorageFailed, StoreBusy
+from tests.core.storage.faults import Faulty
+from tests.processes import Child
+
+
+def test_a_file_is_kept_once_under_a_name_of_its_folder(engine: Engine) -> None:
+    assert engine.files("inbox", "s_1") == []
+    for _ in range(2):
+        engine.keep_file("inbox", "s_1", "report (1).pdf", b"\0data")
+    assert engine.file("inbox", "s_1", "report (1).pdf") == b"\0data"
+    with pytest.raises(Refused):
+        engine.keep_file("inbox", "s_1", "report (1).pdf", b"other")
+    engine.keep_file("inbox", "s_1", "über.txt", b"")
+    engine.keep_file("outbox", "s_1", "über.txt", b"of the outbox")
+    engine.keep_file("attachments", "0a1b", "0a1b", b"of all")
+    assert (
+        engine.files("inbox", "s_1") == ["report (1).pdf", "über.txt"]
+        and engine.file("inbox", "s_1", "über.txt") == b""
+    )
+    assert engine.files("attachments", "0a1b") == ["0a1b"] and engine.files("outbox", "s_2") == []
+    for ask in (("inbox", "s_2", "über.txt"), ("outbox", "s_1", "report (1).pdf")):
+        with pytest.raises(NotFound):
+            engine.file(*ask)
+    for _ in range(2):
+        engine.drop_file("inbox", "s_1", "über.txt")
+    assert engine.files("inbox", "s_1") == ["report (1).pdf"] and engine.files("outbox", "s_1") == ["über.txt"]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "../x", "a\\b", "a\0", "a\nb", "x" * 201, "\ud800"])
+def test_a_name_that_could_leave_its_folder_is_refused(engine: Engine, name: str) -> None:
+    with pytest.raises(InvalidInput):
+        engine.keep_file("inbox", "s_1", name, b"x")
+    with pytest.raises(InvalidInput):
+        engine.file("inbox", "s_1", name)
+    with pytest.raises(InvalidInput):
+        engine.keep_file("inbox", f"s_1/{name}", "name", b"x")
+
+
+@pytest.mark.parametrize(
+    "link", ["sessions", "sessions/s_1", "sessions/s_1/inbox", "sessions/s_1/inbox/x", "attachments"]
+)
+def test_no_file_behind_a_symlink_is_read_or_written(tmp_path: Path, link: str) -> None:
+    root, outside = tmp_path / "store", tmp_path / "outside"
+    Store.init(root)
+    for folder in ("s_1/inbox", "inbox"):
+        (outside / folder).mkdir(parents=True, exist_ok=True)
+        (outside / folder / "x").write_bytes(b"of the user")
+    (outside / "x").write_bytes(b"of the user")
+    (root / link).parent.mkdir(parents=True, exist_ok=True)
+    (root / link).symlink_to(outside / "x" if link.endswith("x") else outside)
+    engine = FilesEngine(FileStorage(str(root)))
+    kind = "attachments" if link == "attachments" else "inbox"
+    for act in (engine.file, lambda *place: engine.keep_file(*place, b"new")):
+        with pytest.raises((Refused, InvalidDocument)):
+            act(kind, "s_1", "x")
+    if not link.endswith(("x", "s")):
+        with pytest.raises(Refused):
+            engine.beat("sessions", "s_1")
+    engine.close()
+    assert {path.read_bytes() for path in outside.rglob("*") if path.is_file()} == {b"of the user"}
+    assert not list(outside.rglob("heartbeat"))
+
+
+def test_a_fault_at_any_call_keeps_a_file_whole_or_not_at_all(tmp_path: Path) -> None:
+    for at in range(1, 200):
+        root, sys = tmp_path / str(at), Faulty()
+        Store.init(root)
+        engine = FilesEngine(FileStorage(str(root), sys=sys))
+        sys.arm(at, 5)
+        try:
+            engine.keep_file("inbox", "s_1", "x", b"data")
+            failed = False
+        except (StorageFailed, Refused):
+            failed = True
+        sys.disarm()
+        assert failed or engine.files("inbox", "s_1") == ["x"]
+        if engine.files("inbox", "s_1"):
+            assert engine.file("inbox", "s_1", "x") == b"data"
+        engine.keep_file("inbox", "s_1", "x", b"data")
+        assert engine.files("inbox", "s_1") == ["x"]
+        engine.purge(0)
+        assert not list(root.rglob(".*.tmp"))
+        engine.close()
+        if not sys.hit:
+            return
+    raise AssertionError("no run came to its end")
+
+
+def test_a_heartbeat_says_when_it_was(engine: Engine) -> None:
+    assert engine.beaten("sessions", "s_1") is None
+    engine.beat("sessions", "s_1")
+    first = engine.beaten("sessions", "s_1")
+    assert first is not None and engine.beaten("sessions", "s_2") is None
+    engine.beat("sessions", "s_1")
+    assert (engine.beaten("sessions", "s_1") or "") >= first
+
+
+def test_a_name_is_held_by_one_until_it_lets_go(engine: Engine) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with engine.hold("host", 0):
+            entered.set()
+            leave.wait(20)
+
+    def wait() -> bool:
+        with engine.hold("host", None):
+            return leave.is_set()
+
+    with ThreadPoolExecutor(2) as pool:
+        held = pool.submit(hold)
+        assert entered.wait(20)
+        with pytest.raises(StoreBusy) as busy, engine.hold("host", 0):
+            pass
+        assert str(os.getpid()) in busy.value.holder
+        with engine.hold("worker-s_1", 0):
+            pass
+        waits = pool.submit(wait)
+        leave.set()
+        held.result()
+        assert waits.result()
+
+
+def test_a_name_is_free_when_its_holder_was_killed(tmp_path: Path) -> None:
+    Store.init(tmp_path)
+    child = Child(
+        """
+        with Store.open(sys.argv[1]) as store, store.engine.hold("host", 0):
+            say()
+            hear()
+        """,
+        str(tmp_path),
+    )
+    child.hear()
+    engine = FilesEngine(FileStorage(str(tmp_path)))
+    with pytest.raises(StoreBusy) as busy, engine.hold("host", 0):
+        pass
+    assert str(child.pid) in busy.value.holder
+    with ThreadPoolExecutor(1) as pool:
+
+        def wait() -> None:
+            with engine.hold("host", None):
+                pass
+
+        waits = pool.submit(wait)
+        child.kill()
+        waits.result(20)
+    engine.close()
+    child.close()

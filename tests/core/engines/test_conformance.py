@@ -1,0 +1,357 @@
+"""The promises of every engine: order, atomicity, exclusion, lists, search, changes, trash, instances.
+
+The further promises of files are tested in tests/core/storage and tests/torture.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from capsule import Store
+from capsule.engines.interface import CONVERSATIONS, Engine
+from capsule.errors import Interfered, InvalidDocument, InvalidInput, Locked, NotFound, Refused, StoreBusy
+from capsule.format import codec
+from capsule.format.new import new_capsule
+from capsule.ids import new_id, new_message_id
+
+STAMP, LATER, LAST = (f"2026-01-0{day}T10:00:00.000Z" for day in (1, 2, 3))
+
+
+def message(text: str, id: str | None = None) -> dict[str, Any]:
+    return {"role": "user", "content": text, "timestamp": STAMP, "id": id or new_message_id()}
+
+
+def make(engine: Engine, *texts: str, id: str = "plan") -> str:
+    engine.create(CONVERSATIONS, new_capsule(id, "Plan", STAMP, type="group", messages=[message(t) for t in texts]))
+    return id
+
+
+def append(engine: Engine, id: str, *texts: str, stamp: str = LATER, head: dict[str, Any] | None = None) -> None:
+    entries = [message(text) for text in texts]
+    with engine.transaction(CONVERSATIONS, id) as transaction:
+        encoded = [codec.encode_entry(entry) for entry in entries]
+        transaction.append(entries, encoded, stamp, time=stamp, head=head, ends_active=True)
+
+
+def texts(engine: Engine, id: str) -> list[str]:
+    return [entry["content"] for entry in engine.document(CONVERSATIONS, id)["history"]]
+
+
+def test_entries_keep_the_order_of_their_writes(engine: Engine) -> None:
+    id = make(engine, "one")
+    append(engine, id, "two", "three")
+    append(engine, id, "four", stamp=LAST)
+    assert texts(engine, id) == ["one", "two", "three", "four"]
+    entries, count = engine.tail(id, 2)
+    assert count == 4 and [entry["content"] for entry in codec.decode(b'{"h":' + entries + b"}", "")["h"]] == [
+        "three",
+        "four",
+    ]
+    assert engine.document(CONVERSATIONS, id)["updatedAt"] == LAST
+
+
+def test_a_head_and_entries_are_written_together(engine: Engine) -> None:
+    id = make(engine, "one")
+    with engine.transaction(CONVERSATIONS, id) as transaction:
+        head = transaction.head.document | {"title": "New", "updatedAt": LATER}
+        before = transaction.tag
+    append(engine, id, "two", head=head)
+    document = engine.document(CONVERSATIONS, id)
+    assert (document["title"], texts(engine, id)) == ("New", ["one", "two"])
+    with engine.transaction(CONVERSATIONS, id) as transaction:
+        assert transaction.tag != before and transaction.ends_active and transaction.count == 2
+
+
+def test_an_append_leaves_the_tag_and_any_other_write_changes_it(engine: Engine) -> None:
+    id = make(engine, "one")
+    with engine.transaction(CONVERSATIONS, id) as transaction:
+        before = transaction.tag
+    append(engine, id, "two")
+    with engine.transaction(CONVERSATIONS, id) as transaction:
+        assert transaction.tag == before
+        transaction.set_head(transaction.head.document | {"title": "New", "updatedAt": LAST})
+        assert transaction.tag != before and transaction.head.document["title"] == "New"
+
+
+def test_a_transaction_that_raises_keeps_its_earlier_writes(engine: Engine) -> None:
+    id = make(engine, "one")
+    with pytest.raises(RuntimeError), engine.transaction(CONVERSATIONS, id) as transaction:
+        entry = message("two")
+        transaction.append([entry], [codec.encode_entry(entry)], LATER, time=LATER, head=None, ends_active=False)
+        raise RuntimeError
+    with pytest.raises(InvalidDocument), engine.transaction(CONVERSATIONS, id) as transaction:
+        transaction.replace(transaction.document() | {"history": "none"})
+    assert texts(engine, id) == ["one", "two"]
+
+
+@pytest.mark.parametrize("timeout_s", [0.1])
+def test_a_document_is_exclusive_to_one_transaction(engine: Engine) -> None:
+    id, entered, leave = make(engine), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with engine.transaction(CONVERSATIONS, id):
+            entered.set()
+            leave.wait()
+
+    with ThreadPoolExecutor(1) as pool:
+        held = pool.submit(hold)
+        entered.wait()
+        with pytest.raises(StoreBusy), engine.transaction(CONVERSATIONS, id):
+            pass
+        make(engine, id="other")  # Other documents are not blocked.
+        leave.set()
+        held.result()
+    append(engine, id, "after")
+
+
+def test_appends_by_threads_lose_nothing(store: Store) -> None:
+    id = store.create(type="group").id
+
+    def write(name: str) -> list[str]:
+        return [store.append(id, content=f"{name}{n}").id for n in range(20)]
+
+    with ThreadPoolExecutor(4) as pool:
+        acknowledged = [one for ids in pool.map(write, "abcd") for one in ids]
+    history = store.document(id)["history"]
+    assert sorted(entry["id"] for entry in history) == sorted(acknowledged)
+    for name in "abcd":
+        mine = [entry["content"] for entry in history if entry["content"].startswith(name)]
+        assert mine == [f"{name}{n}" for n in range(20)]
+
+
+def test_an_entry_is_found_by_its_id(engine: Engine) -> None:
+    made = "0b5ac1a2-7d1c-5c3e-9a51-1f2e3d4c5b6a"  # A UUIDv5.
+    id = make(engine)
+    engine.create(CONVERSATIONS, new_capsule("keyed", "", STAMP, messages=[message("one", made), message("two")]))
+    with engine.transaction(CONVERSATIONS, "keyed") as transaction:
+        assert transaction.has(made) and not transaction.has(new_id())
+        found = transaction.find_made(made)
+        assert found is not None and (found[0], found[1]["content"]) == (0, "one")
+    with engine.transaction(CONVERSATIONS, id) as transaction:
+        assert transaction.find_made(made) is None and not transaction.has(made)
+
+
+def test_a_second_document_of_one_id_is_refused(engine: Engine) -> None:
+    id = make(engine, "one")
+    with pytest.raises(Interfered):
+        make(engine, "two", id=id)
+    assert texts(engine, id) == ["one"] and engine.ids(CONVERSATIONS) == [id] and engine.exists(CONVERSATIONS, id)
+    for ask in (engine.tail, lambda id, n: engine.read(CONVERSATIONS, id), lambda id, n: engine.head(id)):
+        with pytest.raises(NotFound):
+            ask("none", 1)
+    with pytest.raises(NotFound), engine.transaction(CONVERSATIONS, "none"):
+        pass
+
+
+def test_a_context_is_replaced_and_the_entries_stay(engine: Engine) -> None:
+    id = make(engine, "one")
+    with engine.transaction(CONVERSATIONS, id) as transaction:
+        head = transaction.head.document | {"updatedAt": LATER}
+        transaction.set_head(head, context=lambda: [b'{\n  "fullContext": "all"\n}'])
+    document = engine.document(CONVERSATIONS, id)
+    assert document["context"]["fullContext"] == "all" and texts(engine, id) == ["one"]
+
+
+def test_unknown_fields_and_numbers_survive(engine: Engine) -> None:
+    document = new_capsule("odd", "", STAMP, messages=[message("one")])
+    document["metadata"]["x"] = codec.decode(b'{"n": 12345678901234567890123, "m": [1.50]}', "")
+    engine.create(CONVERSATIONS, document)
+    append(engine, "odd", "two")
+    assert b"12345678901234567890123" in engine.read(CONVERSATIONS, "odd")
+
+
+@pytest.mark.parametrize("kind", ["overrides", "agents", "doorbells"])
+def test_a_document_without_entries_is_read_and_changed_as_a_whole(engine: Engine, kind: str) -> None:
+    seen: list[bytes | None] = []
+
+    def change(data: bytes | None) -> bytes | None:
+        seen.append(data)
+        return b'{"n": 1}' if data is None else None
+
+    assert engine.ids(kind) == [] and not engine.exists(kind, "anna")
+    for _ in range(2):
+        engine.edit(kind, "anna", change)
+    assert seen == [None, b'{"n": 1}'] and engine.exists(kind, "anna") and engine.ids(kind) == ["anna"]
+    with pytest.raises(RuntimeError):
+        engine.edit(kind, "anna", lambda data: (_ for _ in ()).throw(RuntimeError))
+    assert engine.read(kind, "anna") == b'{"n": 1}' and engine.document(kind, "anna") == {"n": 1}
+    engine.edit(kind, "anna", lambda data: b'{"n": 2}')
+    assert engine.read(kind, "anna") == b'{"n": 2}'
+
+
+def test_each_write_of_a_document_gives_it_another_version(engine: Engine) -> None:
+    assert engine.version("agents", "anna") is None
+    versions = []
+    for number in range(100):
+        engine.edit("agents", "anna", lambda data, number=number: b'{"n": %d}' % (number % 2))  # type: ignore[misc]
+        versions.append(engine.version("agents", "anna"))
+    assert len({*versions}) == 100
+    assert engine.version("agents", "anna") is not None and engine.version("agents", "bob") is None
+    engine.edit("agents", "a", lambda data: b"{}")
+    assert list(engine.versions("agents")) == ["a", "anna"] and engine.versions("projects") == {}
+    assert engine.versions("agents")["anna"] not in versions[:-1]
+
+
+def test_edits_of_one_document_by_threads_lose_nothing(engine: Engine) -> None:
+    def add(name: str) -> None:
+        for n in range(5):
+            mine = {f"{name}{n}": n}
+            engine.edit("agents", "anna", lambda data: codec.encode({**codec.decode(data or b"{}", ""), **mine}))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, "abcd"))
+    assert len(engine.document("agents", "anna")) == 20
+
+
+def test_a_document_without_entries_is_deleted_and_restored(engine: Engine) -> None:
+    with pytest.raises(NotFound):
+        engine.delete("agents", "anna")
+    engine.edit("agents", "anna", lambda data: b'{"n": 1}')
+    trashed = engine.delete("agents", "anna")
+    assert engine.ids("agents") == [] and engine.trash("agents") == [trashed]
+    with pytest.raises(NotFound):
+        engine.read("agents", "anna")
+    engine.restore("agents", "anna", trashed.token)
+    assert engine.read("agents", "anna") == b'{"n": 1}' and engine.trash("agents") == []
+
+
+def test_a_deleted_document_can_be_restored_until_it_is_purged(engine: Engine) -> None:
+    id = make(engine, "one")
+    with engine.transaction(CONVERSATIONS, id) as transaction:
+        trashed = transaction.delete()
+    assert not engine.exists(CONVERSATIONS, id) and engine.trash(CONVERSATIONS) == [trashed]
+    assert b'"one"' in engine.trashed(trashed.token)
+    engine.restore(CONVERSATIONS, id, trashed.token)
+    assert texts(engine, id) == ["one"] and engine.trash(CONVERSATIONS) == []
+    with engine.transaction(CONVERSATIONS, id) as transaction:
+        trashed = transaction.delete()
+    make(engine, "another", id=id)
+    with pytest.raises(Refused):
+        engine.restore(CONVERSATIONS, id, trashed.token)
+    assert len(engine.purge(0)) == 1 and engine.purge(0) == []
+    with pytest.raises(NotFound):
+        engine.trashed(trashed.token)
+
+
+def test_dropping_kept_messages_keeps_the_document(engine: Engine) -> None:
+    id = make(engine, "one")
+    with engine.transaction(CONVERSATIONS, id) as transaction:
+        kept = transaction.keep("messages", transaction.document())
+        assert engine.trash("messages") == [kept] and engine.trash(CONVERSATIONS) == []
+        transaction.drop_kept(kept)
+    assert engine.trash("messages") == [] and engine.exists(CONVERSATIONS, id)
+
+
+def test_lists_searches_and_counts_include_the_latest_write(store: Store) -> None:
+    first = store.create(title="Alpha", type="group", messages=[{"role": "user", "content": "a red fish"}]).id
+    second = store.create(title="Beta", type="group", tags=["t"]).id
+    assert {head.id for head in store.heads()} == {first, second}
+    store.append(second, content="a blue fish")
+    assert {hit.id for hit in store.search("fish").hits} == {first, second}
+    assert [hit.id for hit in store.search("fish", tags=["t"]).hits] == [second]
+    assert store.resolve("@last") == second and store.reindex()["messages"] == 2
+    page = store.list(limit=1)
+    rest = store.list(limit=1, cursor=page.cursor() or "")
+    assert [head.id for head in (*page.heads, *rest.heads)] == [second, first]
+    store.delete(first)
+    assert [head.id for head in store.heads()] == [second] and store.stats().conversations == 1
+
+
+def test_in_memory_changes_within_one_millisecond_keep_their_order(
+    monkeypatch: pytest.MonkeyPatch, rng: random.Random
+) -> None:
+    stands_still = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: stands_still)
+    with Store.in_memory() as store:  # Files have it from a clock that ticks every few milliseconds.
+        ids = [store.create(type="group").id for _ in range(8)]
+        # One change each: a second one in the millisecond would set `updatedAt` ahead of the clock.
+        for id in rng.sample(ids, len(ids)):
+            store.append(id, content="x")
+            assert store.resolve("@last") == id
+
+
+def test_changes_from_cursor_to_cursor_are_complete_and_unique(store: Store) -> None:
+    id = store.create(type="group").id
+    cursor = store.changes().cursor
+    made = [store.append(id, content=str(n)).id for n in range(5)]
+    received, at = [], cursor
+    for _ in range(10):
+        found = store.changes(at, limit=2)
+        received += [message for change in found.changes for message in change.messages]
+        at = found.cursor
+    assert received == made
+    store.rename(id, "New")
+    store.delete(id)
+    assert [change.kind for change in store.changes(at).changes][-1] == "deleted"
+    with pytest.raises(InvalidInput):
+        store.changes("nonsense")
+
+
+def test_a_wait_returns_the_next_change(store: Store) -> None:
+    id = store.create(title="Titled", type="group").id
+    cursor = store.changes().cursor
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(store.wait_for_changes, cursor, timeout_s=20)
+        sent = store.append(id, content="hello").id
+        assert [change.messages for change in waits.result().changes] == [(sent,)]
+    assert store.wait_for_changes(timeout_s=0.05).changes == []
+
+
+def test_an_instance_lives_until_it_is_withdrawn(engine: Engine) -> None:
+    instance = new_id()
+    assert not engine.is_alive(instance)
+    engine.announce(instance)
+    engine.announce(instance)
+    assert engine.is_alive(instance)
+    engine.withdraw(instance)
+    assert not engine.is_alive(instance)
+
+
+def test_a_live_instance_says_something_about_itself(engine: Engine) -> None:
+    one, other = new_id(), new_id()
+    engine.announce(one, {"agent": "anna", "listening": True})
+    engine.announce(other)
+    engine.announce(one)  # As a lock does; what was said stays.
+    assert engine.instances() == {one: {"agent": "anna", "listening": True}, other: {}}
+    engine.announce(one, {"agent": "anna"})
+    assert engine.instances()[one] == {"agent": "anna"}
+    engine.withdraw(one)
+    engine.announce(one)
+    assert engine.instances() == {one: {}, other: {}}
+
+
+def test_a_lock_excludes_another_instance_until_it_is_released(store: Store) -> None:
+    id = store.create(type="chat").id
+    other = store.beside()
+    with store.locks.take(id):
+        with pytest.raises(Locked):
+            other.append(id, content="mine")
+        store.append(id, content="held")
+    other.append(id, content="free")
+    other.close()
+    assert [entry["content"] for entry in store.document(id)["history"]] == ["held", "free"]
+
+
+def test_branches_edits_and_keys_work_on_any_engine(store: Store) -> None:
+    id = store.create(type="group").id
+    first, repeated = store.append_once(id, "key", content="one")
+    again, was_there = store.append_once(id, "key", content="one")
+    assert (repeated, was_there, again.id) == (False, True, first.id)
+    store.append(id, role="assistant", content="answer")
+    store.branches.regenerate(id, "another answer")
+    store.branches.switch(id, "@1")
+    store.append(id, content="and more")
+    assert [message.content for message in store.branches.path(id)] == ["one", "answer", "and more"]
+    store.edits.message(id, first.id, "two")
+    assert store.trash.removed()[0].messages[0]["content"] == "one"
+    store.trash.restore_messages(store.trash.removed()[0].trashed)
+    assert store.branches.path(id)[0].content == "one"
+    fork = store.forks.create(id)
+    assert [message.content for message in store.tail(fork.id, 9)] == ["one", "answer", "and more"]
+    assert store.forks.list(id) == [fork.id]

@@ -1,0 +1,66 @@
+"""The JSON Schemas: what is committed is what the models say, and real files agree with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jsonschema  # type: ignore[import-untyped, unused-ignore]
+import pytest
+
+from capsule.errors import NotFound
+from capsule.format import codec, schema
+from capsule.format.new import CURRENT, new_capsule
+from capsule.store import attributes
+
+ROOT = Path(__file__).parents[3]
+ALL = [(kind, version) for kind in schema.kinds() for version in schema.versions(kind)]
+
+
+def test_the_committed_schemas_are_those_of_the_models_and_of_draft_2020_12() -> None:
+    files = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "schemas").glob("*.json")}
+    assert files == {schema.file_name(*which): schema.text(*which) for which in ALL}, "run: python docs/generate.py"
+    for kind, version in ALL:
+        made = schema.schema(kind, version)
+        jsonschema.Draft202012Validator.check_schema(made)
+        assert made["$id"] == f"urn:capsule-conversations:schema:{kind}:{version}"
+    assert schema.schema("capsule") == schema.schema("capsule", CURRENT)
+
+
+def test_the_schema_refuses_what_is_no_capsule() -> None:
+    for field, value in [
+        ("id", "../x"),
+        ("version", "3.0"),
+        ("history", {}),
+        ("metadata", {"mode": "x"}),
+        ("title", 1),
+    ]:
+        made = new_capsule("c", "", "2025-01-12T10:00:00.000Z") | {field: value}
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(made, schema.schema("capsule"), cls=jsonschema.Draft202012Validator)
+
+
+def test_the_schema_of_overrides_accepts_what_the_store_accepts() -> None:
+    for document, valid in [
+        ({"version": "2.1", "mcpServers": {"git": {"enabled": False, "why": "mine"}}, "note": "mine"}, True),
+        ({"mcpServers": {}}, True),
+        ({"mcpServers": ["git"]}, True),
+        ({}, True),
+        ({"mcpServers": {"git": True}}, False),
+        ({"mcpServers": {"git": {}}}, False),
+        ({"version": "3.0", "mcpServers": {}}, False),
+        ({"version": 2}, False),
+        ({"mcpServers": "git"}, False),
+        ({"mcpServers": None}, False),
+    ]:
+        accepted = jsonschema.Draft202012Validator(schema.schema("overrides")).is_valid(document)
+        assert accepted == (not attributes.problems_of(codec.encode(document), "next.json")) == valid
+
+
+def test_the_error_for_an_unknown_kind_or_version_lists_the_known_ones() -> None:
+    for ask, there in (
+        (lambda: schema.schema("parrot"), "capsule"),
+        (lambda: schema.versions("parrot"), "capsule"),
+        (lambda: schema.schema("capsule", "9.9"), "2.1"),
+    ):
+        with pytest.raises(NotFound, match=there):
+            ask()

@@ -1,0 +1,170 @@
+"""`capsule mcp install`, `uninstall` and `doctor`, as they are typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from capsule.mcp_server.clients.table import CLIENTS, Places
+from tests.core.cli.conftest import Program
+
+EXECUTABLE = str(Path(sys.executable).with_name("capsule"))
+
+
+def test_install_writes_the_absolute_path_of_this_capsule_and_of_the_store(
+    capsule: Program, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(capsule.root.parent)
+    said = capsule("mcp", "install", "claude-desktop", "--store", capsule.root.name, "--instance", "anna").stdout
+    path = Path(places.home, ".config", "Claude", "claude_desktop_config.json")
+    assert said == f"Claude Desktop: {path} has the entry now; restart Claude Desktop\n"
+    args = ["mcp", "--store", str(capsule.root), "--instance", "anna"]
+    assert json.loads(path.read_text()) == {"mcpServers": {"capsule": {"command": EXECUTABLE, "args": args}}}
+
+
+def test_install_enters_the_set_of_tools_that_was_chosen(capsule: Program, places: Places) -> None:
+    for words, args in (
+        ((), ["mcp"]),
+        (("--tools", "all", "--as", "anna"), ["mcp", "--as", "anna", "--tools", "all"]),
+        ((), ["mcp", "--as", "anna", "--tools", "all"]),
+        (("--as", "bob"), ["mcp", "--as", "bob", "--tools", "all"]),
+        (("--tools", "conversations"), ["mcp", "--tools", "conversations", "--as", "bob"]),
+    ):
+        capsule("mcp", "install", "cursor", *words)
+        held = json.loads(Path(places.home, ".cursor", "mcp.json").read_text())
+        assert held["mcpServers"]["capsule"]["args"] == args
+    capsule("mcp", "install", "cursor", "--tools", "some", expect=2)
+    capsule("mcp", "--tools", "messaging", "install", "cursor", expect=2)
+
+
+def test_a_second_install_changes_nothing_and_says_so(capsule: Program, places: Places) -> None:
+    capsule("mcp", "install", "cursor")
+    path = Path(places.home, ".cursor", "mcp.json")
+    before = path.read_bytes(), path.stat().st_mtime_ns
+    assert capsule("mcp", "install", "cursor").stdout == f"Cursor: {path} has the entry already; nothing to change\n"
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+    assert not Path(places.home, ".local", "state", "capsule").exists()
+
+
+def test_what_a_changed_file_held_is_kept_and_named(capsule: Program, places: Places) -> None:
+    path = Path(places.home, ".claude.json")
+    path.write_text('{"numStartups": 7}')
+    [told] = capsule.json("mcp", "install", "claude-code")
+    assert (told["client"], told["scope"], told["path"], told["changed"]) == ("claude-code", "user", str(path), True)
+    assert Path(told["backup"]).read_text() == '{"numStartups": 7}'
+    said = capsule("mcp", "uninstall", "claude-code").stdout
+    # It says what it did, and not what one does after an install.
+    assert "no entry any more" in said and "a new session of Claude Code has it" not in said
+    assert json.loads(path.read_text()) == {"numStartups": 7}
+    assert "nothing to change" in capsule("mcp", "uninstall", "claude-code").stdout
+
+
+def test_a_file_with_comments_is_left_as_it_is_and_what_to_paste_is_said(capsule: Program, places: Places) -> None:
+    path = Path(places.home, ".config", "zed", "settings.json")
+    path.parent.mkdir(parents=True)
+    path.write_text('{\n  // mine\n  "theme": "One"\n}\n')
+    capsule("mcp", "install", "codex")
+    codex = Path(places.home, ".codex", "config.toml")
+    assert tomllib.loads(codex.read_text()) == {"mcp_servers": {"capsule": {"command": EXECUTABLE, "args": ["mcp"]}}}
+    codex.write_text("# mine\n")
+    assert "[mcp_servers.capsule]\ncommand = " in capsule("mcp", "install", "codex", expect=1).stdout
+    answer = capsule("mcp", "install", "zed", "cursor", "--as", "anna", expect=1)
+    assert json.loads(answer.stdout[answer.stdout.index("{") :])["context_servers"]["capsule"]
+    assert "// mine" in path.read_text() and "capsule" not in path.read_text()
+    held = json.loads(Path(places.home, ".cursor", "mcp.json").read_text())
+    assert held["mcpServers"]["capsule"]["args"][-2:] == ["--as", "anna"]
+
+
+def test_a_dry_run_shows_the_change_and_makes_none(capsule: Program, places: Places) -> None:
+    said = capsule("mcp", "install", "zed", "cursor", "--project", "--dry-run").stdout
+    assert "+++ " + os.path.join(places.project, ".cursor", "mcp.json") in said
+    assert '+  "context_servers": {' in said
+    assert list(Path(places.project).iterdir()) == []
+    [told] = capsule.json("mcp", "install", "zed", "--dry-run")
+    assert told["changed"] is False and "context_servers" in told["diff"]
+
+
+def test_a_file_that_cannot_be_read_changes_nothing_in_any_other(capsule: Program, places: Places) -> None:
+    Path(places.home, ".cursor").mkdir()
+    Path(places.home, ".cursor", "mcp.json").write_text('{\n  "mcpServers": {"a" 1}\n}\n')
+    answer = capsule("mcp", "install", "claude-code", "cursor", "zed", expect=5)
+    assert "mcp.json:2:22: " in answer.stderr and "nothing was changed" in answer.stderr
+    assert [path.name for path in Path(places.home).iterdir()] == [".cursor"]
+
+
+def test_all_are_the_programs_whose_settings_are_here(capsule: Program, places: Places) -> None:
+    assert "no program's settings are here" in capsule("mcp", "install", "--all", expect=1).stderr
+    Path(places.home, ".codeium", "windsurf").mkdir(parents=True)
+    Path(places.home, ".gemini").mkdir()
+    Path(places.home, ".claude.json").write_text("{}")
+    assert [told["client"] for told in capsule.json("mcp", "install", "--all")] == ["claude-code", "gemini", "windsurf"]
+    assert [told["changed"] for told in capsule.json("mcp", "uninstall", "--all")] == [True, True, True]
+
+
+def test_contradictory_options_are_a_usage_error(capsule: Program) -> None:
+    for words, message in (
+        ((), "name programs, or say --all: claude-code, "),
+        (("emacs",), "'emacs' is not one of claude-code, "),
+        (("zed", "--all"), "stands for all programs"),
+        (("zed", "--user", "--project"), "is one or the other"),
+        (("claude-desktop", "--project"), "Claude Desktop has no settings of a project"),
+    ):
+        assert message in " ".join(capsule("mcp", "install", *words, expect=2).stderr.split())
+
+
+def test_a_directory_that_is_no_store_is_not_installed(capsule: Program, places: Places) -> None:
+    assert "is no Capsule store" in capsule("mcp", "install", "zed", "--store", "/nowhere", expect=3).stderr
+    assert list(Path(places.home).iterdir()) == []
+
+
+@pytest.mark.slow
+def test_doctor_says_what_each_program_would_see(capsule: Program, places: Places) -> None:
+    assert "no program has the entry" in capsule("mcp", "doctor", expect=1).stderr
+    capsule("mcp", "install", "cursor", "--store", str(capsule.root))
+    capsule("mcp", "install", "opencode", "--project", "--store", str(capsule.root))
+    lines = capsule("mcp", "doctor").stdout.splitlines()
+    assert lines[0] == f"Cursor (user): {places.home}/.cursor/mcp.json"
+    assert lines[1].startswith("  capsule ") and ", protocol 2025-11-25, ready after " in lines[1]
+    assert "tools, whose list costs about " in lines[2]
+    assert lines[3] == f"  store: {capsule.root}"
+    assert lines[4] == f"OpenCode (project): {places.project}/opencode.json"
+    [told] = capsule.json("mcp", "doctor", "cursor")
+    assert told["command"] == [EXECUTABLE, "mcp", "--store", str(capsule.root)]
+    assert told["ok"] is True and told["tools"] > 5 and told["store"] == str(capsule.root)
+
+
+def test_doctor_tells_what_is_wrong_and_exits_otherwise(capsule: Program, places: Places) -> None:
+    capsule("mcp", "install", "cursor", "gemini", "--store", str(capsule.root))
+    Path(places.home, ".claude.json").write_text("{")
+    gemini = Path(places.home, ".gemini", "settings.json")
+    gemini.write_text(gemini.read_text().replace('"args"', '"disabled": true, "args"'))
+    shutil.rmtree(capsule.root)
+    told = {one["client"]: one for one in capsule.json("mcp", "doctor", expect=1)}
+    assert set(told) == {"claude-code", "cursor", "gemini"}
+    assert "is no Capsule store" in told["cursor"]["problems"][0]
+    assert "/.claude.json:1:2: " in told["claude-code"]["problems"][0]
+    assert told["gemini"]["switchedOff"] is True
+    assert (
+        "  wrong: it has no entry; put it in with: capsule mcp install zed"
+        in capsule("mcp", "doctor", "zed", expect=1).stdout.splitlines()
+    )
+
+
+def test_doctor_leaves_an_entry_that_starts_something_else_unstarted(capsule: Program, places: Places) -> None:
+    Path(places.project, ".mcp.json").write_text('{"mcpServers": {"capsule": {"command": "touch", "args": ["here"]}}}')
+    answer = capsule("mcp", "doctor", expect=1)
+    assert "wrong: the entry starts something else" in answer.stdout
+    assert [path.name for path in Path(places.project).iterdir()] == [".mcp.json"]
+
+
+def test_the_shell_completes_the_names_of_programs() -> None:
+    from capsule_cli.commands.mcp.clients import _complete
+
+    assert _complete("claude") == [("claude-code", "Claude Code"), ("claude-desktop", "Claude Desktop")]
+    assert len(_complete("")) == len(CLIENTS)

@@ -1,0 +1,84 @@
+"""Trying an entry out: real servers, started as the programs start them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from capsule.mcp_server.clients import doctor
+from capsule.mcp_server.clients.table import Launch, Places
+from tests.core.cli.conftest import Program
+
+pytestmark = pytest.mark.slow
+
+CAPSULE = str(Path(sys.executable).with_name("capsule"))
+
+
+def script(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "server.sh"
+    path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.slow
+@pytest.mark.sample
+def test_a_server_that_works_is_described(capsule: Program, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CAPSULE_STORE", "/nowhere")  # What this process has there does not reach the server.
+    seen = doctor.examine(Launch(CAPSULE, ("mcp", "--store", str(capsule.root))), cwd=places.home)
+    assert seen.problems == []
+    assert seen.server.startswith("capsule ")
+    assert seen.protocol >= "2025-11-25"
+    assert seen.tools > 5 and seen.ready_ms > 0
+    assert 300 < seen.tokens < 3500
+    assert seen.store == str(capsule.root)
+
+
+def test_the_store_is_the_one_of_the_directory_and_the_environment_the_entry_gives(
+    capsule: Program, places: Places
+) -> None:
+    launch = Launch(CAPSULE, ("mcp",), env={"CAPSULE_STORE": capsule.root.name}, cwd=str(capsule.root.parent))
+    assert doctor.examine(launch, cwd=places.home).store == str(capsule.root)
+    own = doctor.examine(Launch(CAPSULE, ("mcp",)), cwd=places.home, store=str(capsule.root))
+    assert own.store.startswith(places.home)
+    assert own.problems == [
+        f"it serves {own.store}, and not {capsule.root}; write the entry anew with --store {capsule.root}"
+    ]
+
+
+def test_a_server_that_does_not_work_is_a_finding_with_what_it_said(tmp_path: Path) -> None:
+    for body, timeout_s, problem in (
+        ("echo no luck today >&2; exit 3", 60, "protocol"),
+        ("exec cat", 60, "protocol"),
+        ("exec sleep 600", 0.5, "within 0.5 s"),
+    ):
+        seen = doctor.examine(Launch(script(tmp_path, body)), cwd=str(tmp_path), timeout_s=timeout_s)
+        [found] = seen.problems
+        assert problem in found and ("no luck today" in found) == ("luck" in body)
+        assert seen.tools == 0
+
+
+def test_a_server_that_writes_something_else_to_stdout_is_a_finding(capsule: Program, tmp_path: Path) -> None:
+    server = script(tmp_path, f"echo hello\nexec '{CAPSULE}' mcp --store '{capsule.root}'")
+    seen = doctor.examine(Launch(server), cwd=str(tmp_path))
+    assert seen.problems == ["it writes to stdout what is no protocol, which programs choke on"]
+    assert seen.tools > 5
+
+
+def test_a_server_that_is_no_capsule_is_a_finding(tmp_path: Path) -> None:
+    body = "from mcp.server.mcpserver import MCPServer\nMCPServer('other').run('stdio')\n"
+    seen = doctor.examine(Launch(sys.executable, ("-c", body)), cwd=str(tmp_path))
+    assert seen.problems == ["it has no tool list_conversations, so it is no Capsule; write the entry anew"]
+
+
+def test_an_executable_or_a_directory_that_is_gone_is_a_finding(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("no program")
+    for launch, named in (
+        (Launch(str(tmp_path / "gone"), ("mcp",)), tmp_path / "gone"),
+        (Launch(str(tmp_path / "plain"), ("mcp",)), tmp_path / "plain"),
+        (Launch(CAPSULE, ("mcp",), cwd=str(tmp_path / "gone")), tmp_path / "gone"),
+    ):
+        [problem] = doctor.examine(launch, cwd=str(tmp_path)).problems
+        assert str(named) in problem

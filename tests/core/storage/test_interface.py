@@ -1,0 +1,499 @@
+"""The promises of a storage engine to the store; these tests run for every implementation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+
+from capsule.engines.files.document import HeldDocument
+from capsule.engines.files.external_edits import mendable
+from capsule.engines.files.protocols import Known
+from capsule.engines.files.repair import mend
+from capsule.engines.files.storage import FileStorage
+from capsule.errors import CapsuleError, Interfered, InvalidDocument, InvalidInput, NotFound, Refused
+from capsule.format import anatomy, codec, new
+from tests.core.storage.conftest import STAMP, document, entry, head, texts_of
+from tests.torture.filesystem import Rebooted
+
+KIND = "conversations"
+LATER = "2025-01-12T10:31:00.000Z"
+
+
+def put(storage: FileStorage, id: str, texts: list[str]) -> bytes:
+    data = document(id, texts)
+    with storage.mutex(KIND, id) as held:
+        held.replace(None, data, anatomy.survey(data), [])
+    return data
+
+
+def data_of(storage: FileStorage, id: str = "plan") -> bytes:
+    got = storage.read(KIND, id)
+    assert got is not None
+    return got[0]
+
+
+def looked(held: HeldDocument) -> Known:
+    known = held.look()
+    assert known is not None
+    return known
+
+
+def test_a_written_document_is_read_unchanged_and_known(storage: FileStorage) -> None:
+    assert storage.read(KIND, "plan") is None and storage.known(KIND, "plan") is None
+    assert not storage.exists(KIND, "plan") and list(storage.scan(KIND)) == []
+    data = put(storage, "plan", ["one"])
+    assert data_of(storage) == data and storage.exists(KIND, "plan")
+    known = storage.known(KIND, "plan")
+    assert known is not None and known.anatomy == anatomy.survey(data) and known.stamp == STAMP
+    (scanned,) = storage.scan(KIND)
+    assert (scanned.id, scanned.path, scanned.regular) == ("plan", storage.path(KIND, "plan"), True)
+    assert scanned.signature == known.signature
+    with storage.mutex(KIND, "plan") as held:
+        assert held.look() == known
+        assert held.read() == (data, known.signature)
+
+
+@pytest.mark.parametrize("before", [[], ["one"], ["one", "two"]])
+@pytest.mark.parametrize("added", [["x"], ["x", "y", "z" * 5000]])
+def test_appended_entries_are_at_the_end_and_the_rest_is_unchanged(
+    storage: FileStorage, before: list[str], added: list[str]
+) -> None:
+    put(storage, "plan", before)
+    with storage.mutex(KIND, "plan") as held:
+        after = held.splice(looked(held), [entry(text) for text in added], LATER, [])
+        assert held.look() == after
+    wanted = document("plan", before + added).replace(
+        b'"updatedAt": "' + STAMP.encode(), b'"updatedAt": "' + LATER.encode()
+    )
+    assert data_of(storage) == wanted
+    assert after.anatomy == anatomy.survey(wanted) and after.stamp == LATER
+    assert storage.known(KIND, "plan") == after
+
+
+def test_appends_under_one_mutex_and_under_many_keep_their_order(storage: FileStorage) -> None:
+    put(storage, "plan", [])
+    with storage.mutex(KIND, "plan") as held:
+        known = looked(held)
+        for n in range(5):
+            known = held.splice(known, [entry(str(n))], LATER, [])
+    for n in range(5, 10):
+        with storage.mutex(KIND, "plan") as held:
+            held.splice(looked(held), [entry(str(n))], LATER, [])
+    assert texts_of(data_of(storage)) == [str(n) for n in range(10)]
+
+
+@pytest.mark.parametrize("title", ["New", "", "x" * 3000])
+@pytest.mark.parametrize("added", [[], ["two"]])
+def test_a_new_head_leaves_the_history_unchanged(storage: FileStorage, title: str, added: list[str]) -> None:
+    put(storage, "plan", ["one"])
+    with storage.mutex(KIND, "plan") as held:
+        after = held.rehead(looked(held), head("plan", title, LATER), [entry(text) for text in added], [])
+        assert held.look() == after
+        after = held.splice(after, [entry("three")], LATER, [])
+    assert texts_of(data_of(storage)) == ["one", *added, "three"]
+    assert after.anatomy == anatomy.survey(data_of(storage)) and after.stamp == LATER
+
+
+@pytest.mark.parametrize("sizes", [(0, 10, 0), (3000, 1, 70_000), (5 << 20, 20, 9 << 20)])
+def test_a_new_context_leaves_the_history_unchanged(storage: FileStorage, sizes: tuple[int, ...]) -> None:
+    put(storage, "plan", ["one"])
+    for size in sizes:
+        context = {"fullContext": "x" * size, "metadata": {}} if size else {}
+        lines = anatomy.context_lines([codec.encode(context)[:-1]])
+        with storage.mutex(KIND, "plan") as held:
+            after = held.rehead(looked(held), head("plan", "New", LATER), [], [], lines)
+            assert held.look() == after
+            after = held.splice(after, [entry("more")], LATER, [])
+        assert codec.decode(data_of(storage), "plan")["context"] == context
+        assert after.anatomy == anatomy.survey(data_of(storage))
+    assert texts_of(data_of(storage)) == ["one", "more", "more", "more"]
+
+
+def test_several_changes_under_one_mutex_build_on_each_other(storage: FileStorage) -> None:
+    put(storage, "plan", ["one"])
+    with storage.mutex(KIND, "plan") as held:
+        known = held.rehead(looked(held), head("plan", "a much longer title than before"), [], [])
+        known = held.rehead(known, head("plan", "b"), [entry("two")], [])
+        known = held.splice(known, [entry("three")], LATER, [])
+        data = document("plan", ["four"])
+        known = held.replace(known.signature, data, anatomy.survey(data), [])
+        known = held.rehead(known, head("plan", "c"), [entry("five")], [])
+        got = held.read()
+        assert got is not None and got[1] == known.signature
+        assert b'"title": "c"' in held.head(known)
+    assert texts_of(data_of(storage)) == ["four", "five"]
+
+
+def locked_document(id: str) -> bytes:
+    lock = {"active": True, "instanceId": "i", "timestamp": STAMP, "user": "u", "host": "h"}
+    return codec.encode(new.new_capsule(id, "Plan", STAMP, lock=lock))
+
+
+def test_restamp_changes_the_time_of_the_lock_alone(storage: FileStorage) -> None:
+    data = locked_document("plan")
+    with storage.mutex(KIND, "plan") as held:
+        known = held.replace(None, data, anatomy.survey(data), [])
+        after = held.restamp(known, LATER)
+        assert held.look() == after and after.tag != known.tag
+        held.splice(after, [entry("one")], LATER, [])
+    before, after_ = data.split(b'"lock"')[1], data_of(storage).split(b'"lock"')[1]
+    assert before.split(b"}")[0].replace(STAMP.encode(), LATER.encode()) == after_.split(b"}")[0]
+
+
+def test_no_write_replaces_a_version_that_it_did_not_read(storage: FileStorage, root: Path) -> None:
+    first = put(storage, "plan", ["one"])
+    path = Path(storage.path(KIND, "plan"))
+    for write in (
+        lambda held, known: held.splice(known, [entry("x")], LATER, []),
+        lambda held, known: held.rehead(known, head("plan", "x"), [], []),
+        lambda held, known: held.replace(known.signature, first, known.anatomy, []),
+        lambda held, known: held.replace(None, first, known.anatomy, []),
+    ):
+        with storage.mutex(KIND, "plan") as held:
+            got = held.read()
+            assert got is not None
+            known = held.adopt(got[1], anatomy.survey(got[0]), [], STAMP)
+            other = document("plan", ["by hand"])
+            copy = root / "copy"
+            copy.write_bytes(other)
+            copy.rename(path)
+            with pytest.raises(Interfered):
+                write(held, known)
+            assert path.read_bytes() == other
+            assert held.look() is None
+    assert [path.name for path in (root / KIND).iterdir()] == ["plan.json"]
+
+
+@pytest.mark.parametrize("size", ["the same size", "another size"])
+def test_an_edit_in_place_is_noticed_by_the_next_look(storage: FileStorage, root: Path, size: str) -> None:
+    data = put(storage, "plan", ["one"])
+    new = data.replace(b'"one"', b'"two"' if size == "the same size" else b'"something else"')
+    path = root / KIND / "plan.json"
+    path.write_bytes(new)
+    os.utime(path, ns=(1, 1))
+    assert storage.known(KIND, "plan") is None
+    with storage.mutex(KIND, "plan") as held:
+        assert held.look() is None
+        got = held.read()
+        assert got is not None and got[0] == new
+        known = held.adopt(got[1], anatomy.survey(new), [b'{"adopted": 1}'], STAMP)
+        assert held.look() == known and held.records() == []  # A file that was only read gets no log.
+        held.splice(known, [entry("three")], LATER, [])
+    assert texts_of(data_of(storage))[1:] == ["three"]
+
+
+def test_the_records_of_each_write_are_read_in_their_order(storage: FileStorage) -> None:
+    put(storage, "plan", [])
+    for n in range(5):
+        with storage.mutex(KIND, "plan") as held:
+            held.note.base = lambda: [b'"before"']
+            held.splice(looked(held), [entry(str(n))], LATER, [b'{"n": %d}' % n, b'{"m": 1}'])
+    with storage.mutex(KIND, "plan") as held:
+        records = [[b'"before"'], *([b'{"n": %d}' % n, b'{"m": 1}'] for n in range(5))]
+        assert held.records() == records
+        got = held.read()
+        assert got is not None
+        held.adopt(got[1], None, [b'{"new": 1}'], LATER)
+        assert held.records() == [*records, [b'{"new": 1}']]
+        held.rewrite_records([[b'"kept"']])
+        assert held.records() == [[b'"kept"']]
+        held.rewrite_records([])
+        assert held.records() == []
+
+
+def test_the_log_keeps_the_newest_256_kib_of_messages_beside_other_records(storage: FileStorage) -> None:
+    put(storage, "plan", [])
+    text = b"x" * 20_000
+    for n in range(60):
+        with storage.mutex(KIND, "plan") as held:
+            records = [b'{"n": %d, "x": "%s"}' % (n, text), b'{"k":"head","n":%d,"x":"%s"}' % (n, text)]
+            held.splice(looked(held), [entry(str(n))], LATER, records)
+    with storage.mutex(KIND, "plan") as held:
+        for _ in range(900):
+            held.rehead(looked(held), head("plan", "x"), [], [b'{"k":"lock","x":"%s"}' % text[:500]])
+        kept = [record for records in held.records() for record in records]
+        messages = [int(record[6:].split(b",")[0]) for record in kept if record.startswith(b'{"n"')]
+        assert messages == list(range(60 - len(messages), 60)) and len(messages) * len(text) >= 256 << 10
+        large = b'"' + b"x" * 700_000 + b'"'
+        for record in (large, b'"small"'):
+            held.splice(looked(held), [entry(record[:2].hex())], LATER, [record])
+            assert held.records()[-1] == [record]
+        assert [large] in held.records()
+
+
+def test_the_tail_has_the_last_entries(storage: FileStorage) -> None:
+    texts = [str(number) * 30_000 for number in range(5)]
+    put(storage, "plan", texts)
+    known = storage.known(KIND, "plan")
+    assert known is not None
+    for n in (1, 2, 3, 100):
+        block = storage.tail(KIND, "plan", known, n)
+        assert block is not None
+        assert [message["content"] for message in orjson.loads(block)] == texts[-n:]
+    (Path(storage.path(KIND, "plan"))).write_bytes(document("plan", ["other"]))
+    assert storage.tail(KIND, "plan", known, 1) is None
+
+
+def test_the_beginning_of_a_file_reaches_to_its_context(storage: FileStorage, root: Path) -> None:
+    for title in ("short", "x" * 20_000):
+        data = document("plan", ["one" * 50_000], title)
+        (root / KIND / "plan.json").write_bytes(data)
+        beginning, end = storage.beginning(storage.path(KIND, "plan"))
+        assert data.startswith(beginning) and b'\n  "context": ' in beginning and end == data[-8:]
+    (root / KIND / "plan.json").unlink()
+    with pytest.raises(NotFound):
+        storage.beginning(storage.path(KIND, "plan"))
+
+
+def test_a_deleted_document_is_in_the_trash_and_can_be_restored(storage: FileStorage, root: Path) -> None:
+    data = put(storage, "plan", ["one"])
+    with storage.mutex(KIND, "plan") as held:
+        trashed = held.delete()
+        assert held.look() is None and held.read() is None
+    assert not storage.exists(KIND, "plan") and storage.known(KIND, "plan") is None
+    assert storage.keeping.trashed(KIND) == [trashed] and storage.keeping.read(trashed.token) == data
+    assert storage.keeping.trashed("agents") == []
+    with storage.mutex(KIND, "plan") as held:
+        held.restore(trashed.token)
+        assert held.look() is None  # It must be read as a whole before the next write.
+    assert data_of(storage) == data and storage.keeping.trashed(KIND) == []
+
+
+def test_a_restore_over_another_document_is_refused(storage: FileStorage) -> None:
+    put(storage, "plan", ["one"])
+    with storage.mutex(KIND, "plan") as held:
+        trashed = held.delete()
+    second = put(storage, "plan", ["two"])
+    with storage.mutex(KIND, "plan") as held, pytest.raises(Refused):
+        held.restore(trashed.token)
+    assert data_of(storage) == second and storage.keeping.trashed(KIND) == [trashed]
+
+
+def test_deletions_at_one_instant_all_stay_in_the_trash(storage: FileStorage) -> None:
+    tokens = set()
+    for n in range(5):
+        put(storage, "plan", [str(n)])
+        with storage.mutex(KIND, "plan") as held:
+            tokens.add(held.delete().token)
+    assert len(tokens) == 5
+    assert {texts_of(storage.keeping.read(token))[0] for token in tokens} == set("01234")
+
+
+def test_a_file_in_quarantine_has_the_name_of_its_document_and_the_reason(storage: FileStorage) -> None:
+    put(storage, "plan", [])
+    with storage.mutex(KIND, "plan") as held:
+        paths = [held.quarantine(b"data %d" % n, "why") for n in range(3)]
+    assert [Path(path).read_bytes() for path in paths] == [b"data 0", b"data 1", b"data 2"]
+    assert all("plan" in path and "why" in path for path in paths)
+    assert storage.keeping.purge(3600) == []
+    assert sorted(storage.keeping.purge(0)) == sorted(paths)
+
+
+def test_a_torn_document_is_mended_and_the_original_is_kept(storage: FileStorage, root: Path) -> None:
+    whole = put(storage, "plan", ["one", "two"])
+    torn = whole[:-7] + b",\n    {\n      "
+    path = root / KIND / "plan.json"
+    path.write_bytes(torn)
+    assert mend(torn) is not None and mend(whole) is None
+    with storage.mutex(KIND, "plan") as held:
+        got = held.read()
+        assert got is not None
+        assert mendable(held, *got) is None  # A program may be saving it.
+        found = mendable(held, *got, asked=True)
+        assert found is not None and found[0] == whole
+        os.utime(path, (1, 1))  # A time before the machine started: no program is still saving it.
+        got = held.read()
+        assert got is not None and mendable(held, *got) == found
+        kept = held.repair(*got, found[0])
+    assert path.read_bytes() == whole and Path(kept).read_bytes() == torn
+
+
+def test_an_id_with_a_path_is_refused(storage: FileStorage, root: Path) -> None:
+    for id in ["", ".", "../x", "a/b", "a\0b", "x" * 129, ".tmp"]:
+        for use in (
+            lambda: storage.read(KIND, id),
+            lambda: storage.exists(KIND, id),
+            lambda: storage.known(KIND, id),
+            lambda: storage.mutex(KIND, id).__enter__(),
+            lambda: storage.path(KIND, id),
+        ):
+            with pytest.raises(InvalidInput):
+                use()
+        assert [path.name for path in root.iterdir()] == [KIND]
+
+
+PLACES: dict[str, Callable[[Path], None]] = {
+    "symlink": lambda path: path.symlink_to("elsewhere"),
+    "fifo": os.mkfifo,
+    "directory": lambda path: path.mkdir(),
+}
+
+
+@pytest.mark.parametrize("what", PLACES)
+def test_a_path_that_is_no_regular_file_is_no_document(storage: FileStorage, root: Path, what: str) -> None:
+    path = root / KIND / "plan.json"
+    PLACES[what](path)
+    with pytest.raises(InvalidDocument):
+        storage.read(KIND, "plan")
+    with pytest.raises(InvalidDocument):
+        storage.beginning(str(path))
+    assert [(scanned.id, scanned.regular) for scanned in storage.scan(KIND)] == [("plan", False)]
+    assert storage.exists(KIND, "plan")
+    data = document("plan", [])
+    with storage.mutex(KIND, "plan") as held:
+        with pytest.raises(InvalidDocument):
+            held.read()
+        with pytest.raises(Interfered):
+            held.replace(None, data, anatomy.survey(data), [])
+    assert [place.name for place in (root / KIND).iterdir()] == ["plan.json"]
+
+
+def test_an_invalid_instance_id_is_not_alive(storage: FileStorage) -> None:
+    for instance in ["", "../../etc/passwd", "a/b", "x" * 999, "\0", "nobody"]:
+        assert not storage.instances.alive(instance)
+
+
+def test_leftovers_of_dead_processes_are_found_and_swept(storage: FileStorage, root: Path) -> None:
+    put(storage, "plan", ["one"])
+    put(storage, "gone", ["one"])
+    assert storage.leftovers(KIND) == []
+    (root / KIND / ".plan.tmp").write_bytes(b"half")
+    (root / KIND / "gone.json").unlink()
+    found = {leftover.kind: leftover for leftover in storage.leftovers(KIND)}
+    assert {kind: leftover.id for kind, leftover in found.items()} == {"temporary": "plan", "vanished": "gone"}
+    for leftover in found.values():
+        assert storage.sweep(KIND, leftover)
+    assert storage.leftovers(KIND) == []
+    kept = [path.read_bytes() for path in (root / ".capsule" / "quarantine").iterdir()]
+    assert kept == [b"half"]
+
+
+def test_a_leftover_temporary_blocks_no_writer_and_is_kept(storage: FileStorage, root: Path) -> None:
+    put(storage, "plan", ["one"])
+    (root / KIND / ".plan.tmp").write_bytes(b"half")
+    with storage.mutex(KIND, "plan") as held:
+        held.rehead(looked(held), head("plan", "x"), [], [])
+    assert [path.name for path in (root / KIND).iterdir()] == ["plan.json"]
+    assert [path.read_bytes() for path in (root / ".capsule" / "quarantine").iterdir()] == [b"half"]
+
+
+def test_a_signature_from_before_a_reboot_is_not_trusted(root: Path) -> None:
+    before, after = FileStorage(str(root)), FileStorage(str(root), sys=Rebooted())
+    data = put(before, "plan", ["one"])
+    with before.mutex(KIND, "plan") as held:
+        held.splice(looked(held), [entry("two")], LATER, [b'{"n": 1}'])
+    assert before.known(KIND, "plan") is not None and after.known(KIND, "plan") is None
+    with after.mutex(KIND, "plan") as held:
+        assert held.look() is None
+        assert held.records() == [[b'{"n": 1}']]
+    assert data
+    before.close()
+    after.close()
+
+
+def test_system_errors_become_errors_of_the_package(storage: FileStorage, root: Path) -> None:
+    put(storage, "plan", [])
+    with pytest.raises(CapsuleError), storage.mutex(KIND, "plan"):
+        raise OSError(5, "Input/output error")
+    (root / "agents").write_bytes(b"in the way")
+    with pytest.raises(CapsuleError):
+        list(storage.scan("agents"))
+    with pytest.raises(CapsuleError):
+        storage.read("agents", "x")
+    assert not storage.exists("agents", "x")
+
+
+def test_a_document_is_read_from_an_offset(storage: FileStorage) -> None:
+    data = put(storage, "plan", ["one", "two"])
+    known = storage.known(KIND, "plan")
+    for offset in (0, 1, 100, 10_000_000):
+        assert known is not None and storage.read_from(KIND, "plan", offset) == (data[offset:], known.signature)
+        assert storage.read_from(KIND, "nobody", offset) is None
+
+
+def test_find_gives_the_same_as_scan(storage: FileStorage, root: Path) -> None:
+    put(storage, "plan", ["one"])
+    (root / KIND / "no id.json").write_bytes(b"")
+    (root / KIND / "link.json").symlink_to("plan.json")
+    scanned = {found.id: found for found in storage.scan(KIND)}
+    assert scanned.keys() == {"plan", "no id", "link"}
+    assert {id: storage.find(KIND, id) for id in scanned} == scanned
+    for id in ("nobody", "../x", ".plan", "a\0b", ""):
+        assert storage.find(KIND, id) is None
+    assert storage.find("agents", "plan") is None
+
+
+def test_the_note_stays_when_the_file_changes(storage: FileStorage, root: Path) -> None:
+    assert storage.noted(KIND, "plan") is None
+    put(storage, "plan", ["one"])
+    known = storage.known(KIND, "plan")
+    assert known is not None and storage.noted(KIND, "plan") == known
+    (root / KIND / "plan.json").write_bytes(b"{}")
+    assert storage.known(KIND, "plan") is None and storage.noted(KIND, "plan") == known
+
+
+def test_a_tracker_reports_every_kind_of_write(storage: FileStorage) -> None:
+    put(storage, "plan", ["one"])
+    tracker = storage.tracker(KIND)
+    if tracker is None:
+        pytest.skip("this file system tells of no writes")
+    with storage.mutex(KIND, "plan") as held:
+        held.splice(looked(held), [entry("two")], LATER, [])
+        assert tracker.changed() == {"plan"}
+        held.rehead(looked(held), head("plan", "x"), [], [])
+        assert tracker.changed() == {"plan"}
+        held.delete()
+        assert tracker.changed() == {"plan"}
+    assert tracker.changed() == set()
+    tracker.close()
+
+
+def test_derived_files_can_be_made_moved_into_place_locked_and_dropped(storage: FileStorage, root: Path, make) -> None:  # type: ignore[no-untyped-def]
+    derived, other = storage.derived, make(str(root)).derived
+    assert derived.inode("index") == 0
+    path = Path(derived.make("index.new"))
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(CapsuleError):
+        derived.make("index.new")
+    path.write_bytes(b"x")
+    derived.put("index.new", "index")
+    assert Path(derived.path("index")).read_bytes() == b"x" and derived.inode("index") and not path.exists()
+    release = derived.try_lock("index.lock")
+    assert release is not None and other.try_lock("index.lock") is None
+    release()
+    again = other.try_lock("index.lock")
+    assert again is not None
+    again()
+    assert set(derived.names()) == {".gitignore", "index", "index.lock"}
+    derived.drop("index", "never there")
+    assert set(derived.names()) == {".gitignore", "index.lock"}
+
+
+def test_the_history_is_read_from_an_offset_under_the_mutex(storage: FileStorage, root: Path) -> None:
+    data = document("a", ["one", "two"])
+    with storage.mutex("conversations", "a") as held:
+        known = held.replace(None, data, anatomy.survey(data), [])
+        assert known.anatomy is not None
+        for start in (known.anatomy.history, known.anatomy.tail - 5, known.anatomy.tail):
+            assert held.history(known, start) == data[start : known.anatomy.tail]
+        (root / "conversations" / "a.json").write_bytes(data[:40])
+        with pytest.raises(Interfered):
+            held.history(known, known.anatomy.history)
+
+
+def test_a_file_moved_away_before_its_flush_is_read_again(storage: FileStorage) -> None:
+    put(storage, "plan", ["one"])
+    path = Path(storage.path(KIND, "plan"))
+    with storage.mutex(KIND, "plan") as held:
+        known = looked(held)
+        away = path.rename(path.with_name("plan.json~"))
+        with pytest.raises(Interfered):
+            held.flush(known)
+        away.rename(path)
+        got = held.read()
+        assert got is not None
+        assert held.flush(held.adopt(got[1], known.anatomy, [], STAMP)).doubt == ""

@@ -1,0 +1,133 @@
+"""Appending once under a key: a retry after a lost response finds the message."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from capsule import InvalidInput, Locked, Store
+from capsule.ids import keyed_message_id
+from tests.core.store.files import contents
+from tests.processes import Child
+
+
+def test_a_second_append_under_a_key_finds_the_first(store: Store) -> None:
+    id = store.create(title="t").id
+    first, was_there = store.append_once(id, "k", content="once")
+    assert not was_there
+    store.append(id, content="between")
+    again, is_there = store.append_once(id, "k", content="once")
+    assert is_there
+    assert again == first
+    assert again.id == keyed_message_id(id, "k")
+    assert contents(store, id) == ["once", "between"]
+
+
+def test_another_key_or_another_conversation_gets_a_message_of_its_own(store: Store) -> None:
+    one, other = store.create(title="a").id, store.create(title="b").id
+    for id, key in ((one, "k"), (one, "l"), (other, "k")):
+        assert not store.append_once(id, key, content="same words")[1]
+    assert contents(store, one) == ["same words", "same words"]
+    assert contents(store, other) == ["same words"]
+
+
+def test_a_key_used_for_another_message_is_an_error_and_writes_nothing(store: Store) -> None:
+    id = store.create(title="t").id
+    store.append_once(id, "k", content="one")
+    before = store.read(id)
+    for other in ({"content": "two"}, {"content": "one", "role": "assistant"}, {"content": "one", "from": "bob"}):
+        with pytest.raises(InvalidInput, match="used before"):
+            store.append_once(id, "k", **other)
+    assert store.read(id) == before
+
+
+def test_a_key_finds_a_message_that_was_edited_since(store: Store) -> None:
+    id = store.create(title="t").id
+    message, _ = store.append_once(id, "k", content="one")
+    store.edits.message(id, str(message.id), "one, corrected")
+    assert store.append_once(id, "k", content="one")[1]
+    assert contents(store, id) == ["one, corrected"]
+
+
+def test_an_invalid_key_is_refused(store: Store) -> None:
+    for key in ["", "  ", "x" * 257]:
+        id = store.create(title="t").id
+        with pytest.raises(InvalidInput, match="1 to 256 characters"):
+            store.append_once(id, key, content="x")
+        assert contents(store, id) == []
+
+
+def test_a_text_that_looks_like_the_line_of_an_id_is_no_id(store: Store) -> None:
+    id = store.create(title="t").id
+    line = f'\n      "id": "{keyed_message_id(id, "k")}"'
+    store.append(id, content=line, toolCalls=[{"id": keyed_message_id(id, "k"), "name": "x"}])
+    assert not store.append_once(id, "k", content="new")[1]
+    assert contents(store, id) == [line, "new"]
+
+
+def test_a_retry_finds_the_message_after_every_kind_of_write_in_between(store: Store, root: Path) -> None:
+    id = store.create(title="t").id
+    first, _ = store.append_once(id, "k", content="once")
+    store.rename(id, "longer than before")
+    assert store.append_once(id, "k", content="once")[0] == first
+    store.append_many(id, [{"role": "user", "content": str(n)} for n in range(50)])
+    assert store.append_once(id, "k", content="once")[0] == first
+    path = root / "conversations" / f"{id}.json"
+    path.write_text(path.read_text().replace('"longer than before"', '"by hand"'))
+    assert store.append_once(id, "k", content="once")[0] == first
+    path.write_text(path.read_text().replace("  ", "\t"))  # Another layout: it is read whole.
+    assert store.append_once(id, "k", content="once")[0] == first
+    assert len(contents(store, id)) == 51
+
+
+def test_another_process_finds_the_message_of_a_key_without_derived_files(store: Store, root: Path) -> None:
+    id = store.create(title="t").id
+    first, _ = store.append_once(id, "k", content="once")
+    store.close()
+    shutil.rmtree(root / ".capsule")
+    with Store.open(root) as other:
+        assert other.append_once(id, "k", content="once") == (first, True)
+        assert contents(other, id) == ["once"]
+
+
+def test_two_processes_that_retry_at_once_append_one_message(root: Path, store: Store) -> None:
+    id = store.create(title="t", type="group").id
+    body = """
+        with Store.open(sys.argv[1]) as store:
+            say()
+            hear()
+            say([store.append_once(sys.argv[2], str(key), content=str(key))[1] for key in range(40)])
+    """
+    children = [Child(body, str(root), id) for _ in range(3)]
+    try:
+        for child in children:
+            child.hear()
+        for child in children:
+            child.say()
+        found = [child.hear() for child in children]
+    finally:
+        for child in children:
+            child.close()
+    assert [sum(not was_there[key] for was_there in found) for key in range(40)] == [1] * 40
+    assert sorted(contents(store, id), key=int) == [str(key) for key in range(40)]
+
+
+def test_a_retry_in_a_locked_conversation_finds_the_message(store: Store) -> None:
+    id = store.create(title="t").id
+    store.append_once(id, "k", content="once")
+    with store.beside() as other:
+        assert other.append_once(id, "k", content="once")[1]
+        with pytest.raises(Locked):
+            other.append_once(id, "l", content="more")
+
+
+def test_several_fields_of_a_head_change_in_one_write(store: Store) -> None:
+    id = store.create(title="t", tags=["old"]).id
+    head = store.update(id, title="new", tags=["a", "b"], pinned=True, archived=False, mcp_servers={"git": True})
+    assert (head.title, head.tags, head.pinned, head.archived) == ("new", ("a", "b"), True, False)
+    assert store.document(id)["metadata"]["mcpServers"] == {"git": {"enabled": True}}
+    assert "archived" not in store.document(id)["metadata"]
+    assert store.update(id, pinned=False).pinned is False
+    assert store.head(id).title == "new"

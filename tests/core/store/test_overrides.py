@@ -1,0 +1,285 @@
+"""Overrides of MCP servers, of a conversation and for the next one."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from capsule import InvalidDocument, InvalidInput, Store
+from capsule.format.validation import problems_of
+from capsule.maintenance.doctor import examine
+from tests.core.store.files import by_hand, file_of
+from tests.processes import Child
+
+
+def servers(store: Store, id: str) -> Any:
+    return store.document(id)["metadata"].get("mcpServers")
+
+
+def test_the_file_has_only_servers_that_were_switched(store: Store) -> None:
+    id = store.create(title="Plan").id
+    assert servers(store, id) is None
+    assert store.servers.set(id, {"git": False, "web": True}) == {"git": False, "web": True}
+    assert servers(store, id) == {"git": {"enabled": False}, "web": {"enabled": True}}
+    assert store.servers.toggle(id, "git") == {"git": True, "web": True}
+    assert store.servers.toggle(id, "mail") == {"git": True, "web": True, "mail": False}
+    assert store.servers.set(id, {"git": None, "nobody": None}) == {"web": True, "mail": False}
+    assert store.servers.get(id) == {"web": True, "mail": False}
+    store.servers.set(id, {"web": None, "mail": None})
+    assert servers(store, id) is None
+    assert store.load(id).metadata.mcp_servers is None
+
+
+def test_heads_from_the_file_and_from_the_index_have_the_overrides(root: Path, store: Store) -> None:
+    id = store.create(title="Plan").id
+    assert next(iter(store.heads())).mcp_servers == {}
+    cursor = store.changes().cursor
+    head = store.update(id, mcp_servers={"git": False, "web": True})
+    assert head.mcp_servers == {"git": False, "web": True}
+    assert head.as_json()["mcpServers"] == {"git": {"enabled": False}, "web": {"enabled": True}}
+    assert store.head(id) == next(iter(store.heads())) and store.head(id).mcp_servers == head.mcp_servers
+    assert [change.fields for change in store.changes(cursor).changes if change.kind == "head"] == [("mcp_servers",)]
+    by_hand(root, id, lambda document: document["metadata"].update(mcpServers=["git"]))
+    assert store.head(id).mcp_servers == next(iter(store.heads())).mcp_servers == {"git": True}
+    by_hand(root, id, lambda document: document["metadata"].update(mcpServers={"git": 1}))
+    with pytest.raises(InvalidDocument):
+        store.head(id)
+    assert "mcpServers" in next(iter(store.heads())).damaged
+
+
+def test_other_fields_of_an_override_survive(root: Path, store: Store) -> None:
+    id = store.create(title="Plan").id
+    by_hand(
+        root, id, lambda document: document["metadata"].update(mcpServers={"git": {"why": "mine", "enabled": True}})
+    )
+    store.servers.toggle(id, "git")
+    assert servers(store, id) == {"git": {"why": "mine", "enabled": False}}
+
+
+def test_a_list_of_names_is_accepted_and_reported_until_it_is_changed(root: Path, store: Store) -> None:
+    id = store.create(title="Plan").id
+    by_hand(root, id, lambda document: document["metadata"].update(mcpServers=["git", "web"]))
+    assert store.servers.get(id) == {"git": True, "web": True}
+    assert [problem.where for problem in problems_of(file_of(root, id).read_bytes(), "x")] == ["metadata.mcpServers"]
+    store.rename(id, "Other")
+    assert servers(store, id) == ["git", "web"]
+    assert store.load(id).metadata.mcp_servers == ["git", "web"]
+    store.servers.toggle(id, "web")
+    assert servers(store, id) == {"git": {"enabled": True}, "web": {"enabled": False}}
+    assert problems_of(file_of(root, id).read_bytes(), "x") == []
+
+
+def test_overrides_of_another_shape_make_a_file_invalid(root: Path, store: Store) -> None:
+    for wrong in [{"git": True}, {"git": {}}, {"git": {"enabled": 1}}, [1], "git"]:
+        id = store.create(title="Plan").id
+        by_hand(root, id, lambda document: document["metadata"].update(mcpServers=wrong))
+        with pytest.raises(
+            InvalidDocument, match=r'metadata.mcpServers: must be an object of names, each with \{"enabled"'
+        ):
+            store.servers.get(id)
+
+
+def test_an_invalid_server_name_is_refused_and_changes_nothing(store: Store) -> None:
+    for name in ["", " ", "a\nb", "x" * 201]:
+        id = store.create(title="Plan").id
+        before = store.read(id)
+        for call in (
+            lambda: store.servers.set(id, {name: True}),
+            lambda: store.servers.toggle(id, name),
+            lambda: store.servers.set(None, {name: True}),
+            lambda: store.update(id, mcp_servers={name: True}),
+        ):
+            with pytest.raises(InvalidInput, match="no name of an MCP server"):
+                call()
+        with pytest.raises(InvalidInput, match=r"mcpServers.git: must be true, false or null"):
+            store.update(id, mcp_servers={"git": "yes"})
+        assert store.read(id) == before
+
+
+def test_the_next_conversation_alone_gets_the_pending_overrides(store: Store) -> None:
+    assert store.servers.get(None) == {}
+    store.servers.set(None, {"git": False})
+    assert store.servers.toggle(None, "web") == {"git": False, "web": False}
+    store.summaries.add(store.create(title="Next").id, "A summary is none that somebody begins.")
+    first = next(head for head in store.heads() if head.title == "Next")
+    assert store.servers.get(first.id) == {"git": False, "web": False}
+    assert store.servers.get(None) == {}
+    assert servers(store, store.create(title="After").id) is None
+
+
+def test_a_failed_creation_leaves_the_pending_overrides(store: Store) -> None:
+    store.create(id="mine")
+    store.servers.set(None, {"git": False})
+    with pytest.raises(InvalidInput):
+        store.create(id="mine")
+    with pytest.raises(InvalidInput):
+        store.create(title="x" * 300)
+    assert store.servers.get(None) == {"git": False}
+
+
+def test_one_of_many_conversations_made_at_once_gets_the_pending_overrides(store: Store) -> None:
+    store.servers.set(None, {"git": False})
+    together = threading.Barrier(8)
+    made: list[str] = []
+
+    def make() -> None:
+        together.wait()
+        made.append(store.create(title="One of many").id)
+
+    threads = [threading.Thread(target=make) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(str(servers(store, id)) for id in made) == ["None"] * 7 + ["{'git': {'enabled': False}}"]
+
+
+@pytest.mark.slow
+def test_a_crash_at_any_step_of_a_creation_loses_no_pending_override(root: Path, store: Store) -> None:
+    """One child forks another one for each step, and that one dies there."""
+    child = Child(
+        """
+        import itertools
+        from capsule.disk.syscalls import Syscalls
+        from tests.core.storage.faults import CALLS, store_on
+
+        class Dying(Syscalls):
+            left = 0
+            def __init__(self):
+                for name in CALLS:
+                    if hasattr(Syscalls, name):
+                        setattr(self, name, self.wrapped(getattr(super(), name)))
+            def wrapped(self, call):
+                def wrapped(*args):
+                    self.left -= 1
+                    if self.left == 0:
+                        os._exit(9)
+                    return call(*args)
+                return wrapped
+
+        for at in itertools.count(1):
+            with Store.open(sys.argv[1]) as store:
+                store.servers.set(None, {"git": False})
+            pid = os.fork()
+            if not pid:
+                system = Dying()
+                store = store_on(sys.argv[1], system)
+                system.left = at
+                store.create(id=f"c{at}", title="Next", type="group")
+                os._exit(0)
+            died = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+            say(died)
+            hear()
+            if not died:
+                break
+        """,
+        str(root),
+    )
+    steps, twice, died = 0, 0, True
+    try:
+        while died:
+            died = child.hear()
+            steps += 1
+            made = f"c{steps}" in store.ids()
+            assert made or died
+            waits, got = store.servers.get(None), store.servers.get(f"c{steps}") if made else {}
+            assert waits in ({}, {"git": False})
+            assert got == {"git": False} or not made
+            assert waits or got
+            twice += bool(waits and got)
+            child.say()
+    finally:
+        child.close()
+    assert steps > 10
+    assert twice  # After a crash between the two writes they apply once more, as documented.
+
+
+def test_a_damaged_file_of_pending_overrides_is_named_and_stops_creation(store: Store, root: Path) -> None:
+    path = root / "overrides" / "next.json"
+    store.servers.set(None, {"git": False})
+    for wrong, line in ((b'{\n  "mcpServers": {"git": true}\n}\n', 2), (b"{", 1)):
+        path.write_bytes(wrong)
+        for call in (
+            lambda: store.create(title="x"),
+            lambda: store.servers.get(None),
+            lambda: store.servers.toggle(None, "git"),
+        ):
+            with pytest.raises(InvalidDocument, match=rf"next.json:{line}:.*correct the file or remove it"):
+                call()
+        found = list(examine(store, repair=True))
+        assert [(finding.path, finding.line, finding.kind) for finding in found] == [(str(path), line, "damaged")]
+        assert path.read_bytes() == wrong
+    assert store.ids() == []
+    path.unlink()
+    assert servers(store, store.create(title="x").id) is None
+    assert list(examine(store)) == []
+
+
+def test_a_hand_written_file_of_pending_overrides_is_used_and_keeps_its_other_fields(store: Store, root: Path) -> None:
+    (root / "overrides").mkdir()
+    path = root / "overrides" / "next.json"
+    path.write_text('{"note": "mine", "mcpServers": {"git": {"enabled": false}}}')
+    assert store.servers.get(store.create(title="x").id) == {"git": False}
+    assert orjson.loads(path.read_bytes()) == {"note": "mine", "mcpServers": {}}
+
+
+def test_the_file_of_pending_overrides_has_a_version_and_an_unknown_one_is_refused(store: Store, root: Path) -> None:
+    store.servers.set(None, {"git": False})
+    path = root / "overrides" / "next.json"
+    assert orjson.loads(path.read_bytes()) == {"version": "2.1", "mcpServers": {"git": {"enabled": False}}}
+    for version, expected in (('"3.0"', "3.0"), ('"1.0"', "must be 2.1"), ("2", "must be a text"), ('"2.9"', "")):
+        path.write_text(f'{{"version": {version}, "mcpServers": {{"git": {{"enabled": true}}}}}}')
+        before = path.read_bytes()
+        if expected:
+            with pytest.raises(InvalidDocument, match=rf"next.json:1:13: version: .*{expected}.*correct the file"):
+                store.servers.set(None, {"web": True})
+            assert path.read_bytes() == before
+        else:
+            assert store.servers.set(None, {"web": True}) == {"git": True, "web": True}
+            assert orjson.loads(path.read_bytes())["version"] == "2.9"
+
+
+@pytest.mark.parametrize("kind", ["symlink", "directory"])
+def test_the_doctor_reports_a_symlink_or_directory_in_place_of_pending_overrides(
+    store: Store, root: Path, kind: str
+) -> None:
+    (root / "overrides").mkdir()
+    path = root / "overrides" / "next.json"
+    if kind == "symlink":
+        path.symlink_to(root / "capsule.toml")
+    else:
+        path.mkdir()
+    (finding,) = examine(store)
+    assert (finding.path, finding.kind) == (str(path), "damaged")
+    assert f"is a {kind}" in finding.what
+
+
+def test_a_failure_to_clear_pending_overrides_is_logged_and_the_conversation_exists(
+    store: Store, root: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import errno
+
+    from capsule.store.creation import write_new
+    from tests.core.storage.faults import Faulty, store_on
+
+    store.servers.set(None, {"git": False})
+    system = Faulty()
+    with store_on(root, system, keep_locks=False) as failing:
+
+        def write_then_fill_the_disk(*args: Any) -> Any:
+            head = write_new(*args)
+            system.arm(1, errno.ENOSPC, lasting=True)
+            return head
+
+        monkeypatch.setattr("capsule.store.creation.write_new", write_then_fill_the_disk)
+        with caplog.at_level(logging.WARNING, "capsule"):
+            head = failing.create(title="x")
+        system.disarm()
+    assert store.servers.get(head.id) == {"git": False}
+    assert store.servers.get(None) == {"git": False}
+    assert "could not be cleared, so the next one gets them too" in caplog.text

@@ -1,0 +1,229 @@
+"""Each method of a store in everyday use, without other writers."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import orjson
+import pytest
+
+from capsule import Store, timestamps
+from capsule.errors import InvalidInput, NotFound, Refused
+from capsule.store.edits import whose
+from tests.core.store.files import is_canonical
+
+PLAIN = {"role": "user", "content": "hello"}
+
+
+def test_a_conversation_is_read_as_it_was_written(store: Store) -> None:
+    head = store.create(title="Plan", mode="toolbox", tags=["work", "home", "work"], messages=[PLAIN])
+    assert (head.title, head.mode, head.tags, head.title_set_by) == ("Plan", "toolbox", ("work", "home"), "user")
+    message = store.append(head.id, role="assistant", content="hi", from_="helper", model="m-1")
+    assert message.at == 1 and message.from_ == "helper"
+    capsule = store.load(head.id)
+    entries = [(entry.at, entry.role, entry.content) for entry in capsule.history]
+    assert entries == [(0, "user", "hello"), (1, "assistant", "hi")]
+    assert capsule.history[1].id == message.id and capsule.version == "2.1"
+    assert is_canonical(store, head.id)
+
+
+def test_the_tail_has_the_last_messages_and_their_positions(store: Store) -> None:
+    id = store.create(messages=[PLAIN | {"content": str(n)} for n in range(5)]).id
+    for count in (0, 1, 2, 7):
+        wanted = store.load(id).history[-count:] if count else []
+        tail = store.tail(id, count)
+        assert [(message.id, message.content) for message in tail] == [(m.id, m.content) for m in wanted]
+        assert [message.at for message in tail] == list(range(5))[-count:] if count else tail == []
+
+
+def test_many_messages_are_appended_in_one_write_and_in_order(store: Store) -> None:
+    id = store.create().id
+    written = store.append_many(id, ({"role": "user", "content": str(n)} for n in range(100)))
+    assert [message.at for message in written] == list(range(100))
+    assert [message.content for message in store.load(id).history] == [str(n) for n in range(100)]
+    assert store.append_many(id, []) == []
+
+
+def test_head_changes_keep_every_message_and_set_updated_at(store: Store) -> None:
+    id = store.create(messages=[PLAIN]).id
+    history = store.document(id)["history"]
+    assert store.rename(id, "  New  ").title == "New"
+    assert store.tag(id, "a", "b", "a").tags == ("a", "b")
+    assert store.tag(id, "b", "c").tags == ("a", "b", "c")
+    assert store.untag(id, "a", "z").tags == ("b", "c")
+    assert store.pin(id).pinned and not store.pin(id, False).pinned
+    assert store.archive(id).archived and not store.archive(id, False).archived
+    assert store.document(id)["history"] == history
+    assert is_canonical(store, id)
+
+
+def test_an_edited_message_keeps_its_id_and_gets_edited_at(store: Store) -> None:
+    id = store.create(messages=[PLAIN, PLAIN]).id
+    first = store.load(id).history[0]
+    assert first.id is not None
+    edited = store.edits.message(id, first.id, "changed")
+    assert (edited.id, edited.content, edited.at) == (first.id, "changed", 0)
+    assert edited.edited_at is not None
+    assert [message.content for message in store.load(id).history] == ["changed", "hello"]
+
+
+def test_a_message_is_found_by_position(store: Store) -> None:
+    id = store.create(messages=[PLAIN | {"content": str(n)} for n in range(3)]).id
+    for wanted, at in (("@0", 0), ("@2", 2), ("@last", 2)):
+        found = store.find_message(id, wanted)
+        assert (found.content, found.at) == (str(at), at)
+        assert found.id is not None and store.find_message(id, found.id).at == at
+    for wanted in ("@3", "@-1", "@x", "@", "nope", "", "@" + "9" * 5000):
+        with pytest.raises((NotFound, InvalidInput)):
+            store.find_message(id, wanted)
+
+
+def test_resolve_accepts_a_prefix_of_four_and_latest(store: Store) -> None:
+    one = store.create(id="abcd-one").id
+    two = store.create(id="abcd-two").id
+    store.append(one, content="later")
+    assert store.resolve("abcd-o") == one and store.resolve(two) == two and store.resolve("@last") == one
+    for wrong in ("abcd", "abc", "@las", ""):
+        with pytest.raises(InvalidInput):
+            store.resolve(wrong)
+    with pytest.raises(NotFound):
+        store.resolve("zzzz")
+    assert store.resolve(store.create(id="abcd").id) == "abcd"  # A full id wins over a longer one that begins with it.
+
+
+def test_deleted_conversations_are_restored_unchanged(store: Store) -> None:
+    id = store.create(title="Plan", messages=[PLAIN]).id
+    history = store.document(id)["history"]
+    trashed = store.delete(id)
+    assert trashed.id == id and [one.token for one in store.trash.list()] == [trashed.token]
+    assert store.trash.head(trashed).title == "Plan"
+    with pytest.raises(NotFound):
+        store.load(id)
+    assert store.ids() == []
+    assert store.trash.restore(id[:8]).title == "Plan"
+    assert store.document(id)["history"] == history and store.trash.list() == []
+    store.append(id, content="and on")
+
+
+def test_the_latest_of_two_deletions_of_one_id_is_restored_first(store: Store) -> None:
+    store.create(id="plan", title="one")
+    store.delete("plan")
+    store.create(id="plan", title="two")
+    store.delete("plan")
+    assert store.trash.restore("plan").title == "two"
+    with pytest.raises(Refused):
+        store.trash.restore("plan")
+    store.delete("plan")
+    assert len(store.trash.list()) == 2
+
+
+def test_a_hand_edit_is_merged_with_messages_appended_meanwhile(store: Store) -> None:
+    id = store.create(type="group", messages=[PLAIN, PLAIN | {"content": "bye"}]).id
+    read = store.read(id)
+    store.append(id, content="meanwhile")
+    edited = orjson.loads(read)
+    edited["title"] = "Edited"
+    del edited["history"][0]
+    head = store.edits.rewrite(id, orjson.dumps(edited), read)
+    assert (head.title, head.title_set_by) == ("Edited", "user")
+    assert [message.content for message in store.load(id).history] == ["bye", "meanwhile"]
+
+
+def test_times_never_go_back_with_the_clock(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    id = store.create(type="group").id
+    store.append(id, content="now")
+    real = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real() - 3_600_000_000_000)
+    store.append(id, content="an hour ago")
+    store.rename(id, "Renamed")
+    store.edits.message(id, "@0", "edited")
+    document = store.document(id)
+    times = [entry["timestamp"] for entry in document["history"]] + [document["updatedAt"]]
+    assert times == sorted(times)
+    assert all(timestamps.is_canonical(stamp) for stamp in times)
+
+
+def test_unknown_fields_survive_every_kind_of_write(root: Path, store: Store) -> None:
+    id = store.create(messages=[PLAIN]).id
+    path = root / "conversations" / f"{id}.json"
+    text = path.read_text()
+    text = text.replace('"role": "user",', '"role": "user",\n      "weight": 2.50,', 1)
+    text = text.replace('"mode": "api",', '"mode": "api",\n    "serial": 12345678901234567890123,', 1)
+    path.write_text(text)
+    store.append(id, content="one")
+    store.append(id, content="two")
+    store.rename(id, "Renamed")
+    store.edits.message(id, "@1", "edited")
+    store.delete(id)
+    store.trash.restore(id)
+    written = path.read_text()
+    assert '"weight": 2.50' in written and '"serial": 12345678901234567890123' in written
+    assert len(store.load(id).history) == 3
+
+
+def test_init_overwrites_nothing_and_can_be_repeated(root: Path) -> None:
+    (root / "capsule.toml").write_text("# mine\n")
+    assert Store.init(root) == []
+    assert (root / "capsule.toml").read_text() == "# mine\n"
+
+
+def test_new_files_are_private_to_their_owner(root: Path, store: Store) -> None:
+    id = store.create().id
+    store.append(id, content="x")
+    for path in (root / "conversations" / f"{id}.json", root / ".capsule" / "mutex" / f"conversations-{id}"):
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert (root / "conversations").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_shared_store_leaves_permissions_to_the_umask(root: Path, child) -> None:  # type: ignore[no-untyped-def]
+    (root / "capsule.toml").write_text("shared = true\n")
+    process = child(
+        """
+        os.umask(0o027)
+        with Store.open(sys.argv[1]) as store:
+            id = store.create(type="group").id
+            store.append(id, content="x")
+            store.rename(id, "y")
+        say(oct(os.stat(f"{sys.argv[1]}/conversations/{id}.json").st_mode & 0o777))
+        """,
+        root,
+    )
+    assert process.hear() == "0o640"
+
+
+@pytest.mark.parametrize("append", ["splice", "replace"])
+def test_an_append_does_not_change_a_second_hard_link(root: Path, append: str) -> None:
+    (root / "capsule.toml").write_text(f'[storage]\nappend = "{append}"\n')
+    with Store.open(root) as store:
+        id = store.create().id
+        store.append(id, content="one")
+        backup = root / "backup.json"
+        backup.hardlink_to(root / "conversations" / f"{id}.json")
+        had = backup.read_bytes()
+        store.append(id, content="two")
+        store.append(id, content="three")
+        assert backup.read_bytes() == had
+        assert [message.content for message in store.load(id).history] == ["one", "two", "three"]
+
+
+def test_no_write_leaves_a_temporary(root: Path, store: Store) -> None:
+    id = store.create().id
+    store.append(id, content="x")
+    store.rename(id, "y")
+    store.edits.message(id, "@0", "z")
+    assert re.fullmatch(r"[0-9a-f-]{36}\.json", next((root / "conversations").iterdir()).name)
+    assert len(list((root / "conversations").iterdir())) == 1
+
+
+def test_role_and_sender_decide_the_author_of_a_message() -> None:
+    for message, named, unnamed in [
+        ({"role": "user"}, "person", "person"),
+        ({"role": "user", "from": "anna"}, "person", "person"),
+        ({"role": "user", "from": "bot"}, "own", "person"),
+        ({"role": "assistant", "from": "bot"}, "own", "own"),
+        ({"role": "assistant", "from": "other"}, "agent", "own"),
+        ({"role": "assistant"}, "person", "own"),
+    ]:
+        assert (whose(message, "bot"), whose(message, None)) == (named, unnamed)
