@@ -238,7 +238,7 @@ def _checked(fields: Mapping[str, Any]) -> dict[str, Any]:
         first, *others = name.split("_")
         key = first + "".join(map(str.capitalize, others))
         if value or key in _TIMES or key in ("number", "content"):
-            checked[key] = [dict(one) for one in value] if key in ("attachments", "options") else value
+            checked[key] = [dict(item) for item in value] if key in ("attachments", "options") else value
     return checked
 
 

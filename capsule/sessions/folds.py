@@ -86,7 +86,7 @@ class Folds(NamedTuple):
         settled = min((message.seq - 1 for message in undelivered), default=outbound.highest)
         ahead = {message.id for message in outbound.messages.values() if message.seq > settled}
         heads, said = set(inbound.series.values()), {message.in_reply_to for message in undelivered}
-        notices = [told for told in inbound.notices.values() if self.status(told[0]) == "failed"]
+        notices = [notice for notice in inbound.notices.values() if self.status(notice[0]) == "failed"]
         telling = {id for id, _ in notices}
         kept: list[InMessage] = []
         gone: list[InMessage] = []
@@ -126,8 +126,8 @@ class Folds(NamedTuple):
             route=inbound.route.written() if inbound.route else None,
             paused=sorted(inbound.paused & ({""} | inbound.series.keys())),
         )
-        told = [failed(messages=[id], reason=reason) for id, reason in notices]
-        return [snapshot, *(message.event for message in reversed(kept)), *told, *inbound.others[-KEPT:]]
+        failures = [failed(messages=[id], reason=reason) for id, reason in notices]
+        return [snapshot, *(message.event for message in reversed(kept)), *failures, *inbound.others[-KEPT:]]
 
     def compacted_outbound(self, now: str) -> list[Event]:
         """As `compacted_inbound`, of the outbound file: an ack leaves if its message left the inbound."""

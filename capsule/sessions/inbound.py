@@ -167,7 +167,7 @@ class Inbound(Fold):
             if event.get("again") and self.ended.get(id) != "cancelled":
                 self._change(id, again=tries)
                 self.ended.pop(id, None)
-                self.notices = {notice: told for notice, told in self.notices.items() if told[0] != id}
+                self.notices = {notice: about for notice, about in self.notices.items() if about[0] != id}
                 self.open = {key: None for key in self.messages if key == id or key in self.open}
 
     def _take_failed(self, event: Event) -> None:

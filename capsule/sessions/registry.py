@@ -159,7 +159,7 @@ class State:
 
     def without(self, *items: Item) -> State:
         """The registry without these items."""
-        return self._with(lambda part, item: {key: one for key, one in part.items() if key != key_of(item)}, items)
+        return self._with(lambda part, item: {key: row for key, row in part.items() if key != key_of(item)}, items)
 
     def _with(self, change: Callable[[Mapping[str, Item], Item], Mapping[str, Item]], items: Sequence[Item]) -> State:
         parts = {item.section: getattr(self, item.section) for item in items}
@@ -175,10 +175,10 @@ class State:
     @cached_property
     def wired(self) -> Mapping[tuple[str, str], Sequence[Wiring]]:
         """The wirings by channel and place, those with the highest priority first."""
-        found: dict[tuple[str, str], list[Wiring]] = defaultdict(list)
-        for wiring in sorted(self.wirings.values(), key=lambda one: (-one.priority, one.agent)):
-            found[wiring.channel, wiring.place].append(wiring)
-        return found
+        by_place: dict[tuple[str, str], list[Wiring]] = defaultdict(list)
+        for wiring in sorted(self.wirings.values(), key=lambda wiring: (-wiring.priority, wiring.agent)):
+            by_place[wiring.channel, wiring.place].append(wiring)
+        return by_place
 
     @cached_property
     def serving(self) -> Mapping[Serves, SessionRow]:
@@ -313,18 +313,18 @@ def _state(document: Mapping[str, Any]) -> State:
 @cache
 def _names(kind: Any) -> tuple[tuple[str, str], ...]:
     """The attributes of an item, each with its key in the file; not those that are the item's only key."""
-    return tuple((one.name, camel(one.name)) for one in fields(kind) if (one.name,) != kind.keys)
+    return tuple((field.name, camel(field.name)) for field in fields(kind) if (field.name,) != kind.keys)
 
 
 def _items(kind: Any, entries: Mapping[str, Mapping[str, Any]]) -> dict[str, Item]:
-    found = {}
+    items = {}
     for key, entry in entries.items():
         entry = _migrated(entry) if kind is Wiring else entry
         said = {name: entry[there] for name, there in _names(kind) if there in entry}
         said = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
         item = kind(**said, **({kind.keys[0]: key} if len(kind.keys) == 1 else {}))
-        found[key_of(item)] = item
-    return found
+        items[key_of(item)] = item
+    return items
 
 
 def _entry(item: Item, raw: Mapping[str, Any]) -> Document:

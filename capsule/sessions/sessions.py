@@ -249,12 +249,12 @@ class Sessions:
 
     def _row(self, text: str) -> SessionRow:
         rows = self.registry.read().sessions
-        found = [text] if text in rows else [id for id in rows if text and id.startswith(text)]
-        if not found:
+        ids = [text] if text in rows else [id for id in rows if text and id.startswith(text)]
+        if not ids:
             raise NotFound(f"there is no session {text[:80]!r}", id=text)
-        if len(found) > 1:
-            raise InvalidInput(f"{text[:80]!r} may be several sessions: {', '.join(found)}")
-        return rows[found[0]]
+        if len(ids) > 1:
+            raise InvalidInput(f"{text[:80]!r} may be several sessions: {', '.join(ids)}")
+        return rows[ids[0]]
 
     def _set(self, row: SessionRow, status: Literal["paused", "active", "closed"]) -> None:
         self.registry.edit(lambda state: state.put(replace(state.sessions[row.id], status=status)))

@@ -143,7 +143,7 @@ class Toolkit:
             limit_s: Seconds after which an answer comes too late.
             to: As `send_message`.
         """
-        if not options or not all(one.get("label") and one.get("value") for one in options):
+        if not options or not all(option.get("label") and option.get("value") for option in options):
             raise InvalidInput("options: each has a label and a value, and there is at least one")
         ends = timestamps.canonical((timestamps.parse(timestamps.now()) + timedelta(seconds=limit_s)).isoformat())
         return self._say(kind="question", content=text, options=options, expires_at=ends, to=to or None)
@@ -160,13 +160,13 @@ class Toolkit:
         ends = _mine(session, question).event.get("expiresAt")
         if ends is None:
             raise NotFound(f"message {question} is no question", id=question)
-        found = session.folds().inbound.messages.values()
-        told = [message for message in found if message.event.get("question") == question]
-        for message in told:
+        messages = session.folds().inbound.messages.values()
+        answers = [message for message in messages if message.event.get("question") == question]
+        for message in answers:
             if message.wakes:  # Others came too late, or after this one.
                 session.say(partial(take, id=message.id, instance=self._instance))
                 return message.event
-        if timestamps.now() > ends or any("value" not in message.event for message in told):
+        if timestamps.now() > ends or any("value" not in message.event for message in answers):
             raise Refused(f"question {question}: nobody answered in time, or it was withdrawn", path="")
         return None
 
@@ -254,8 +254,8 @@ class Toolkit:
             raise Refused(f"{path}: only files of {self._folder or 'a folder'} can be sent", path=path)
         try:
             with open(real, "rb", opener=_unlinked) as file:
-                found = os.fstat(file.fileno())
-                if not stat.S_ISREG(found.st_mode) or found.st_size > self._most:
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode) or status.st_size > self._most:
                     raise Refused(f"{path} can't be sent: it is no file, or has over {self._most} bytes", path=path)
                 return file.read()
         except OSError as error:

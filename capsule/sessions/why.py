@@ -65,9 +65,9 @@ def way(message: str, files: Iterable[Files]) -> list[Step]:
         message: Its id; that of an answer stands for the message that it answers.
         files: The files of all sessions that may know it.
     """
-    found = [step for each in files for step in _steps(_asked(message, each), each)]
+    steps = [step for each in files for step in _steps(_asked(message, each), each)]
     rank = {kind: place for place, kind in enumerate(_ORDER)}
-    return sorted(found, key=lambda step: (step.at, rank.get(step.kind, len(rank))))
+    return sorted(steps, key=lambda step: (step.at, rank.get(step.kind, len(rank))))
 
 
 def _asked(message: str, files: Files) -> str:
@@ -87,13 +87,13 @@ def _steps(message: str, files: Files) -> Iterator[Step]:
         if event.get("event") == "message" and event.get("inReplyTo") in batch
     }
     for event in (*files.inbound, *files.outbound):
-        kind, text = _told(event, message, answers)
+        kind, text = _step(event, message, answers)
         if kind:
-            at, told = str(event.get("timestamp") or ""), ", ".join(filter(None, text))
-            yield Step(at, files.session, files.agent or str(event.get("agent", "")), kind, told)
+            at, details = str(event.get("timestamp") or ""), ", ".join(filter(None, text))
+            yield Step(at, files.session, files.agent or str(event.get("agent", "")), kind, details)
 
 
-def _told(event: Event, message: str, answers: set[str]) -> tuple[str, tuple[str, ...]]:
+def _step(event: Event, message: str, answers: set[str]) -> tuple[str, tuple[str, ...]]:
     """The kind of step that an event is, and its details; no kind: it is none of this message's."""
     name, about = event.get("event"), event.get("message")
     said, reason = _part(event, "content", "{}"), _part(event, "reason", "{}")

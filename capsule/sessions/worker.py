@@ -88,10 +88,10 @@ class Prompt:
 
 def _about(message: Event) -> str:
     route, files = message.get("route") or {}, message.get("attachments") or ()
-    told = {"from": message.get("from"), "in": route.get("place"), "thread": route.get("thread")}
-    told |= {"answer to": message.get("asked") or message.get("question")}
-    told |= {"with": " ".join(str(file.get("path") or file.get("name")) for file in files)}
-    parts = [f"{name} {word(str(value))}" for name, value in told.items() if value]
+    about = {"from": message.get("from"), "in": route.get("place"), "thread": route.get("thread")}
+    about |= {"answer to": message.get("asked") or message.get("question")}
+    about |= {"with": " ".join(str(file.get("path") or file.get("name")) for file in files)}
+    parts = [f"{name} {word(str(value))}" for name, value in about.items() if value]
     return ", ".join([f"{word(str(message.get('kind')))} {word(message['id'])}", *parts, word(message["timestamp"])])
 
 
@@ -172,8 +172,8 @@ class Worker:
         """Note which sessions are to be looked at. Args: the documents that were written; None: any."""
         if written is None or ("sessions", "registry") in written:
             rows = self._registry.read().sessions.values()
-            found = [self._session] if self._session else [row.id for row in rows if row.agent == self._agent]
-            self._looks |= {id: "" for id in found if written is None or id not in self._looks}
+            ids = [self._session] if self._session else [row.id for row in rows if row.agent == self._agent]
+            self._looks |= {id: "" for id in ids if written is None or id not in self._looks}
         self._looks |= {id: "" for id in self._looks if ("inbound", id) in (written or ())}
 
     def _work_on(self, id: str, stop: Stop) -> bool:
@@ -183,7 +183,9 @@ class Worker:
         try:
             with nullcontext() if self._session else self._engine.hold(f"worker-{id}", 0):
                 session = self._sessions.setdefault(id, Session(self._engine, id))
-                session.say(lambda folds: drop(folds, self._instance))
+                withdraw = partial(drop, instance=self._instance)
+                if withdraw(session.folds()):  # Only who holds the lock of a session claims there.
+                    session.say(withdraw)
                 worked = not stop.is_set() and self._claim_and_answer(session, first=first)
                 folds = session.folds()
                 self._looks[id] = next_due(folds, timestamps.now(), first=False)
@@ -277,9 +279,9 @@ def by_command(words: Sequence[str], env: Mapping[str, str], folder: str | None,
     """
 
     def answer(prompt: Prompt) -> Ended:
-        told = {"STORE": root, "AGENT": prompt.agent, "SESSION": prompt.session, "MESSAGE": prompt.batch}
-        told |= {"CONTINUATION": prompt.continuation}
-        named = {f"CAPSULE_{name}": value for name, value in told.items()}
+        about = {"STORE": root, "AGENT": prompt.agent, "SESSION": prompt.session, "MESSAGE": prompt.batch}
+        about |= {"CONTINUATION": prompt.continuation}
+        named = {f"CAPSULE_{name}": value for name, value in about.items()}
         how: dict[str, Any] = {"folder": folder, "limit_s": limit_s, "most": MOST, "heard": prompt.alive}
         return command.run(words, prompt.text(), {**env, **named}, hand="CAPSULE_CONTINUATION_FILE", **how)
 

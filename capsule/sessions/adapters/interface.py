@@ -159,10 +159,10 @@ def installed(store: Store) -> list[Adapter]:
     """
     from importlib.metadata import entry_points
 
-    found = []
+    adapters = []
     for entry in entry_points(group=ENTRY_POINTS):
         try:
-            found.append(entry.load()(store))
+            adapters.append(entry.load()(store))
         except Exception as error:
             raise InvalidInput(f"the adapter {entry.name} ({entry.value}) can't be loaded: {error}") from error
-    return found
+    return adapters

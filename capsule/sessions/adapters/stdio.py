@@ -95,7 +95,7 @@ def arrived_from(data: bytes, *, channel: str, place: str, id: str) -> Arrived:
         raise InvalidInput('a message is a JSON object with a text, such as {"text": "Hello."}')
     wrong = [name for name in _TEXTS if not isinstance(said.get(name, ""), str)]
     mentions, hops = said.get("mentions", []), said.get("hops", 0)
-    wrong += [] if isinstance(mentions, list) and all(isinstance(one, str) for one in mentions) else ["mentions"]
+    wrong += [] if isinstance(mentions, list) and all(isinstance(name, str) for name in mentions) else ["mentions"]
     wrong += [] if isinstance(hops, int) and 0 <= hops < 1000 else ["hops"]
     if wrong:
         raise InvalidInput(f"{', '.join(wrong)}: not as in the description of a message")

@@ -82,10 +82,10 @@ class Webhooks:
 
     def get(self, name: str) -> Webhook:
         """A webhook. Raises NotFound, InvalidInput. Cost: reading a small file."""
-        found = codec.decode(self._engine.read(KIND, check_id(name)), self._engine.name(KIND, name))
-        if not found.get("secret"):
+        document = codec.decode(self._engine.read(KIND, check_id(name)), self._engine.name(KIND, name))
+        if not document.get("secret"):
             raise NotFound(f"there is no webhook {name}", id=name)
-        return Webhook(name, str(found["secret"]), str(found.get("url") or ""))
+        return Webhook(name, str(document["secret"]), str(document.get("url") or ""))
 
     def keep(self, name: str, url: str = "") -> Webhook:
         """Make a webhook with a new secret, or change where messages are sent to.
@@ -144,7 +144,7 @@ def verified(secret: str, headers: Mapping[str, str], body: bytes, now_s: float)
     right = sign(secret, id, int(at), body).encode()
     # Several signatures are there while a secret is being replaced.
     given = headers.get("webhook-signature", "").encode("utf-8", "replace").split(b" ")
-    if not any(hmac.compare_digest(right, one) for one in given):
+    if not any(hmac.compare_digest(right, signature) for signature in given):
         raise Refused("no webhook-signature is right", path="")
     if abs(now_s - int(at)) > WINDOW_S:
         raise Refused(f"webhook-timestamp differs from the time here by more than {WINDOW_S} s", path="")

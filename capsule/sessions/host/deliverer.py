@@ -102,13 +102,13 @@ class Deliverer:
 
     def _noted(self, results: Sequence[tuple[OutMessage, str | Exception]], folds: Folds) -> list[Event]:
         """What the host notes of deliveries, given the ids that messages got, or the errors."""
-        now, found = timestamps.now(), list["Event"]()
+        now, events = timestamps.now(), list["Event"]()
         for message, result in results:
             how: dict[str, Any] = {"platform_id": result}
             if isinstance(result, Exception):
                 how = {"error": said_by(result), "is_final": isinstance(result, _FINAL)}
-            found += deliveries.after_attempt(folds, message, now, **how)
-        return messages.numbered(folds, found)
+            events += deliveries.after_attempt(folds, message, now, **how)
+        return messages.numbered(folds, events)
 
     def close(self) -> None:
         """Wait for the drains that run, and begin no more."""
@@ -134,6 +134,8 @@ def _outgoing(session: Session, agent: str, folds: Folds, message: OutMessage, r
         target=folds.inbound.delivered.get(message.target) or message.target,
         emoji=event.get("emoji", ""),
         options=event.get("options", ()),
-        files=[File(one["name"], partial(session.file, "outbox", one["path"])) for one in event.get("attachments", ())],
+        files=[
+            File(file["name"], partial(session.file, "outbox", file["path"])) for file in event.get("attachments", ())
+        ],
         hops=event.get("hops", 0),
     )

@@ -204,19 +204,19 @@ class Host:
         self._again.pop(id, None)
         self._trying("serve", id, partial(self._look_at, id))
 
-    def _trying(self, what: str, id: str, act: Callable[[], None]) -> None:
-        """Do something for a session; what it raises is shown, and tried again later."""
+    def _trying(self, task: str, id: str, act: Callable[[], None]) -> None:
+        """Do something for a session; task it raises is shown, and tried again later."""
         try:
             act()
         except Exception as error:
             about = said_by(error)
-            if self.broken.get((id, what)) != about:
-                self._log("broken", session=id, what=what, error=about)
-            self.broken[id, what] = about
+            if self.broken.get((id, task)) != about:
+                self._log("broken", session=id, what=task, error=about)
+            self.broken[id, task] = about
             self._again[id] = time.monotonic() + LOOK_S
         else:
-            if self.broken.pop((id, what), None) is not None:
-                self._log("mended", session=id, what=what)
+            if self.broken.pop((id, task), None) is not None:
+                self._log("mended", session=id, what=task)
 
     def _look_at(self, id: str) -> None:
         state, now = self._opened.state(), timestamps.now()
@@ -301,9 +301,9 @@ class Host:
         changed, self._changed = self._changed, set()
 
         def change(state: State) -> questions.Result:
-            state, told = questions.expired(state, now)
+            state, news = questions.expired(state, now)
             rows = [state.sessions[id] for id in changed if id in state.sessions]
-            return state.put(*(replace(row, worker=self._workers.state(row.id), last_active=now) for row in rows)), told
+            return state.put(*(replace(row, worker=self._workers.state(row.id), last_active=now) for row in rows)), news
 
         try:
             self._opened.settle(change)

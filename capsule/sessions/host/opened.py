@@ -68,8 +68,8 @@ class Opened:
     def settle(self, change: Callable[[State], Result]) -> None:
         """Tell sessions of their questions, and note it in the registry. A store without sessions gets no registry."""
         before = self.state()
-        after, told = change(before)
-        for id, events in told:
+        after, news = change(before)
+        for id, events in news:
             self.tell(id, partial(tell, events=events))
         if after != before:
             self.registry.edit(lambda state: change(state)[0])

@@ -37,34 +37,34 @@ class Router:
 
     Args:
         opened: The sessions.
-        told: Called for each session that got messages, with its id.
+        ring: Called for each session that got messages, with its id.
     """
 
-    def __init__(self, opened: Opened, told: Callable[[str], None]) -> None:
+    def __init__(self, opened: Opened, ring: Callable[[str], None]) -> None:
         self._opened = opened
-        self._told = told
+        self._ring = ring
         self._alone = threading.Lock()
 
     def receive(self, arrived: Sequence[Arrived]) -> None:
         """See `Receiver.receive`."""
         by_session: dict[Serves, _Items] = defaultdict(list)
-        told: list[str] = []
+        sessions: list[str] = []
         errors: list[Exception] = []
         with self._alone:  # Messages of one place keep their order.
             state = self._opened.state()
             for each in arrived:
                 if id := self._answers(each, state):
-                    told.append(id)
+                    sessions.append(id)
                 else:
                     for decision in wirings.route(each, state, partial(self._engaged, state, by_session)):
                         by_session[decision.serves].append((each, decision))
             for serves, items in by_session.items():
                 try:
-                    told += self._take(serves, items, errors)
+                    sessions += self._take(serves, items, errors)
                 except Exception as error:  # Of that session; the others have theirs.
                     errors.append(error)
-        for id in told:
-            self._told(id)
+        for id in sessions:
+            self._ring(id)
         if errors:
             raise min(errors, key=lambda error: isinstance(error, InvalidInput))  # What may be brought again is first.
 

@@ -148,10 +148,10 @@ class Supervisor:
         """The sessions that waited and have a place now, then those whose workers ended since the last call."""
         with self._guard:
             ended, self._ended = self._ended, []
-            found = list(self._waiting)[: self._most - len(self._running)]
-            for session in found:
+            started = list(self._waiting)[: self._most - len(self._running)]
+            for session in started:
                 del self._waiting[session]
-        return found + ended
+        return started + ended
 
     def state(self, session: str) -> Literal["running", "stopped"]:
         """Whether the worker of a session runs."""

@@ -53,8 +53,8 @@ def forbid(group: AgentGroup, name: str) -> AgentGroup:
 def of(folds: Folds, state: State, row: SessionRow) -> list[Event]:
     """The event that gives a session the map of its agent; nothing if it has that. An entry without a place is left."""
     group = state.agents.get(row.agent)
-    told = {name: dict(entry) for name, entry in (group.destinations if group else {}).items() if Route.of(entry)}
-    return [] if told == folds.inbound.destinations else [destinations(destinations=told)]
+    named = {name: dict(entry) for name, entry in (group.destinations if group else {}).items() if Route.of(entry)}
+    return [] if named == folds.inbound.destinations else [destinations(destinations=named)]
 
 
 def reach(folds: Folds) -> frozenset[str]:

@@ -124,9 +124,8 @@ def claim(folds: Folds, picked: Sequence[InMessage], instance: str) -> list[Even
     batch = next(
         (message.id for message in picked if message.id not in folds.outbound.acks), again.batch if again else ""
     )
-    return [
-        ack(state="processing", messages={found.id: found.tries for found in picked}, instance=instance, batch=batch)
-    ]
+    tries = {message.id: message.tries for message in picked}
+    return [ack(state="processing", messages=tries, instance=instance, batch=batch)]
 
 
 def finish(folds: Folds, ids: Iterable[str], *, instance: str, state: AckState, error: str = "") -> list[Event]:

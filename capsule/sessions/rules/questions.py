@@ -77,8 +77,8 @@ def answer(state: State, id: str, value: str, arrived: Arrived, now: str) -> Res
         question=question.id,
         value=value,
     )
-    told = [event, failed(messages=[arrived.id], reason=reason)] if reason else [event]
-    return state.put(question), [(question.session, told)]
+    events = [event, failed(messages=[arrived.id], reason=reason)] if reason else [event]
+    return state.put(question), [(question.session, events)]
 
 
 def tell(folds: Folds, events: Sequence[Event]) -> list[Event]:
@@ -101,8 +101,8 @@ def expired(state: State, now: str) -> Result:
     closed = [replace(question, state="expired", closed_at=now) for question in over]
     long_ago = timestamps.from_ms(timestamps.ms_of(now) - KEPT_S * 1000)
     gone = [each for each in state.questions.values() if each.state != "open" and each.closed_at < long_ago]
-    told = [_closed(question) for question in closed]
-    return state.put(*closed).without(*gone) if closed or gone else state, told
+    events = [_closed(question) for question in closed]
+    return state.put(*closed).without(*gone) if closed or gone else state, events
 
 
 def without_texts(state: State) -> State:

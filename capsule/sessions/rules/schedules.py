@@ -119,13 +119,13 @@ def _occurrence(folds: Folds, before: str, at: str, event: Event) -> Event:
 
 def live(folds: Folds) -> dict[str, InMessage]:
     """The live rows of the series that are not over, by the ids of the series, oldest first."""
-    found = {}
+    rows = {}
     for series, id in folds.inbound.series.items():
         if head := folds.inbound.messages.get(id):
             recurs = bool(_recurrence(head).get("cron")) and not _is_cancelled(folds, head)
             if recurs or folds.status(id) not in FINAL:
-                found[series] = head
-    return found
+                rows[series] = head
+    return rows
 
 
 def tasks(folds: Folds, now: str, time_zone: str = "") -> list[Event]:
