@@ -135,10 +135,10 @@ def must_poll(directory: str) -> bool:
 def _identity(directory: str) -> tuple[int, int] | None:
     """What tells a directory from another that has its name later; None when there is none."""
     try:
-        found = os.stat(directory, follow_symlinks=False)
+        status = os.stat(directory, follow_symlinks=False)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _file_system(directory: str) -> str:
@@ -159,15 +159,15 @@ def _file_system(directory: str) -> str:
 
 def _of_longest_mount(path: str, lines: list[bytes]) -> str:
     """By the mount point above, as btrfs gives each subvolume a device of its own."""
-    best, found = -1, ""
+    best, kind = -1, ""
     for line in lines:
         fields = line.split(b" ")
         if len(fields) < 7 or b"-" not in fields:
             continue
         mount = os.fsdecode(fields[4].replace(b"\\040", b" "))
         if (path == mount or path.startswith(mount.rstrip("/") + "/")) and len(mount) >= best:
-            best, found = len(mount), fields[fields.index(b"-") + 1].decode("ascii", "replace")
-    return found
+            best, kind = len(mount), fields[fields.index(b"-") + 1].decode("ascii", "replace")
+    return kind
 
 
 class DirectoryNotices:

@@ -131,13 +131,13 @@ class Syscalls:
     def _sync_range(self) -> Callable[[int, int, int, int], int] | None:
         return _load_sync_range()
 
-    def exchange(self, one: str, other: str) -> bool:
+    def exchange(self, path: str, other: str) -> bool:
         """Swap what two names stand for, atomically. False where the system can't.
 
         This is what lets a replace see *what* it replaced: a rename over a name drops a version that an
         editor put there an instant before, without a word.
         """
-        return self._swap(one, other)
+        return self._swap(path, other)
 
     @cached_property
     def _swap(self) -> Callable[[str, str], bool]:
@@ -151,15 +151,15 @@ class Syscalls:
         if not hasattr(os, "listxattr"):
             return {}
         follow = isinstance(file, int)
-        found = {}
+        attributes = {}
         try:
             for name in os.listxattr(file, follow_symlinks=follow):
                 if not name.startswith("security.") or name == "security.selinux":
-                    found[name] = os.getxattr(file, name, follow_symlinks=follow)
+                    attributes[name] = os.getxattr(file, name, follow_symlinks=follow)
         except OSError as error:
             if error.errno not in (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENODATA, errno.EPERM, errno.EACCES):
                 raise
-        return found
+        return attributes
 
     def set_attribute(self, fd: int, name: str, value: bytes) -> None:
         """Set an extended attribute of an open file."""
@@ -201,9 +201,9 @@ def _boot() -> str:
     if sys.platform == "darwin":
         import ctypes
 
-        found, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
-        failed = ctypes.CDLL(None).sysctlbyname(b"kern.bootsessionuuid", found, ctypes.byref(size), None, 0)
-        return "" if failed else found.value.decode("ascii", "replace")
+        buffer, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
+        failed = ctypes.CDLL(None).sysctlbyname(b"kern.bootsessionuuid", buffer, ctypes.byref(size), None, 0)
+        return "" if failed else buffer.value.decode("ascii", "replace")
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -235,38 +235,38 @@ def _writes_in_place(fd: int) -> bool:
     import ctypes
 
     libc = ctypes.CDLL(None)
-    found = (ctypes.c_long * 64)()
-    return hasattr(libc, "fstatfs") and not libc.fstatfs(fd, found) and found[0] in _IN_PLACE
+    status = (ctypes.c_long * 64)()
+    return hasattr(libc, "fstatfs") and not libc.fstatfs(fd, status) and status[0] in _IN_PLACE
 
 
 def _load_exchange() -> Callable[[str, str], bool]:
     """The system's atomic swap of two names, or a function that says it has none."""
     import ctypes
 
-    def no_exchange(one: str, other: str) -> bool:
+    def no_exchange(path: str, other: str) -> bool:
         return False
 
     libc = ctypes.CDLL(None, use_errno=True)
     call: Callable[[bytes, bytes], int]
     if hasattr(libc, "renameat2"):
 
-        def call(one: bytes, other: bytes) -> int:
-            return int(libc.renameat2(_AT_FDCWD, one, _AT_FDCWD, other, _RENAME_EXCHANGE))
+        def call(path: bytes, other: bytes) -> int:
+            return int(libc.renameat2(_AT_FDCWD, path, _AT_FDCWD, other, _RENAME_EXCHANGE))
 
     elif hasattr(libc, "renamex_np"):
 
-        def call(one: bytes, other: bytes) -> int:
-            return int(libc.renamex_np(one, other, _RENAME_SWAP))
+        def call(path: bytes, other: bytes) -> int:
+            return int(libc.renamex_np(path, other, _RENAME_SWAP))
 
     else:
         return no_exchange
 
-    def exchange(one: str, other: str) -> bool:
-        if call(os.fsencode(one), os.fsencode(other)) == 0:
+    def exchange(path: str, other: str) -> bool:
+        if call(os.fsencode(path), os.fsencode(other)) == 0:
             return True
         number = ctypes.get_errno()
         if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP):
             return False
-        raise OSError(number, os.strerror(number), one, None, other)
+        raise OSError(number, os.strerror(number), path, None, other)
 
     return exchange

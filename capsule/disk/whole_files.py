@@ -1,6 +1,6 @@
 """Whole files: opened safely, read, written beside their place and put into it.
 
-What must stay true: a document is a regular file (a symlink, a FIFO or a directory in its place is refused, and
+What must stay true: a file is opened only if it is a regular one (a symlink, a FIFO or a directory is refused, and
 opening it never blocks); a new version is durable before it gets its name; and no version is dropped that the
 caller did not decide upon, not even one that an editor saved an instant ago.
 """
@@ -56,10 +56,12 @@ def failure(error: OSError, path: str, doing: str) -> CapsuleError:
     return StorageFailed(f"{path}: could not {doing} it: {reason}{hint}", path=path, errno=error.errno)
 
 
-def not_a_file(path: str, what: str) -> InvalidDocument:
-    return InvalidDocument.of(
-        [Problem(path, 0, 0, "", f"is {what}, and a document is a regular file; move it out of the way")]
-    )
+def _refused(path: str, reason: str) -> InvalidDocument:
+    return InvalidDocument.of([Problem(path, 0, 0, "", f"{reason}; move it out of the way")])
+
+
+def _irregular(path: str, kind: str) -> InvalidDocument:
+    return _refused(path, f"is {kind}, and a regular file belongs here")
 
 
 @contextmanager
@@ -75,7 +77,7 @@ def opened(sys: Syscalls, path: str, flags: int, mode: int = 0o777) -> Iterator[
 _KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFLNK: "a symlink"}
 
 
-def open_document(sys: Syscalls, path: str, flags: int, most: int) -> tuple[int, os.stat_result]:
+def open_regular(sys: Syscalls, path: str, flags: int, most: int) -> tuple[int, os.stat_result]:
     """Open a regular file of at most so many bytes, following no symlink and never blocking.
 
     Raises:
@@ -87,54 +89,52 @@ def open_document(sys: Syscalls, path: str, flags: int, most: int) -> tuple[int,
         fd = sys.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise not_a_file(path, "a symlink") from error
+            raise _irregular(path, "a symlink") from error
         if error.errno in (errno.EISDIR, errno.ENXIO):
-            raise not_a_file(path, "a directory" if error.errno == errno.EISDIR else "a FIFO or a device") from error
+            raise _irregular(path, "a directory" if error.errno == errno.EISDIR else "a FIFO or a device") from error
         raise
-    found = sys.fstat(fd)
-    if not stat.S_ISREG(found.st_mode):
+    status = sys.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
         sys.close(fd)
-        raise _other(path, found)
-    if found.st_size > most:
+        raise _other(path, status)
+    if status.st_size > most:
         sys.close(fd)
-        what = (
-            f"has {found.st_size:,} bytes, and a document may have {most:,}; move it out of the way, "
-            "or raise limits.document_bytes in capsule.toml"
+        raise _refused(
+            path, f"has {status.st_size:,} bytes, over the {most:,} of limits.document_bytes in capsule.toml"
         )
-        raise InvalidDocument.of([Problem(path, 0, 0, "", what)])
-    return fd, found
+    return fd, status
 
 
-def read_document(sys: Syscalls, path: str, most: int) -> bytes:
-    """The bytes of a regular file. Raises as `open_document`."""
-    fd, found = open_document(sys, path, os.O_RDONLY, most)
+def read_regular(sys: Syscalls, path: str, most: int) -> bytes:
+    """The bytes of a regular file. Raises as `open_regular`."""
+    fd, status = open_regular(sys, path, os.O_RDONLY, most)
     try:
-        return pread_all(sys, fd, found.st_size)
+        return pread_all(sys, fd, status.st_size)
     finally:
         sys.close(fd)
 
 
 def content(path: str, most: int) -> bytes | None:
-    """The bytes of a regular file of at most `most` bytes, which is no document; None: there is none.
+    """The bytes of a regular file of at most `most` bytes; None: there is none.
 
     Raises:
         InvalidDocument: Something else is in its place, or it is larger.
         Refused, StorageFailed: The system did not permit it.
     """
     with naming(path, "read"), suppress(FileNotFoundError):
-        return read_document(Syscalls(), path, most)
+        return read_regular(Syscalls(), path, most)
     return None
 
 
 def ensure_regular(sys: Syscalls, path: str) -> None:
     """Raise InvalidDocument when something other than a regular file is at `path`; FileNotFoundError for nothing."""
-    found = sys.lstat(path)
-    if not stat.S_ISREG(found.st_mode):
-        raise _other(path, found)
+    status = sys.lstat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise _other(path, status)
 
 
-def _other(path: str, found: os.stat_result) -> InvalidDocument:
-    return not_a_file(path, _KINDS.get(stat.S_IFMT(found.st_mode), "a device"))
+def _other(path: str, status: os.stat_result) -> InvalidDocument:
+    return _irregular(path, _KINDS.get(stat.S_IFMT(status.st_mode), "a device"))
 
 
 def names_file(sys: Syscalls, path: str, fd: int) -> os.stat_result | None:
@@ -142,21 +142,21 @@ def names_file(sys: Syscalls, path: str, fd: int) -> os.stat_result | None:
 
     A count of links doesn't tell: it stays when the directory of the file is moved away.
     """
-    found = sys.fstat(fd)
+    status = sys.fstat(fd)
     try:
         named = sys.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return found if (named.st_ino, named.st_dev) == (found.st_ino, found.st_dev) else None
+    return status if (named.st_ino, named.st_dev) == (status.st_ino, status.st_dev) else None
 
 
-def signature(found: os.stat_result) -> Signature:
-    return Signature(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+def signature(status: os.stat_result) -> Signature:
+    return Signature(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def same_content(one: Signature, other: Signature) -> bool:
-    """Whether two signatures are of one content; a rename touches ctime, and nothing else."""
-    return (one.inode, one.size, one.mtime_ns) == (other.inode, other.size, other.mtime_ns)
+def same_content(first: Signature, second: Signature) -> bool:
+    """Whether two signatures are of first content; a rename touches ctime, and nothing else."""
+    return (first.inode, first.size, first.mtime_ns) == (second.inode, second.size, second.mtime_ns)
 
 
 def pread_all(sys: Syscalls, fd: int, size: int, offset: int = 0) -> bytes:
@@ -356,7 +356,7 @@ def put_in_place(sys: Syscalls, new: str, path: str, expected: Signature | None)
 
 
 def replace_file(path: str, before: bytes | None, after: bytes, *, mode: int = 0o600) -> None:
-    """Put `after` in the place of a file that is no document, durably. The new file has the old one's permissions.
+    """Replace what a file holds, durably. The new file has the old one's permissions.
 
     Args:
         path: The file; no symlink.
@@ -383,5 +383,5 @@ def replace_file(path: str, before: bytes | None, after: bytes, *, mode: int = 0
             os.close(write_new(sys, new, mode, lambda fd: pwrite_all(sys, fd, after, 0), like=like))
             put_in_place(sys, new, path, expected)
         except (Interfered, FileNotFoundError):
-            what = f"{path} was changed by another program meanwhile; try again"
-            raise StoreBusy(what, id=path, holder="another program") from None
+            reason = f"{path} was changed by another program meanwhile; try again"
+            raise StoreBusy(reason, id=path, holder="another program") from None

@@ -134,11 +134,11 @@ class FileStorage:
 
     def open(self, path: str, flags: int = os.O_RDONLY) -> tuple[int, os.stat_result]:
         """Open a document. Raises as `files.open_document`."""
-        return whole_files.open_document(self.sys, path, flags, self._document_bytes)
+        return whole_files.open_regular(self.sys, path, flags, self._document_bytes)
 
     def read_file(self, path: str) -> bytes:
         """The bytes of a document, or of a file as large at most. Raises as `open`."""
-        return whole_files.read_document(self.sys, path, self._document_bytes)
+        return whole_files.read_regular(self.sys, path, self._document_bytes)
 
     @contextmanager
     def _opened(self, path: str) -> Iterator[tuple[int, os.stat_result]]:

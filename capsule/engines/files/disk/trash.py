@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from capsule import timestamps
 from capsule.disk.syscalls import Syscalls
-from capsule.disk.whole_files import drop_name, name_also, naming, pwrite_all, read_document, sync_directory
+from capsule.disk.whole_files import drop_name, name_also, naming, pwrite_all, read_regular, sync_directory
 from capsule.engines.files.disk.layout import Directory, Layout
 from capsule.engines.values import Trashed
 from capsule.errors import NotFound, Remedy
@@ -105,7 +105,7 @@ class Keeping:
         path = self._in_trash(token)
         with naming(path, "read"):
             try:
-                return read_document(self._sys, path, self._most)
+                return read_regular(self._sys, path, self._most)
             except FileNotFoundError:
                 raise NotFound(f"{token} is not in the trash any more", remedy=Remedy("trash"), id=token) from None
 
