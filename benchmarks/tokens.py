@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from capsule.context.tokens import estimate
+from capsule.format.text.tokens import estimate
 
 __all__ = ["main"]
 

@@ -29,7 +29,7 @@ LAYERS = (
     ("capsule.locate", "capsule.locks", "capsule.messaging", "capsule.store", "capsule.watch"),
     ("capsule.maintenance",),
     ("capsule.sessions", "capsule.transfer", "capsule.context", "capsule.git"),
-    ("capsule.mcp_server", "capsule_cli"),
+    ("capsule.mcp_server", "capsule.messaging.tools", "capsule.sessions.tools", "capsule_cli"),
 )
 #: Runs git, and imports errors only; every module that uses git imports this one.
 RUNS_GIT = "capsule.git.program"

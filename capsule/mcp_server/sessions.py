@@ -27,7 +27,7 @@ from capsule.errors import CapsuleError, InvalidInput
 from capsule.mcp_server import sdk
 from capsule.mcp_server.access import SCOPES, Access, Scope
 from capsule.mcp_server.stores import Stores
-from capsule.mcp_server.unread import Reader
+from capsule.messaging.tools.unread import Reader
 from capsule.store.store import Store
 
 if TYPE_CHECKING:

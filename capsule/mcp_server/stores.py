@@ -12,13 +12,13 @@ import anyio
 
 from capsule.errors import InvalidInput
 from capsule.mcp_server.access import Access
-from capsule.mcp_server.unread import Reader
+from capsule.messaging.tools.unread import Reader
 
 if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
     from mcp.server.mcpserver import Context
 
-    from capsule.sessions.toolkit import Toolkit
+    from capsule.sessions.work.toolkit import Toolkit
     from capsule.store.store import Store
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from capsule_cli import hooks
+from capsule_cli.commands.messaging import hook as hooks
 
 
 def main() -> None:
@@ -13,7 +13,7 @@ def main() -> None:
     if words[:3] == hooks.WORDS and (asked := hooks.parsed(words[3:])):
         sys.exit(hooks.run(*asked))
     if "worker" in words[:3]:
-        from capsule_cli import worker
+        from capsule_cli.commands.sessions import running as worker
 
         if options := worker.parsed(words):
             sys.exit(worker.main(options))

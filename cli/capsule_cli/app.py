@@ -39,7 +39,7 @@ HELP: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("branches", "switch, regenerate", "Choose a branch, or put another answer beside."),
         ("branches", "fork, trim", "Copy a branch out, or remove all but one."),
         ("reading.summaries", "summarize, transcript", "Keep a summary, or print what a model can read."),
-        ("context", "context, servers", "Attach a project as context; switch servers."),
+        ("context.context", "context, servers", "Attach a project as context; switch servers."),
     ),
     "Talk to each other": (
         ("messaging.messages", "send, inbox, listen, history", "Send messages, and read or await your own."),
@@ -55,7 +55,7 @@ HELP: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("mcp.server", "mcp, tokens", "Serve the store to AI agents, and admit them."),
     ),
     "Look after the store": (
-        ("transfer", "import, export", "Bring in what other programs keep, or out."),
+        ("transfer.transfer", "import, export", "Bring in what other programs keep, or out."),
         ("maintenance", "init, demo", "Make a store, or one that shows the main job."),
         ("messaging.config", "config", "Apply what files say of channels and agents."),
         ("maintenance", "doctor", "Examine every file, and mend what can be mended."),
@@ -93,7 +93,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "agents wake": dict.fromkeys(("install", "uninstall", "test", "hook"), "messaging.wake"),
     "channels": dict.fromkeys(("new", "list", "show", "update", "archive", "remove-member"), "messaging.channels"),
     "config": dict.fromkeys(("plan", "apply", "history", "rollback"), "messaging.config"),
-    "context": dict.fromkeys(("capture", "check", "show", "diff", "clear"), "context"),
+    "context": dict.fromkeys(("capture", "check", "show", "diff", "clear"), "context.context"),
     "git": dict.fromkeys(("setup", "teardown", "status"), "git.clone")
     | dict.fromkeys(("commit", "autocommit", "sync"), "git.sync")
     | dict.fromkeys(("log", "diff", "restore"), "git.history")

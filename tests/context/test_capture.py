@@ -15,12 +15,12 @@ from capsule.context import drift
 from capsule.context.capture import Capture
 from capsule.context.document import take_apart
 from capsule.context.files import Selection, within
-from capsule.context.tokens import estimate
 from capsule.disk.syscalls import Syscalls
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
 from capsule.errors import InvalidInput, Refused
 from capsule.format import codec
+from capsule.format.text.tokens import estimate
 from capsule.locate import load_settings
 from tests.context.projects import captured, context_of, lay_out
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from capsule.context.capture import Taken, judge
 from capsule.context.document import block_around
 from capsule.context.files import Inside, LeftOut, Selection
-from capsule.context.tokens import estimate
+from capsule.format.text.tokens import estimate
 
 CONTENTS = st.one_of(
     st.binary(max_size=12),

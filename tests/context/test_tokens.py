@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.context.tokens import estimate
+from capsule.format.text.tokens import estimate
 
 SENTENCE = "The quick brown fox jumps over the lazy dog, and nobody minds at all.\n"
 CODE = 'def add(first: int, second: int) -> int:\n    """The sum."""\n    return first + second\n\n\n'

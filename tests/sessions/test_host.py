@@ -15,7 +15,6 @@ import pytest
 from capsule import Store, timestamps
 from capsule.errors import InvalidInput
 from capsule.sessions.adapters.interface import Arrived
-from capsule.sessions.command import Ended
 from capsule.sessions.events import outgoing, reply_id
 from capsule.sessions.folds import Folds
 from capsule.sessions.host.opened import Opened
@@ -26,7 +25,8 @@ from capsule.sessions.rules import questions
 from capsule.sessions.rules.deliveries import send
 from capsule.sessions.rules.messages import claim, pick
 from capsule.sessions.session import Session
-from capsule.sessions.worker import Prompt
+from capsule.sessions.work.command import Ended
+from capsule.sessions.work.worker import Prompt
 from tests.processes import until
 from tests.sessions.hosting import Thread, echo, group, hosting, said
 

@@ -9,10 +9,10 @@ import pytest
 from capsule import Store
 from capsule.errors import InvalidInput, NotFound, Refused
 from capsule.sessions.adapters.interface import Adapter, Arrived, Outgoing, Receiver
-from capsule.sessions.command import Ended
 from capsule.sessions.registry import Wiring
-from capsule.sessions.toolkit import Toolkit
-from capsule.sessions.worker import Prompt
+from capsule.sessions.work.command import Ended
+from capsule.sessions.work.toolkit import Toolkit
+from capsule.sessions.work.worker import Prompt
 from tests.processes import until
 from tests.sessions.hosting import group, hosting, said
 

@@ -25,13 +25,13 @@ from typing import Any
 
 from capsule import Store, timestamps
 from capsule.errors import StoreBusy
-from capsule.sessions import worker as workers
 from capsule.sessions.adapters import conversations as _loaded  # noqa: F401
-from capsule.sessions.command import Ended
 from capsule.sessions.host import host as hosts
 from capsule.sessions.rules import deliveries, messages
 from capsule.sessions.session import Session
-from capsule.sessions.toolkit import Toolkit
+from capsule.sessions.work import worker as workers
+from capsule.sessions.work.command import Ended
+from capsule.sessions.work.toolkit import Toolkit
 
 #: Hosts at a time: the oldest runs, the others stand by.
 _HOSTS = 2

@@ -13,7 +13,9 @@ from typing import Any
 from mcp_types import ToolAnnotations
 
 from capsule.mcp_server.access import Toolset
-from capsule.mcp_server.tools import agents, branches, channels, messaging, reading, sessions, writing
+from capsule.mcp_server.tools import branches, reading, writing
+from capsule.messaging.tools import agents, channels, messages
+from capsule.sessions import tools as sessions
 
 _READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 # What isn't said is false: that a tool only reads, and that it does the same when called twice.
@@ -39,11 +41,11 @@ _CONVERSATIONS: Tools = (
     (reading.watch_changes, _READS),
 )
 _MESSAGING: Tools = (
-    (messaging.send_message, _ADDS),
-    (messaging.listen, _SETS),
-    (messaging.inbox, _READS),
-    (messaging.read_messages, _READS),
-    (messaging.mentions, _SETS),
+    (messages.send_message, _ADDS),
+    (messages.listen, _SETS),
+    (messages.inbox, _READS),
+    (messages.read_messages, _READS),
+    (messages.mentions, _SETS),
     (agents.list_agents, _READS),
     (agents.manage_permissions, _SETS),
     (agents.set_status, _SETS),

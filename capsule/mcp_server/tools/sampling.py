@@ -73,7 +73,7 @@ def _offered(ctx: Context) -> bool:
 
 
 def _asked(ctx: Context, conversation: str) -> tuple[Mark, str]:
-    from capsule.context.tokens import estimate
+    from capsule.format.text.tokens import estimate
     from capsule.format.text.transcript import transcript
 
     store = store_of(ctx)

@@ -28,13 +28,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from capsule.errors import CapsuleError
-from capsule.mcp_server import unread
 from capsule.mcp_server.access import SCOPES
 from capsule.mcp_server.sessions import log
 from capsule.mcp_server.transport.address import EVENTS, PATH, Listener, security
 from capsule.mcp_server.transport.events import events_of
 from capsule.mcp_server.transport.lifetime import beside, finish, signalled
 from capsule.mcp_server.transport.messages import Unacceptable, error_of, message_of, parsed
+from capsule.messaging.tools import unread
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send

@@ -28,9 +28,10 @@ from mcp_types import (
     JSONRPCRequest,
 )
 
-from capsule.mcp_server import sdk, unread
+from capsule.mcp_server import sdk
 from capsule.mcp_server.transport.lifetime import beside, finish, signalled
 from capsule.mcp_server.transport.messages import Unacceptable, error_of, message_of, parsed
+from capsule.messaging.tools import unread
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream

@@ -68,7 +68,7 @@ def store_as(agent: str | None, *, keep_locks: bool = False) -> Iterator[Store]:
     try:
         with Store.open(asked.store, keep_locks=keep_locks, instance=holder(), agent=agent, folder=named_in()) as store:
             if session:
-                from capsule.sessions.toolkit import bind
+                from capsule.sessions.work.toolkit import bind
 
                 bind(store, session)
             yield store

@@ -16,7 +16,7 @@ from capsule.sessions.events import Route, incoming, reply_id
 from capsule.sessions.registry import AgentGroup, Registry, SessionRow
 from capsule.sessions.rules.messages import receive, release
 from capsule.sessions.session import Session
-from capsule_cli import worker as process
+from capsule_cli.commands.sessions import running as process
 from tests.core.cli.conftest import Program
 from tests.processes import until
 
@@ -132,7 +132,7 @@ def test_a_worker_without_a_command_says_what_is_wrong(capsule: Program, owner: 
 
 def test_a_worker_loads_nothing_heavy_before_its_command_starts(capsule: Program, session: Session) -> None:
     script = (
-        "import sys; from capsule_cli import __main__; from capsule.sessions import worker\n"
+        "import sys; from capsule_cli import __main__; from capsule.sessions.work import worker\n"
         "def show(*words, **more): print(*sorted(sys.modules), file=sys.stderr); sys.exit()\n"
         "worker.command.run = show\n"
         "sys.argv = ['capsule', 'worker', '--agent', 'bot', '--session', 's1']\n"
@@ -151,5 +151,5 @@ def test_a_worker_loads_nothing_heavy_before_its_command_starts(capsule: Program
         "capsule.store.pages",
         "capsule.format.filters",
     }
-    assert "capsule.sessions.command" in loaded
+    assert "capsule.sessions.work.command" in loaded
     assert loaded & heavy == set()

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.context.tokens import estimate
 from capsule.errors import InvalidInput
+from capsule.format.text.tokens import estimate
 from capsule.format.text.transcript import quoted, transcript, unquoted
 
 #: Texts with much in them that could be taken for a heading, or for the end of a line.

@@ -18,7 +18,7 @@ from capsule.mcp_server.access import Access, Scope, Toolset
 from capsule.mcp_server.server import CapsuleServer, build
 from capsule.mcp_server.stores import Stores
 from capsule.mcp_server.tools.answers.forms import EXTENSION
-from capsule.sessions.toolkit import Toolkit
+from capsule.sessions.work.toolkit import Toolkit
 
 
 @cache

@@ -9,7 +9,7 @@ from mcp import Client
 from mcp_types import CallToolResult
 
 from capsule import Store
-from capsule.messaging import duplicates
+from capsule.mcp_server.tools import duplicates
 from tests.core.mcp_server.talking import acting, data, text
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("agents")]

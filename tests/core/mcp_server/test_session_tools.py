@@ -20,7 +20,7 @@ from capsule.sessions.registry import AgentGroup, Registry, SessionRow
 from capsule.sessions.rules import schedules
 from capsule.sessions.rules.messages import receive
 from capsule.sessions.session import Session
-from capsule.sessions.toolkit import Toolkit
+from capsule.sessions.work.toolkit import Toolkit
 from tests.core.mcp_server.serving import Stdio, environment, over_stdio
 from tests.core.mcp_server.talking import data, error, serving, talking, text
 

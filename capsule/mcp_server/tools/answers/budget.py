@@ -1,12 +1,12 @@
 """How much an answer costs the model that reads it.
 
-What must stay true: the estimate is that of `capsule.context.tokens`, and two fifths more, to be on the safe side:
+What must stay true: the estimate is that of `capsule.format.text.tokens`, and two fifths more, to be on the safe side:
 answers hold ids, which cost more than what people write.
 """
 
 from __future__ import annotations
 
-from capsule.context.tokens import estimate
+from capsule.format.text.tokens import estimate
 
 
 def tokens(text: str) -> int:

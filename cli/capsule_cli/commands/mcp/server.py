@@ -85,7 +85,7 @@ def _over_stdio(read_only: bool, tools: Toolset) -> None:
             name, folder = owner.agents.ensure(name, folder, is_project=is_project), None
     store = Store.open(asked.store, keep_locks=False, instance=holder(), agent=name, folder=folder)
     if session:
-        from capsule.sessions.toolkit import bind
+        from capsule.sessions.work.toolkit import bind
 
         bind(store, session)
     if has_messaging:
@@ -97,7 +97,7 @@ def _over_stdio(read_only: bool, tools: Toolset) -> None:
 
     toolkit = None
     if session and tools == "session":
-        from capsule.sessions.toolkit import Toolkit
+        from capsule.sessions.work.toolkit import Toolkit
 
         toolkit = Toolkit(store, session, os.environ.get("CAPSULE_MESSAGE", ""), here())
     access = Access(store.agent, "read" if read_only else "admin")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from capsule_cli import hooks
 from capsule_cli.commands.mcp import clients
 from capsule_cli.commands.mcp.clients import Project, User
+from capsule_cli.commands.messaging import hook as hooks
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import acting
 from capsule_cli.shared.options import DryRun, argument, option, refuse
@@ -50,7 +50,7 @@ def install(names: Names, at: At = None, project: Project = False, user: User = 
     A message rings at once; if it is not read, again after 1, 5 and 30 minutes. The bell says how many messages wait
     and from whom, and never what they say.
     """
-    from capsule.mcp_server.clients import hooks as settings
+    from capsule.messaging.tools import hooks as settings
 
     hooked, target = _chosen(names, at)
     scope, places = clients.scope_of(project, user), clients.places_here()
@@ -65,8 +65,8 @@ def install(names: Names, at: At = None, project: Project = False, user: User = 
 @commands.command("uninstall")
 def uninstall(names: Names, project: Project = False, user: User = False, dry_run: DryRun = False) -> None:
     """Remove Capsule's hooks from the settings of programs, or the addresses of the agent, and nothing else."""
-    from capsule.mcp_server.clients import hooks as settings
     from capsule.messaging.doorbells import registry
+    from capsule.messaging.tools import hooks as settings
 
     hooked, _ = _chosen(names, "")
     scope, places = clients.scope_of(project, user), clients.places_here()
@@ -126,8 +126,8 @@ def _outcome(client: str) -> str:
 
 def _chosen(names: Iterable[str], at: str | None) -> tuple[list[Client], Target | None]:
     """The programs with hooks that were named, and the address."""
-    from capsule.mcp_server.clients.hooks import HOOKED
     from capsule.messaging.doorbells.interface import Target
+    from capsule.messaging.tools.hooks import HOOKED
 
     known = [*(client.name for client in HOOKED), *ADDRESSED]
     for name in names:

@@ -150,7 +150,7 @@ def transcript(
 
 
 def _transcript(document: Mapping[str, Any], budget: int | None, *, context: bool) -> Transcript:
-    from capsule.context.tokens import estimate
+    from capsule.format.text.tokens import estimate
     from capsule.format.text.transcript import transcript
 
     return transcript(document, estimate, budget=budget, context=context)

@@ -1,10 +1,10 @@
-"""`worker`: answers for an agent, by a command. What must stay true: it is `capsule_cli.worker`, explained."""
+"""`worker`: answers for an agent, by a command. `running` does it; what must stay true is said there."""
 
 from __future__ import annotations
 
 import typer
 
-from capsule_cli import worker as process
+from capsule_cli.commands.sessions import running as process
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.options import argument, option, seconds
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from capsule.errors import InvalidDocument, InvalidInput
-from capsule.mcp_server.clients import hooks, settings
-from capsule.mcp_server.clients.hooks import HOOKED
+from capsule.mcp_server.clients import settings
 from capsule.mcp_server.clients.table import Places
 from capsule.messaging.doorbells.clients import EVENTS
+from capsule.messaging.tools import hooks
+from capsule.messaging.tools.hooks import HOOKED
 
 CLAUDE, CODEX, GEMINI = HOOKED
 PROGRAM = ["/opt/my tools/capsule"]

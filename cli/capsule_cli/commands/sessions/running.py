@@ -37,7 +37,7 @@ def run(*, store: str | None = None, agent: str, command: Sequence[str], **more:
         agent, command, more: As `worker_of` takes them.
     """
     from capsule import Refused, Store
-    from capsule.sessions.worker import worker_of
+    from capsule.sessions.work.worker import worker_of
 
     if os.environ.get("CAPSULE_SESSION"):
         raise Refused("workers are started by a person or a host, and not in a session", path="")

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any
 from capsule import timestamps
 from capsule.errors import CapsuleError, NotFound, Refused, StoreBusy
 from capsule.fence import Fence, many, visible, word
-from capsule.sessions import command
-from capsule.sessions.command import FOR_GOOD, Ended
 from capsule.sessions.events import outgoing, reply_id, state, tool
 from capsule.sessions.registry import Registry
 from capsule.sessions.rules.deliveries import send
 from capsule.sessions.rules.messages import SILENT_S, claim, drop, finish, next_due, pick
 from capsule.sessions.session import Session
+from capsule.sessions.work import command
+from capsule.sessions.work.command import FOR_GOOD, Ended
 
 if TYPE_CHECKING:
     from capsule.sessions.events import AckState, Event

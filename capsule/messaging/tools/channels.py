@@ -15,7 +15,7 @@ from pydantic import Field
 from capsule.fence import quoted, word
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools.answers.results import Answer, Rows, answer, rows
-from capsule.mcp_server.tools.messaging import Agents
+from capsule.messaging.tools.messages import Agents
 
 if TYPE_CHECKING:
     from capsule.format.head import Head

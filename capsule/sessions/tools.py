@@ -24,7 +24,7 @@ from capsule.mcp_server.tools.waiting import waited
 if TYPE_CHECKING:
     from capsule.engines.values import Notices
     from capsule.sessions.events import Event
-    from capsule.sessions.toolkit import Said, Toolkit
+    from capsule.sessions.work.toolkit import Said, Toolkit
 
 
 class Sent(Answer):
@@ -158,7 +158,7 @@ def keep(
     value: Annotated[str, Field(description="Empty: forget the key")] = "",
 ) -> Annotated[CallToolResult, Kept]:
     """Keep texts for your later runs. get gives all, clear forgets all."""
-    from capsule.sessions.toolkit import MOST
+    from capsule.sessions.work.toolkit import MOST
 
     toolkit = toolkit_of(ctx)
     if action == "set":

@@ -17,7 +17,7 @@ from capsule.format.agents import GLOBAL
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools.answers.forms import forms_of
 from capsule.mcp_server.tools.answers.results import MESSAGES, Answer, Rows, answer, fitting, rows
-from capsule.mcp_server.tools.messaging import Other
+from capsule.messaging.tools.messages import Other
 
 
 class Known(Answer):

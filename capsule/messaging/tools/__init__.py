@@ -1,0 +1,1 @@
+"""What messaging adds to the MCP server: its tools, and how a client hears of messages besides."""

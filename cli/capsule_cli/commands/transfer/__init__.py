@@ -1,0 +1,1 @@
+"""The commands that bring conversations in and out."""
