@@ -11,6 +11,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.made
 ARGS ?=
+ROOM ?=
 
 # The caller's PYTHONPATH would let other code stand in for this.
 unexport PYTHONPATH
@@ -38,14 +39,14 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## show the main job on a real store
 	@$(BIN)/capsule demo $(ARGS)
 
-test: $(STAMP)  ## run the tests, of the slow ones a sample (ARGS="-k name" for some of them)
-	@$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow or sample" $(ARGS)
+test: $(STAMP)  ## run the tests, of the slow ones a sample (ROOM=git: of one room; ARGS="-k name")
+	@$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow or sample" $(if $(ROOM),tests/$(ROOM)) $(ARGS)
 
 # The wheel of claude-agent-sdk has 370 MB of a program that no test runs; its source has 2 MB.
 SDKS := --no-binary claude-agent-sdk -c constraints.txt
 test-all: $(STAMP)  ## run all tests
 	@$(BIN)/python -m pip install -q --disable-pip-version-check $(SDKS) -e '.[agents]'
-	@HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest -q -n auto --dist worksteal $(ARGS)
+	@HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest -q -n auto --dist worksteal $(if $(ROOM),tests/$(ROOM)) $(ARGS)
 
 lint: $(STAMP)  ## look for what ruff knows to be wrong, and for other formatting than ruff's
 	@$(BIN)/ruff check .
