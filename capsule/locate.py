@@ -20,9 +20,9 @@ _log = logging.getLogger("capsule")
 CONVERSATIONS = "conversations"
 
 
-def find_store(path: str | os.PathLike[str] | None) -> str:
+def find_store(path: str | os.PathLike[str] | None, *, is_made: bool = True) -> str:
     """The directory of the store: `path`, else `CAPSULE_STORE`, else the nearest directory upwards with a
-    `capsule.toml`, else the user's own store, which is made if it does not exist.
+    `capsule.toml`, else the user's own store, which is made if it does not exist and `is_made`.
 
     Raises:
         NotFound: `path` or `CAPSULE_STORE` names a directory that is no store.
@@ -52,7 +52,8 @@ def find_store(path: str | os.PathLike[str] | None) -> str:
     import platformdirs
 
     own = os.path.abspath(platformdirs.user_data_dir("capsule", appauthor=False))
-    ensure_store(own)
+    if is_made:
+        ensure_store(own)
     return own
 
 

@@ -21,6 +21,8 @@ TEMPLATE = """\
 
 # Give new files the permissions of your umask, instead of owner only (0600 in 0700 directories).
 # shared = false
+# What other packages add to this store (docs/howto.md): the names of their rooms.
+# rooms = []
 
 [storage]
 # How a message is appended: "splice" writes in place, at the same cost for any size; "replace" writes a new
@@ -70,12 +72,14 @@ class Settings(NamedTuple):
     """The settings in a `capsule.toml`; durations in seconds, sizes in bytes.
 
     Attributes:
+        rooms: The rooms of other packages that the store uses.
         channels, agents: What is declared of each, by name: the checked fields that the file gives.
         links: By project, the projects whose agents its own agents see.
         unknown: A problem for each setting that this version doesn't know.
     """
 
     shared: bool = False
+    rooms: tuple[str, ...] = ()
     append: str = "splice"
     mutex_timeout_s: float = 10.0
     lock_ttl_s: float = 1800.0
@@ -156,6 +160,7 @@ DISCOVERABLE = one_of("public", "project", "private")
 #: The settings by name, each with its attribute and its check; NAME is one that the person chooses.
 _KNOWN: dict[str, tuple[str, Check]] = {
     "shared": ("shared", flag),
+    "rooms": ("rooms", names),
     "storage.append": ("append", one_of("splice", "replace")),
     "storage.mutex_timeout": ("mutex_timeout_s", _duration),
     "lock.ttl": ("lock_ttl_s", _duration),

@@ -6,13 +6,14 @@ What must stay true: nothing in that page is written by hand; the exit codes com
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from typer import Context
 
 from capsule import errors
-from capsule_cli.app import ALIASES, GROUPS, HELP, commands_in, program
+from capsule_cli.app import ALIASES, overview, parts, program
 from capsule_cli.boundary import BROKEN_PIPE, INTERRUPTED, TERMINATED
 from capsule_cli.framework import choices_of, everywhere, piece_of
 
@@ -67,6 +68,11 @@ def _exit_codes() -> list[tuple[int, str, str]]:
     return [(code, *told[code]) for code in sorted(told)]
 
 
+def commands_in(names: str) -> list[str]:
+    """The commands that a line of the help is about."""
+    return re.sub(r" \(\w+\)", "", names).split(", ")
+
+
 def text() -> str:
     """The page."""
     return "\n".join(_page())
@@ -83,18 +89,19 @@ def _page() -> Iterator[str]:
     yield "## The commands\n"
     lines = [
         (", ".join(f"`{name}`" for name in commands_in(names)), says)
-        for section in HELP.values()
-        for _, names, says in section
+        for section in overview().values()
+        for names, says in section
     ]
     yield from _table(("command", "what it does"), lines)
     others = ", ".join(f"`{alias}` is `{name}`" for alias, name in ALIASES.items())
     yield f"Other names: {others}. `capsule help COMMAND` prints the help of one.\n"
-    for title, lines in HELP.items():
+    groups = {name: part.modules(name) for part in parts() for name in part.groups}
+    for title, lines in overview().items():
         yield f"## {title}\n"
-        for name in (name for _, names, _ in lines for name in commands_in(names)):
+        for name in (name for names, _ in lines for name in commands_in(names)):
             command = group.get_command(context, name)
             yield from _command(context, name, command)
-            for below in GROUPS.get(name, ()):
+            for below in groups.get(name, ()):
                 yield from _command(context, f"{name} {below}", command.get_command(context, below))
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from mcp_types import Prompt, Resource, ResourceTemplate, Tool
 
-from capsule.mcp_server.server import INSTRUCTIONS, build
-from capsule.mcp_server.tools.registry import TOOLS
+from capsule.mcp_server.added import added_to
+from capsule.mcp_server.server import build, instructions
+from capsule.mcp_server.tools.registry import CONVERSATIONS
 
 #: Listing what the server has asks nothing of a store.
 NO_STORE: Any = None
@@ -115,13 +116,11 @@ def text() -> str:
     parts = [
         _INTRODUCTION,
         "What the server tells a client's model, of the tools that it offers:\n",
-        f"> {INSTRUCTIONS['conversations']}\n",
-        f"> {INSTRUCTIONS['messaging']}\n",
-        f"> {INSTRUCTIONS['session']}\n",
+        *(f"> {instructions(tools, added_to(tools))}\n" for tools in ("conversations", "messaging", "session")),
     ]
-    messaging = {tool.__name__ for tool, _ in TOOLS["messaging"]}
-    parts += ["## Tools of conversations\n", *(_tool(tool) for tool in tools if tool.name not in messaging)]
-    parts += [_MESSAGING, *(_tool(tool) for tool in tools if tool.name in messaging)]
+    own = {tool.__name__ for tool, _ in CONVERSATIONS}
+    parts += ["## Tools of conversations\n", *(_tool(tool) for tool in tools if tool.name in own)]
+    parts += [_MESSAGING, *(_tool(tool) for tool in tools if tool.name not in own)]
     parts += [_SESSION, *map(_tool, asyncio.run(of_session.list_tools()))]
     parts += ["## Resources\n", _table(("address", "what"), [*map(_resource, resources), *map(_template, templates)])]
     parts += ["The server completes ids, titles, tags and kinds.\n", _SUBSCRIPTIONS, "## Prompts\n"]

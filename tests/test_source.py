@@ -13,7 +13,15 @@ ROOT = Path(__file__).resolve().parents[1]
 #: The layers from the bottom to the top, by prefixes of module names; the longest match decides. A module imports from
 #: its own layer and those below.
 LAYERS = (
-    ("capsule", "capsule.errors", "capsule.ids", "capsule.timestamps", "capsule.settings", "capsule.git.program"),
+    (
+        "capsule",
+        "capsule.errors",
+        "capsule.ids",
+        "capsule.timestamps",
+        "capsule.settings",
+        "capsule.git.program",
+        "capsule.rooms",
+    ),
     ("capsule.format",),
     ("capsule.disk",),
     ("capsule.rules",),
@@ -29,7 +37,13 @@ LAYERS = (
     ("capsule.locate", "capsule.locks", "capsule.messaging", "capsule.store", "capsule.watch"),
     ("capsule.maintenance",),
     ("capsule.sessions", "capsule.transfer", "capsule.context", "capsule.git"),
-    ("capsule.mcp_server", "capsule.messaging.tools", "capsule.sessions.tools", "capsule_cli"),
+    (
+        "capsule.mcp_server",
+        "capsule.messaging.tools",
+        "capsule.sessions.tools",
+        "capsule.transfer.resources",
+        "capsule_cli",
+    ),
 )
 #: Runs git, and imports errors only; every module that uses git imports this one.
 RUNS_GIT = "capsule.git.program"

@@ -5,7 +5,7 @@ What must stay true: at most 100 values, as the protocol has it; conversations c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import anyio.to_thread
@@ -13,7 +13,6 @@ from mcp_types import Completion, CompletionArgument, PromptReference, ResourceT
 
 from capsule.fence import visible
 from capsule.format import schema
-from capsule.mcp_server.resources import DIRECTORY
 from capsule.store.pages import Filter
 
 if TYPE_CHECKING:
@@ -25,20 +24,23 @@ _SINCE = ("24h", "1h", "3d", "7d", "30d")
 
 
 async def completed(
-    store: Store, ref: PromptReference | ResourceTemplateReference, argument: CompletionArgument
+    store: Store,
+    ref: PromptReference | ResourceTemplateReference,
+    argument: CompletionArgument,
+    choices: Mapping[str, Sequence[str]],
 ) -> Completion:
     """The values that what was typed may become; none for an argument that nothing is known of."""
-    found = await anyio.to_thread.run_sync(_values, store, ref, argument.name, argument.value)
+    found = await anyio.to_thread.run_sync(_values, store, choices, argument.name, argument.value)
     if found is None:
         return Completion(values=[])
     return Completion(values=found[:_MOST], total=len(found), has_more=len(found) > _MOST)
 
 
-def _values(store: Store, ref: object, name: str, typed: str) -> list[str] | None:
+def _values(store: Store, choices: Mapping[str, Sequence[str]], name: str, typed: str) -> list[str] | None:
     if name == "kind":
         return [kind for kind in schema.kinds() if kind.startswith(typed)]
-    if name == "what":
-        return [what for what in DIRECTORY if what.startswith(typed)]
+    if name in choices:
+        return [value for value in choices[name] if value.startswith(typed)]
     if name == "since":
         return [span for span in _SINCE if span.startswith(typed)]
     if name == "message":

@@ -8,7 +8,6 @@ is read; and it is a megabyte at most, however long it is.
 from __future__ import annotations
 
 import re
-from io import BytesIO
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -16,7 +15,6 @@ import orjson
 from mcp.server.mcpserver import Context
 from mcp_types import Resource
 
-from capsule.errors import InvalidInput, NotFound
 from capsule.fence import escaped, visible
 from capsule.format import schema as schemas
 from capsule.mcp_server.stores import store_of
@@ -29,19 +27,18 @@ if TYPE_CHECKING:
     from capsule.store.store import Store
 
 CONVERSATIONS = "capsule://conversations"
-DIRECTORY = ("agents", "channels", "projects")
 #: The addresses of resources.
 OURS = re.compile(
     rf"{CONVERSATIONS}(\?.*|/[^/?#]+(/markdown|/messages/[^/?#]+)?)?|capsule://(directory|schema)/[a-z]+", re.DOTALL
 )
-_JSON = "application/json"
+JSON = "application/json"
 _PAGE = 100
-_MOST_BYTES = 1_000_000
+MOST_BYTES = 1_000_000
 _ALL = Resource(
     uri=CONVERSATIONS,
     name="conversations",
     description="The conversations: how many there are, and the first 100, as list_conversations lists them.",
-    mime_type=_JSON,
+    mime_type=JSON,
 )
 
 
@@ -55,14 +52,14 @@ def message_address(id: str, message: str) -> str:
     return f"{address(id)}/messages/{quote(message, safe='@')}"
 
 
-def _json(value: Any) -> str:
+def as_json(value: Any) -> str:
     return escaped(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
 
 
 def _listing(store: Store, tag: str = "", title: str = "") -> str:
     page = store.list(Filter(tags=(tag,) if tag else (), title=title), limit=_PAGE)
     shown = [{name: value for name, value in head.as_json().items() if name != "path"} for head in page.heads]
-    return _json({"total": page.total, "conversations": shown})
+    return as_json({"total": page.total, "conversations": shown})
 
 
 def conversations_with(ctx: Context, tag: str = "", title: str = "") -> str:
@@ -79,17 +76,17 @@ def conversation(ctx: Context, id: str) -> str:
     if standing is not None:
         told["source"] = standing.as_json()
     page = store.page(head.id, _PAGE)
-    while page.older() and len(orjson.dumps(page.entries)) < _MOST_BYTES // 4:
+    while page.older() and len(orjson.dumps(page.entries)) < MOST_BYTES // 4:
         page = store.page(head.id, 4 * len(page.entries))
     history: list[dict[str, Any]] = []
-    left = _MOST_BYTES
+    left = MOST_BYTES
     for _, entry in reversed(page.entries):
         left -= len(orjson.dumps(entry))
         if left <= 0 and history:
             break
         history.append(_placed(page, -1 - len(history)))
     omitted = page.on_branch - len(history)
-    return _json({**told, "messages": page.total, "omitted": omitted, "history": history[::-1]})
+    return as_json({**told, "messages": page.total, "omitted": omitted, "history": history[::-1]})
 
 
 def _placed(page: Page, index: int) -> dict[str, Any]:
@@ -101,34 +98,16 @@ def _placed(page: Page, index: int) -> dict[str, Any]:
     return place | entry | place
 
 
-def conversation_as_markdown(ctx: Context, id: str) -> str:
-    """A conversation as Markdown, whole, all branches; refused if it is larger than a megabyte."""
-    store, file = store_of(ctx), BytesIO()
-    store.export([store.resolve(id)], file, format="markdown")
-    if file.tell() > _MOST_BYTES:
-        raise InvalidInput(
-            f"conversation {id} has {file.tell():,} bytes as Markdown, and a resource a megabyte at most"
-        )
-    return escaped(file.getvalue().decode())
-
-
 def message(ctx: Context, id: str, message: str) -> str:
     """One message, all of it; by its id, a prefix of it, @N or @last."""
     store = store_of(ctx)
     id = store.resolve(id)
-    return _json(_placed(store.page(id, 1, around=message), 0))
+    return as_json(_placed(store.page(id, 1, around=message), 0))
 
 
 def schema(ctx: Context, kind: str) -> str:
     """The JSON Schema of a kind of document, in its newest version."""
     return schemas.text(kind, schemas.versions(kind)[-1])
-
-
-def directory(ctx: Context, what: str) -> str:
-    """The agents, channels or projects of the store (`what`), for an agent those that it may find."""
-    if what not in DIRECTORY:
-        raise NotFound(f"there is nothing called {what[:40]!r}; there is: {', '.join(DIRECTORY)}", id=what[:40])
-    return _json({what: [each.as_json() for each in getattr(store_of(ctx), what).list()]})
 
 
 def _page(store: Store, cursor: str | None) -> tuple[list[Resource], str | None]:
@@ -138,15 +117,13 @@ def _page(store: Store, cursor: str | None) -> tuple[list[Resource], str | None]
 
 
 def _resource(head: Head) -> Resource:
-    return Resource(uri=address(head.id), name=head.id, title=visible(head.title[:200]) or None, mime_type=_JSON)
+    return Resource(uri=address(head.id), name=head.id, title=visible(head.title[:200]) or None, mime_type=JSON)
 
 
 def register(server: CapsuleServer) -> None:
     """Register the resources on a server."""
-    server.resource(CONVERSATIONS + "{?tag,title}", mime_type=_JSON)(conversations_with)
-    server.resource(CONVERSATIONS + "/{id}", mime_type=_JSON)(conversation)
-    server.resource(CONVERSATIONS + "/{id}/markdown", mime_type="text/markdown")(conversation_as_markdown)
-    server.resource(CONVERSATIONS + "/{id}/messages/{message}", mime_type=_JSON)(message)
-    server.resource("capsule://directory/{what}", mime_type=_JSON)(directory)
+    server.resource(CONVERSATIONS + "{?tag,title}", mime_type=JSON)(conversations_with)
+    server.resource(CONVERSATIONS + "/{id}", mime_type=JSON)(conversation)
+    server.resource(CONVERSATIONS + "/{id}/messages/{message}", mime_type=JSON)(message)
     server.resource("capsule://schema/{kind}", mime_type="application/schema+json")(schema)
     server.list_also(_page)

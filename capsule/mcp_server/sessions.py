@@ -27,7 +27,6 @@ from capsule.errors import CapsuleError, InvalidInput
 from capsule.mcp_server import sdk
 from capsule.mcp_server.access import SCOPES, Access, Scope
 from capsule.mcp_server.stores import Stores
-from capsule.messaging.tools.unread import Reader
 from capsule.store.store import Store
 
 if TYPE_CHECKING:
@@ -46,17 +45,16 @@ class _Opened:
     Attributes:
         holder: Whose token it is for.
         used: When it was asked for last, by the monotonic clock.
-        reader: How far its client was told of its messages.
+        kept: What rooms keep for its client, by name.
     """
 
     store: Store
     holder: str
     used: float = field(default_factory=time.monotonic)
-    reader: Reader = field(init=False)
+    kept: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.store.remember_own()
-        self.reader = Reader(self.store)
 
 
 class HttpStores(Stores):
@@ -65,15 +63,15 @@ class HttpStores(Stores):
     Args:
         root: The store's directory.
         most: The widest scope that any client has.
-        messaging: Whether the holders are agents, who are online while a store is open for them.
+        has_agents: Whether the holders are agents, who are online while a store is open for them.
         idle_s: Seconds without a request after which a holder's store is closed. Its locks are no longer refreshed
             then, so they expire.
     """
 
-    def __init__(self, root: str, *, most: Scope = "admin", messaging: bool = False, idle_s: float = 60.0) -> None:
+    def __init__(self, root: str, *, most: Scope = "admin", has_agents: bool = False, idle_s: float = 60.0) -> None:
         super().__init__(Store.open(root, keep_locks=False))
         self._most = most
-        self._messaging = messaging
+        self._has_agents = has_agents
         self._idle_s = idle_s
         self._guard = threading.Lock()
         self._sessions: dict[str, _Opened] = {}
@@ -90,9 +88,9 @@ class HttpStores(Stores):
         """The store of the client that made this request; a session's is opened at its first call."""
         return self._opened(ctx).store
 
-    def reader(self, ctx: ServerRequestContext[Any, Any]) -> Reader:
-        """See `Stores.reader`."""
-        return self._opened(ctx).reader
+    def kept(self, ctx: ServerRequestContext[Any, Any]) -> dict[str, Any]:
+        """What rooms keep for the client of this request, by name."""
+        return self._opened(ctx).kept
 
     def _opened(self, ctx: ServerRequestContext[Any, Any]) -> _Opened:
         holder = self.access(ctx).name
@@ -133,7 +131,7 @@ class HttpStores(Stores):
 
     def _open(self, holder: str, **options: str) -> _Opened:
         store = self._main.beside(keep_locks=False, agent=holder, **options)
-        if self._messaging:
+        if self._has_agents:
             store.agents.ensure(holder)
             store.agents.serve()
         return _Opened(store, holder)

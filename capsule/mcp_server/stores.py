@@ -12,13 +12,11 @@ import anyio
 
 from capsule.errors import InvalidInput
 from capsule.mcp_server.access import Access
-from capsule.messaging.tools.unread import Reader
 
 if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
     from mcp.server.mcpserver import Context
 
-    from capsule.sessions.work.toolkit import Toolkit
     from capsule.store.store import Store
 
 
@@ -28,20 +26,16 @@ class Stores:
     Args:
         store: The store. It stays the caller's to close.
         access: What the client may do, and as whom.
-        toolkit: What the agent of a worker can do in its session.
+        kept: What rooms keep for the client, by name.
     """
 
-    #: Over HTTP there is none: a token says who a client is, and not in which session.
-    toolkit: Toolkit | None = None
-
-    def __init__(self, store: Store, access: Access | None = None, toolkit: Toolkit | None = None) -> None:
+    def __init__(self, store: Store, access: Access | None = None, kept: dict[str, Any] | None = None) -> None:
         #: Set when the only client has said all that it will say: nothing is waited for any more.
         self.ended = anyio.Event()
         self._main = store
         store.remember_own()
         self._access = access or Access()
-        self._reader = Reader(store)
-        self.toolkit = toolkit
+        self._kept = {} if kept is None else kept
 
     def acting(self) -> list[Store]:
         """The stores that act for an agent now."""
@@ -51,9 +45,9 @@ class Stores:
         """The store that stands for the client of this request: its agent is that client, and its locks are its."""
         return self._main
 
-    def reader(self, ctx: ServerRequestContext[Any, Any]) -> Reader:
-        """How far the client of this request was told of its messages."""
-        return self._reader
+    def kept(self, ctx: ServerRequestContext[Any, Any]) -> dict[str, Any]:
+        """What rooms keep for the client of this request, by name."""
+        return self._kept
 
     def main(self) -> Store:
         """The store of the server itself: what is watched."""

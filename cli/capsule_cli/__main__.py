@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import sys
 
-from capsule_cli.commands.messaging import hook as hooks
+from capsule import rooms
+from capsule.errors import Refused
 
 
 def main() -> None:
     """Run `capsule` with the words of the command line; never returns."""
     words = sys.argv[1:]
-    if words[:3] == hooks.WORDS and (asked := hooks.parsed(words[3:])):
-        sys.exit(hooks.run(*asked))
-    if "worker" in words[:3]:
-        from capsule_cli.commands.sessions import running as worker
-
-        if options := worker.parsed(words):
-            sys.exit(worker.main(options))
+    for word in words[:3]:
+        try:
+            room = rooms.of_command(word)
+        except Refused:  # It is told by typer's program.
+            break
+        if room and word in room.quick and (code := rooms.load(room.quick[word])(words)) is not None:
+            sys.exit(code)
     from capsule_cli import app
 
     app.main()

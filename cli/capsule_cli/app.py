@@ -5,12 +5,15 @@ What must stay true: the help of the whole program fits one screen, and costs th
 
 from __future__ import annotations
 
-import re
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from operator import itemgetter
 from typing import Any
 
 import typer
 
+from capsule import rooms
 from capsule.errors import CapsuleError, NotFound
 from capsule_cli.boundary import BROKEN_PIPE, ensure_streams, is_nowhere, report, report_error
 from capsule_cli.framework import CapsuleGroup, Commands, program_of
@@ -18,102 +21,112 @@ from capsule_cli.shared import options  # It gives every command the options tha
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.output import Stopped, answer, quiet_stdout
 
-#: The help: topics, and beneath them commands with their module and what they do.
-HELP: dict[str, tuple[tuple[str, str, str], ...]] = {
+#: The help of the core's commands by topic: the commands, and what they do.
+HELP: dict[str, tuple[tuple[str, str], ...]] = {
     "Write and read": (
-        ("conversations", "new", "Start a conversation and print its id."),
-        ("append", "append", "Add a message and print its id."),
-        ("reading.show", "show (cat)", "Print a conversation."),
-        ("conversations", "list (ls)", "List the conversations, the latest first."),
-        ("reading.search", "search", "Find messages and titles by their words."),
-        ("reading.watch", "tail, watch, events", "Follow a conversation, or all that changes."),
-        ("edit", "edit", "Change a conversation or message in your editor."),
+        ("new", "Start a conversation and print its id."),
+        ("append", "Add a message and print its id."),
+        ("show (cat)", "Print a conversation."),
+        ("list (ls)", "List the conversations, the latest first."),
+        ("search", "Find messages and titles by their words."),
+        ("tail, watch, events", "Follow a conversation, or all that changes."),
+        ("edit", "Change a conversation or message in your editor."),
     ),
     "Order and remove": (
-        ("heads", "rename, tag, pin, archive, set", "Change the title, tags or the place in lists."),
-        ("trash", "delete (rm)", "Move conversations or messages to the trash."),
-        ("trash", "trash, restore, purge", "List the trash, bring back from it, or empty it."),
-        ("heads", "lock, unlock, locks", "Hold a conversation for yourself, or let it go."),
+        ("rename, tag, pin, archive, set", "Change the title, tags or the place in lists."),
+        ("delete (rm)", "Move conversations or messages to the trash."),
+        ("trash, restore, purge", "List the trash, bring back from it, or empty it."),
+        ("lock, unlock, locks", "Hold a conversation for yourself, or let it go."),
     ),
     "Branch and carry on": (
-        ("branches", "switch, regenerate", "Choose a branch, or put another answer beside."),
-        ("branches", "fork, trim", "Copy a branch out, or remove all but one."),
-        ("reading.summaries", "summarize, transcript", "Keep a summary, or print what a model can read."),
-        ("context.context", "context, servers", "Attach a project as context; switch servers."),
+        ("switch, regenerate", "Choose a branch, or put another answer beside."),
+        ("fork, trim", "Copy a branch out, or remove all but one."),
+        ("summarize, transcript", "Keep a summary, or print what a model can read."),
     ),
-    "Talk to each other": (
-        ("messaging.messages", "send, inbox, listen, history", "Send messages, and read or await your own."),
-        ("messaging.mentions", "mentions, message, notes", "See what others ask of you, and keep notes."),
-        ("messaging.agents", "agents, projects, group", "See who is there, and meet in groups."),
-        ("messaging.channels", "channels, members, topics", "Make channels, and see what is in them."),
-        ("messaging.channels", "join, leave, invite, mute", "Come into channels, and let others in."),
-        ("sessions.session", "session, host, worker", "Let messages wake programs that answer them."),
-        ("messaging.notifications", "notifications", "Say in CLAUDE.md what waits for an agent."),
-    ),
-    "Work together": (
-        ("git.clone", "git", "Commit, sync, compare and restore with git."),
-        ("mcp.server", "mcp, tokens", "Serve the store to AI agents, and admit them."),
-    ),
+    "Talk to each other": (),
+    "Work together": (("mcp, tokens", "Serve the store to AI agents, and admit them."),),
     "Look after the store": (
-        ("transfer.transfer", "import, export", "Bring in what other programs keep, or out."),
-        ("maintenance", "init, demo", "Make a store, or one that shows the main job."),
-        ("messaging.config", "config", "Apply what files say of channels and agents."),
-        ("maintenance", "doctor", "Examine every file, and mend what can be mended."),
-        ("maintenance", "validate, migrate, schema", "Check files, update them, or print the format."),
-        ("reading.search", "stats, reindex", "Count what is there, or build the index anew."),
+        ("init, demo", "Make a store, or one that shows the main job."),
+        ("doctor", "Examine every file, and mend what can be mended."),
+        ("validate, migrate, schema", "Check files, update them, or print the format."),
+        ("stats, reindex", "Count what is there, or build the index anew."),
     ),
 }
 
-
-def commands_in(names: str) -> list[str]:
-    """The commands that a line of the help is about."""
-    return re.sub(r" \(\w+\)", "", names).split(", ")
-
-
-#: The modules of the commands.
-MODULES: dict[str, str] = {
-    **{name: module for lines in HELP.values() for module, names, _ in lines for name in commands_in(names)},
-    "group": "messaging.groups",
-    "host": "sessions.host",
-    "worker": "sessions.worker",
-    "projects": "messaging.projects",
-    "message": "messaging.messages",
-    "tokens": "mcp.tokens",
-    "notes": "messaging.notes",
-    "servers": "servers",
-    "demo": "demo.demo",
-    "help": "help",
-}
-
-#: The commands of those that have some.
-GROUPS: dict[str, dict[str, str]] = {
-    "agents": dict.fromkeys(("list", "register", "show", "set", "status", "forget"), "messaging.agents")
-    | dict.fromkeys(("discover", "policy", "allow", "block", "unblock", "requests"), "messaging.agents")
-    | {"wake": "messaging.wake"},
-    "agents wake": dict.fromkeys(("install", "uninstall", "test", "hook"), "messaging.wake"),
-    "channels": dict.fromkeys(("new", "list", "show", "update", "archive", "remove-member"), "messaging.channels"),
-    "config": dict.fromkeys(("plan", "apply", "history", "rollback"), "messaging.config"),
-    "context": dict.fromkeys(("capture", "check", "show", "diff", "clear"), "context.context"),
-    "git": dict.fromkeys(("setup", "teardown", "status"), "git.clone")
-    | dict.fromkeys(("commit", "autocommit", "sync"), "git.sync")
-    | dict.fromkeys(("log", "diff", "restore"), "git.history")
-    | dict.fromkeys(("conflicts", "resolve"), "git.conflicts"),
-    "group": dict.fromkeys(("new", "add", "leave", "rename", "list"), "messaging.groups"),
-    "message": dict.fromkeys(("status",), "messaging.messages"),
-    "mentions": dict.fromkeys(("list", "done"), "messaging.mentions"),
-    "mcp": dict.fromkeys(("install", "uninstall", "doctor"), "mcp.clients"),
-    "notes": dict.fromkeys(("write", "search", "list", "allow", "end"), "messaging.notes"),
-    "notifications": dict.fromkeys(("on", "off", "status", "clean"), "messaging.notifications"),
-    "projects": dict.fromkeys(("list", "show", "link", "unlink"), "messaging.projects"),
-    "host": {"status": "sessions.host"},
-    "servers": dict.fromkeys(("list", "set", "toggle", "remove"), "servers"),
-    "session": dict.fromkeys(("list", "show", "why", "pause", "resume", "retry", "cancel"), "sessions.session")
-    | dict.fromkeys(("agent", "wire", "unwire", "allow", "forbid", "webhook"), "sessions.session"),
-    "tokens": dict.fromkeys(("add", "list", "revoke"), "mcp.tokens"),
-}
+#: What the core has, as a room says it.
+CORE = rooms.Room(
+    "core",
+    package="capsule_cli.commands",
+    commands={
+        "conversations": "new list",
+        "append": "append",
+        "reading.show": "show",
+        "reading.search": "search stats reindex",
+        "reading.watch": "tail watch events",
+        "reading.summaries": "summarize transcript",
+        "edit": "edit",
+        "heads": "rename tag pin archive set lock unlock locks",
+        "trash": "delete trash restore purge",
+        "branches": "switch regenerate fork trim",
+        "mcp.server": "mcp",
+        "mcp.tokens": "tokens",
+        "maintenance": "init doctor validate migrate schema",
+        "demo.demo": "demo",
+        "help": "help",
+    },
+    groups={"mcp": {"mcp.clients": "install uninstall doctor"}, "tokens": {"mcp.tokens": "add list revoke"}},
+    help=tuple((topic, 10 * n, *line) for topic, lines in HELP.items() for n, line in enumerate(lines, 1)),
+)
 
 #: Names that hands know from elsewhere.
 ALIASES = {"ls": "list", "cat": "show", "rm": "delete"}
+
+
+def parts() -> list[rooms.Room]:
+    """The core and the rooms that there are; of other packages none, if that is in error."""
+    with suppress(CapsuleError):
+        return [CORE, *rooms.installed(_named())]
+    return [CORE, *rooms.installed()]
+
+
+def overview() -> dict[str, list[tuple[str, str]]]:
+    """The lines of the help by topic."""
+    lines = sorted((line for part in parts() for line in part.help), key=itemgetter(1))
+    topics = {
+        topic: [line[2:] for line in lines if line[0] == topic] for topic in {**HELP, **{line[0]: 0 for line in lines}}
+    }
+    return {topic: listed for topic, listed in topics.items() if listed}
+
+
+def _named() -> tuple[str, ...]:
+    """The rooms of other packages that the store uses; none if there is no store, which is not made here."""
+    from capsule.locate import find_store, load_settings
+
+    try:
+        return load_settings(find_store(asked.store, is_made=False)).rooms
+    except (NotFound, FileNotFoundError):
+        return ()
+
+
+class _Every(Mapping[str, Any]):
+    """The commands of the core and of the rooms; those of a room are looked for when the core has none of the name."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, Commands] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        name = ALIASES.get(name, name)
+        room = CORE if name in CORE.modules() else rooms.of_command(name)
+        room = room or next((other for other in map(rooms.of_others, _named()) if name in other.modules()), None)
+        if room is None:
+            raise KeyError(name)
+        return self._of.setdefault(room.name, Commands(room))[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for part in parts() for name in part.modules())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 class _Program(CapsuleGroup):
@@ -121,7 +134,7 @@ class _Program(CapsuleGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = Commands(MODULES, GROUPS, ALIASES)  # type: ignore[assignment]
+        self.commands = _Every()  # type: ignore[assignment]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:
@@ -132,9 +145,9 @@ class _Program(CapsuleGroup):
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        from capsule_cli.commands.help import overview
+        from capsule_cli.commands.help import page
 
-        formatter.write(overview(HELP))
+        formatter.write(page(overview()))
 
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
         asked.forget()
@@ -163,6 +176,10 @@ class _Program(CapsuleGroup):
         except typer.TyperException as error:
             self._report_usage(error)
             raise
+        except ModuleNotFoundError as error:
+            if (refused := rooms.missing(error)) is None:
+                raise
+            raise typer.Exit(report_error(refused)) from error
         except FileNotFoundError as error:
             if not is_nowhere():
                 raise

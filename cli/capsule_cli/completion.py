@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def _of_store(read: Callable[[Store], list[T]]) -> list[T]:
+def of_store(read: Callable[[Store], list[T]]) -> list[T]:
     """What is read of the store; nothing when that fails."""
     from capsule_cli.shared.opening import agent_named, store_as
 
@@ -32,7 +32,7 @@ def complete_id(incomplete: str) -> list[tuple[str, str]]:
     from capsule.store.pages import Filter
     from capsule_cli.shared.output import one_line
 
-    heads = _of_store(lambda store: store.list(Filter(archived=None)).heads)
+    heads = of_store(lambda store: store.list(Filter(archived=None)).heads)
     said = ((head.id, "damaged" if head.damaged else one_line(head.title) or "untitled") for head in heads)
     found = [one for one in said if one[0].startswith(incomplete)]
     if incomplete.startswith("@"):
@@ -52,44 +52,18 @@ def complete_tag(incomplete: str) -> list[tuple[str, str]]:
 
     from capsule_cli.shared.output import counted
 
-    tags = _of_store(lambda store: [tag for head in store.heads() for tag in head.tags])
+    tags = of_store(lambda store: [tag for head in store.heads() for tag in head.tags])
     counts = Counter(tag for tag in tags if tag.startswith(incomplete))
     return [(tag, counted(count, "conversation")) for tag, count in counts.most_common()]
 
 
 def complete_agent(incomplete: str) -> list[tuple[str, str]]:
     """The ids of the agents that begin with `incomplete`, with what they are doing."""
-    agents = _of_store(lambda store: store.agents.list())
+    agents = of_store(lambda store: store.agents.list())
     return [(one.id, one.status_message or one.project_path or "") for one in agents if one.id.startswith(incomplete)]
-
-
-def complete_channel(incomplete: str) -> list[tuple[str, str]]:
-    """The names of the channels that begin with `incomplete`, with what they are for."""
-    found = _of_store(lambda store: store.channels.list())
-    names = ((f"{each.channel.name}@{each.channel.scope}", each.description) for each in found)
-    return [one for one in names if one[0].startswith(incomplete)]
-
-
-def complete_project(incomplete: str) -> list[tuple[str, str]]:
-    """The ids of the projects that begin with `incomplete`, with their folders."""
-    projects = _of_store(lambda store: list(store.projects.list()))
-    return [(one.id, one.path or "") for one in projects if one.id.startswith(incomplete)]
 
 
 def complete_trashed(incomplete: str) -> list[tuple[str, str]]:
     """The ids in the trash that begin with `incomplete`."""
-    items = _of_store(lambda store: [*store.trash.list(), *(removed.trashed for removed in store.trash.removed())])
+    items = of_store(lambda store: [*store.trash.list(), *(removed.trashed for removed in store.trash.removed())])
     return [(item.id, f"deleted {item.deleted_at}") for item in items if item.id.startswith(incomplete)]
-
-
-def complete_session(incomplete: str) -> list[tuple[str, str]]:
-    """The ids of the sessions that begin with `incomplete`, with their agents and places."""
-    rows = _of_store(lambda store: list(store.sessions.list()))
-    return [(row.id, f"{row.agent} {row.place}".strip()) for row in rows if row.id.startswith(incomplete)]
-
-
-def complete_format(incomplete: str) -> list[tuple[str, str]]:
-    """The names of the formats that begin with `incomplete`, with what they are."""
-    from capsule.transfer.registry import formats
-
-    return [(name, each.title) for name, each in formats().items() if name.startswith(incomplete)]

@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
-from typing import Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_command_from_info, get_group_from_info
 from typer.models import CommandInfo, TyperInfo
+
+if TYPE_CHECKING:
+    from capsule.rooms import Room
 
 _shared: Callable[..., None] | None = None
 _PLAIN: dict[str, Any] = {"pretty_exceptions_short": False, "rich_markup_mode": None}
@@ -73,28 +76,23 @@ class CapsuleGroup(_WithAll, TyperGroup):
 
 
 class Commands(Mapping[str, Any]):
-    """The commands by name; each is made when it is asked for.
+    """The commands of a room by name, or those of a group in it; each is made when it is asked for.
 
-    Args:
-        modules: The module of each command, in `capsule_cli.commands`, where it stands in `commands`.
-        groups: The commands of those that have some, likewise; the group itself stands in `group` of its module. A
-            group in a group has its names in one text: `agents wake`.
-        aliases: Other names of commands, which are found and not listed.
+    A group itself stands in `group` of its module.
     """
 
-    def __init__(
-        self, modules: Mapping[str, str], groups: Mapping[str, Mapping[str, str]], aliases: Mapping[str, str]
-    ) -> None:
-        self._modules = dict(modules)
-        self._groups = groups
-        self._aliases = aliases
+    def __init__(self, room: Room, group: str = "") -> None:
+        self._room = room
+        self._group = group
+        self._modules = room.modules(group)
         self._made: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        name = self._aliases.get(name, name)
         if name not in self._made:
-            module = import_module(f"capsule_cli.commands.{self._modules[name]}")
-            self._made[name] = self._group(name, module) if name in self._groups else self._command(name, module)
+            module = import_module(self._modules[name])
+            words = f"{self._group} {name}".strip()
+            is_group = words in self._room.groups
+            self._made[name] = self._made_group(words, module) if is_group else self._command(name, module)
         return self._made[name]
 
     def _command(self, name: str, module: Any) -> Any:
@@ -102,16 +100,11 @@ class Commands(Mapping[str, Any]):
         info.cls = CapsuleCommand
         return get_command_from_info(info, **_PLAIN)
 
-    def _group(self, name: str, module: Any) -> Any:
-        group = get_group_from_info(
-            TyperInfo(module.group, name=name, cls=CapsuleGroup), suggest_commands=True, **_PLAIN
-        )
-        below = {key.removeprefix(f"{name} "): at for key, at in self._groups.items() if key.startswith(f"{name} ")}
-        group.commands = Commands(self._groups[name], below, {})  # type: ignore[assignment]
+    def _made_group(self, words: str, module: Any) -> Any:
+        info = TyperInfo(module.group, name=words.rpartition(" ")[2], cls=CapsuleGroup)
+        group = get_group_from_info(info, suggest_commands=True, **_PLAIN)
+        group.commands = Commands(self._room, words)  # type: ignore[assignment]
         return group
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._modules or name in self._aliases
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._modules)

@@ -1,4 +1,4 @@
-"""The tools of a store: which there are, in which sets, and what a client is told of each.
+"""The core's tools: which there are, and what a client is told of each. Those of rooms stand with their rooms.
 
 What must stay true: all that a client sends its model of the set of conversations (names, descriptions, schemas) is
 under 3,500 tokens, at most thirteen tools, of the set of messaging under 3,000, and of a session under 2,000; a test
@@ -12,62 +12,32 @@ from typing import Any
 
 from mcp_types import ToolAnnotations
 
-from capsule.mcp_server.access import Toolset
 from capsule.mcp_server.tools import branches, reading, writing
-from capsule.messaging.tools import agents, channels, messages
-from capsule.sessions import tools as sessions
 
-_READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+#: What a client is told of a tool, besides its description.
+READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 # What isn't said is false: that a tool only reads, and that it does the same when called twice.
-_ADDS = ToolAnnotations(destructive_hint=False, open_world_hint=False)
-_SETS = ToolAnnotations(destructive_hint=False, idempotent_hint=True, open_world_hint=False)
-_REPLACES = ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+ADDS = ToolAnnotations(destructive_hint=False, open_world_hint=False)
+SETS = ToolAnnotations(destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+REPLACES = ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_world_hint=False)
 
 Tools = tuple[tuple[Callable[..., Any], ToolAnnotations], ...]
 
-_CONVERSATIONS: Tools = (
-    (reading.list_conversations, _READS),
-    (reading.read_conversation, _READS),
-    (reading.search, _READS),
-    (writing.create_conversation, _ADDS),
-    (writing.append_message, _ADDS),
-    (writing.edit_message, _REPLACES),
-    (branches.branch, _ADDS),
-    (branches.delete_messages, _REPLACES),
-    (writing.update_conversation, _REPLACES),
-    (writing.delete_conversation, _REPLACES),
-    (writing.lock_conversation, _SETS),
-    (writing.unlock_conversation, _REPLACES),
-    (reading.watch_changes, _READS),
+CONVERSATIONS: Tools = (
+    (reading.list_conversations, READS),
+    (reading.read_conversation, READS),
+    (reading.search, READS),
+    (writing.create_conversation, ADDS),
+    (writing.append_message, ADDS),
+    (writing.edit_message, REPLACES),
+    (branches.branch, ADDS),
+    (branches.delete_messages, REPLACES),
+    (writing.update_conversation, REPLACES),
+    (writing.delete_conversation, REPLACES),
+    (writing.lock_conversation, SETS),
+    (writing.unlock_conversation, REPLACES),
+    (reading.watch_changes, READS),
 )
-_MESSAGING: Tools = (
-    (messages.send_message, _ADDS),
-    (messages.listen, _SETS),
-    (messages.inbox, _READS),
-    (messages.read_messages, _READS),
-    (messages.mentions, _SETS),
-    (agents.list_agents, _READS),
-    (agents.manage_permissions, _SETS),
-    (agents.set_status, _SETS),
-    (channels.manage_channel, _ADDS),
-    (channels.manage_group, _ADDS),
-    (channels.notes, _ADDS),
-)
-_SESSION: Tools = (
-    (sessions.send_message, _ADDS),
-    (sessions.send_file, _ADDS),
-    (sessions.edit_message, _REPLACES),
-    (sessions.add_reaction, _ADDS),
-    (sessions.ask_question, _ADDS),
-    (sessions.schedule, _ADDS),
-    (sessions.keep, _SETS),
-)
-TOOLS: dict[Toolset, Tools] = {
-    "conversations": _CONVERSATIONS,
-    "messaging": _MESSAGING,
-    "all": (*_CONVERSATIONS, *_MESSAGING),
-    "session": _SESSION,
-}
 
 
 def lean(schema: Any, parts: Mapping[str, Any] = {}) -> Any:

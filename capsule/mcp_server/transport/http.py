@@ -34,7 +34,6 @@ from capsule.mcp_server.transport.address import EVENTS, PATH, Listener, securit
 from capsule.mcp_server.transport.events import events_of
 from capsule.mcp_server.transport.lifetime import beside, finish, signalled
 from capsule.mcp_server.transport.messages import Unacceptable, error_of, message_of, parsed
-from capsule.messaging.tools import unread
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -145,8 +144,8 @@ def serve(
             await tasks.start(signalled, stop)
             tasks.start_soon(listen)
             tasks.start_soon(_tidy, edge, stores, tokens)
-            if server.has_messaging:
-                tasks.start_soon(unread.ring, stores)
+            for work in server.beside():
+                tasks.start_soon(work)
             while not http.started:
                 await anyio.sleep(0.005)
             ready()

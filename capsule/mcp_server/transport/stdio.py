@@ -31,7 +31,6 @@ from mcp_types import (
 from capsule.mcp_server import sdk
 from capsule.mcp_server.transport.lifetime import beside, finish, signalled
 from capsule.mcp_server.transport.messages import Unacceptable, error_of, message_of, parsed
-from capsule.messaging.tools import unread
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -55,7 +54,7 @@ def serve(server: CapsuleServer, store: Store, stdin: BinaryIO, stdout: int) -> 
         stdout: The descriptor that the client reads, see `own_streams`.
     """
 
-    close = partial(unread.leave, store) if server.has_messaging else store.close
+    close = partial(server.leave, store)
 
     def ended() -> None:
         server.stores.ended.set()
@@ -70,8 +69,8 @@ def serve(server: CapsuleServer, store: Store, stdin: BinaryIO, stdout: int) -> 
             await tasks.start(signalled, lambda code: finish(code, close))
             tasks.start_soon(wire.read)
             tasks.start_soon(wire.write, outgoing)
-            if server.has_messaging:
-                tasks.start_soon(unread.ring, server.stores)
+            for work in server.beside():
+                tasks.start_soon(work)
             await low.run(read, write, low.create_initialization_options())
 
     anyio.run(run)

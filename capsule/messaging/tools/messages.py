@@ -25,6 +25,7 @@ from capsule.mcp_server.tools.answers.results import Answer, Rows, answer, fitti
 from capsule.mcp_server.tools.waiting import has_left, waited
 from capsule.mcp_server.tools.writing import Key
 from capsule.messaging.conversations import direct_id
+from capsule.messaging.tools.unread import reader_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -165,7 +166,7 @@ async def listen(
 ) -> Annotated[CallToolResult, Heard]:
     """Wait for new messages to you: all of them, or only those of one channel, conversation, topic or thread. Unread
     ones come at once. The next listen, or ack, marks them as read."""
-    reader, forms = stores_of(ctx).reader(ctx.request_context), forms_of(ctx.client_capabilities)
+    reader, forms = reader_of(stores_of(ctx), ctx.request_context), forms_of(ctx.client_capabilities)
     limit, is_lost = 100, True
     if ack:
         reader.lost()  # What came after that, if anything.

@@ -73,6 +73,15 @@ class Reader:
         self._told |= {each.conversation: each.id for each in mail}
 
 
+def reader_of(stores: Stores, ctx: ServerRequestContext[Any, Any]) -> Reader:
+    """How far the client of a request was told of its messages."""
+    kept = stores.kept(ctx)
+    if "messaging" not in kept:
+        kept.setdefault("messaging", Reader(stores.of(ctx)))
+    reader: Reader = kept["messaging"]
+    return reader
+
+
 class Pointing:
     """A middleware of the SDK's: ends the answers of the other tools with the line, errors too; in data it is a field.
 
@@ -95,7 +104,7 @@ class Pointing:
         is_other = ctx.method == "tools/call" and (ctx.params or {}).get("name") != "listen"
         if is_other and isinstance(result, dict) and result.get("content"):
             try:
-                line = await anyio.to_thread.run_sync(self._stores.reader(ctx).line)
+                line = await anyio.to_thread.run_sync(reader_of(self._stores, ctx).line)
             except CapsuleError as error:
                 _log.warning("a client is not told of unread messages: %s", error.message)
                 return result
@@ -107,13 +116,12 @@ class Pointing:
 
 
 def leave(store: Store) -> None:
-    """Close the store of a client that has gone: its agent is away now, and its project says what it has not read."""
+    """Let a client go: its agent is away from now on, and its project says what it has not read."""
     from capsule.messaging import notices
 
     store.release()
     store.engine.withdraw(store.instance_id)
     notices.update(store, str(store.agent))
-    store.close()
 
 
 async def ring(stores: Stores) -> None:

@@ -31,14 +31,14 @@ Read about one command with: capsule help COMMAND
 """
 
 
-def overview(sections: Mapping[str, Iterable[tuple[str, str, str]]]) -> str:
+def page(sections: Mapping[str, Iterable[tuple[str, str]]]) -> str:
     """The help of the whole program."""
 
     def lines() -> Iterator[str]:
         yield "Usage: capsule COMMAND [ARGUMENTS] [OPTIONS]"
         for title, commands in sections.items():
             yield f"{title}:"
-            yield from (f"  {names:<28}  {says}" for _, names, says in commands)
+            yield from (f"  {names:<28}  {says}" for names, says in commands)
 
     return "\n".join(lines()) + "\n" + _FOOT
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from capsule import rooms
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.options import usage
 from capsule_cli.shared.output import say
@@ -68,9 +69,7 @@ def store_as(agent: str | None, *, keep_locks: bool = False) -> Iterator[Store]:
     try:
         with Store.open(asked.store, keep_locks=keep_locks, instance=holder(), agent=agent, folder=named_in()) as store:
             if session:
-                from capsule.sessions.work.toolkit import bind
-
-                bind(store, session)
+                rooms.load(rooms.BIND)(store, session)
             yield store
     finally:
         logger.removeHandler(handler)

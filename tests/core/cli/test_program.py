@@ -24,10 +24,12 @@ from typer.testing import CliRunner
 import capsule as package
 from capsule import Store, errors
 from capsule.format import fields
-from capsule_cli.app import GROUPS, HELP, MODULES, app, commands_in, program
+from capsule_cli.app import app, overview, parts, program
 from capsule_cli.shared import options
 from tests.processes import ROOT, Child
 
+MODULES = {name: module for part in parts() for name, module in part.modules().items()}
+GROUPS = {group: part.modules(group) for part in parts() for group in part.groups}
 COMMANDS = list(MODULES)
 #: With those of the groups, as one types them.
 ALL = [*COMMANDS, *(f"{group} {name}" for group, names in GROUPS.items() for name in names)]
@@ -41,7 +43,7 @@ def test_the_commands_are_those_that_the_modules_declare() -> None:
     declared = [
         (info.name, module)
         for module in modules
-        for info in importlib.import_module(f"capsule_cli.commands.{module}").commands.registered_commands
+        for info in importlib.import_module(module).commands.registered_commands
     ]
     assert sorted(places) == sorted(declared)
 
@@ -78,10 +80,10 @@ def test_a_mistyped_command_is_answered_with_the_nearest(capsule: Any) -> None:
 def test_the_help_fits_one_screen_and_says_of_every_command_what_it_does(capsule: Any) -> None:
     told = capsule("--help").stdout
     assert len(told.splitlines()) <= 40 and max(map(len, told.splitlines())) <= 80
-    named = [name for lines in HELP.values() for _, names, _ in lines for name in commands_in(names)]
+    named = [name for lines in overview().values() for names, _ in lines for name in re.findall(r"(?<!\()\b\w+", names)]
     assert sorted([*named, "help"]) == sorted(MODULES)
-    for lines in HELP.values():
-        assert all(re.fullmatch(r"[A-Z][a-z]+\b.*\w\.", says) for _, _, says in lines)
+    for lines in overview().values():
+        assert all(re.fullmatch(r"[A-Z][a-z]+\b.*\w\.", says) for _, says in lines)
     for group, below in GROUPS.items():
         told = capsule(*group.split(), "--help").stdout
         assert all(re.search(rf"^  {name} ", told, re.M) for name in below)
@@ -325,6 +327,7 @@ def test_starting_imports_nothing_heavy(capsule: Any, words: list[str]) -> None:
             "capsule.format",
             "capsule.format.text",
             "capsule.format.text.shown",
+            "capsule.rooms",
         }
 
 

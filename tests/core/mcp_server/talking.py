@@ -18,7 +18,6 @@ from capsule.mcp_server.access import Access, Scope, Toolset
 from capsule.mcp_server.server import CapsuleServer, build
 from capsule.mcp_server.stores import Stores
 from capsule.mcp_server.tools.answers.forms import EXTENSION
-from capsule.sessions.work.toolkit import Toolkit
 
 
 @cache
@@ -27,11 +26,11 @@ def _server(tools: Toolset, agent: str) -> CapsuleServer:
 
 
 def serving(
-    store: Store, access: Access | None = None, tools: Toolset = "conversations", toolkit: Toolkit | None = None
+    store: Store, access: Access | None = None, tools: Toolset = "conversations", toolkit: Any = None
 ) -> CapsuleServer:
     """The server of all tests, with this store from here on: its schemas cost more than most tests."""
     server = _server(tools, str(store.agent))
-    Stores.__init__(server.stores, store, access, toolkit)
+    Stores.__init__(server.stores, store, access, {"toolkit": toolkit})
     return server
 
 

@@ -10,11 +10,12 @@ import pytest
 from mcp import Client
 
 from capsule import Store
-from capsule.mcp_server.server import INSTRUCTIONS, build
+from capsule.mcp_server.server import build
 from capsule.mcp_server.stores import Stores
 from capsule.mcp_server.tools.answers.budget import tokens
 from capsule.messaging.mail.listening import Listener
 from capsule.messaging.mail.mail import Mail
+from capsule.messaging.tools.added import MESSAGING
 from tests.core.mcp_server.talking import acting, data, error, text, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("agents")]
@@ -44,7 +45,7 @@ async def test_the_tools_of_messaging_are_offered_alone_and_cost_under_3000_toke
         server = build(Stores(own), version="1", tools="messaging")
         async with Client(server, mode="legacy") as client:
             tools = (await client.list_tools()).tools
-            assert client.instructions == INSTRUCTIONS["messaging"]
+            assert client.instructions == MESSAGING.instructions
             assert "no authority over you" in client.instructions
     assert {tool.name for tool in tools} == NAMES
     listed = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]

@@ -13,13 +13,13 @@ import pytest
 from mcp import Client
 
 from capsule import Store, timestamps
-from capsule.mcp_server.server import INSTRUCTIONS
 from capsule.mcp_server.tools.answers.budget import tokens
 from capsule.sessions.events import Route, destinations, incoming, reply_id
 from capsule.sessions.registry import AgentGroup, Registry, SessionRow
 from capsule.sessions.rules import schedules
 from capsule.sessions.rules.messages import receive
 from capsule.sessions.session import Session
+from capsule.sessions.tools import SESSION
 from capsule.sessions.work.toolkit import Toolkit
 from tests.core.mcp_server.serving import Stdio, environment, over_stdio
 from tests.core.mcp_server.talking import data, error, serving, talking, text
@@ -52,7 +52,7 @@ def store() -> Iterator[Store]:
 async def test_the_tools_of_a_session_are_offered_alone_and_cost_under_2000_tokens(store: Store, era: str) -> None:
     async with working(store, era) as client:
         tools = (await client.list_tools()).tools
-        assert client.instructions == INSTRUCTIONS["session"]
+        assert client.instructions == SESSION.instructions
     assert {tool.name for tool in tools} == NAMES
     assert not [tool.name for tool in tools if {"session", "from", "agent"} & set(tool.input_schema["properties"])]
     listed = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]

@@ -180,6 +180,6 @@ def test_following_takes_what_is_written_and_ends_at_a_signal(capsule: Any, tmp_
 
 
 def test_formats_are_completed() -> None:
-    from capsule_cli.completion import complete_format
+    from capsule_cli.commands.transfer.transfer import complete_format
 
     assert [name for name, _ in complete_format("shareg")] == ["sharegpt"]

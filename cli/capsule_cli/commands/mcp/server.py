@@ -12,7 +12,9 @@ import sys
 
 import typer
 
+from capsule import rooms
 from capsule.mcp_server.access import Toolset
+from capsule.mcp_server.added import added_to
 from capsule_cli.commands.mcp.tokens import tokens_of
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import ToStderr, ensure_person, here, holder, named_in, session_named
@@ -73,35 +75,34 @@ def _over_stdio(read_only: bool, tools: Toolset) -> None:
     if sys.stdin is not None and sys.stdin.isatty():
         say("this is for a program, which speaks with it over stdin and stdout; Ctrl-D ends it")
     stdin, stdout = own_streams()
-    session, has_messaging = session_named(), tools in ("messaging", "all")
+    session = session_named()
     if tools == "session" and not (session and name):
         raise usage("CAPSULE_SESSION and CAPSULE_AGENT name it, as for the command of `capsule worker`", "--tools")
     _log_to_stderr()
     folder = named_in()
-    if has_messaging and not session:
+    added = added_to(tools)
+    has_agents = any(each.has_agents for each in added)
+    if has_agents and not session:
         with Store.open(asked.store, keep_locks=False) as owner:
             # Where desktop programs start servers. A project there would have all other folders in it.
             is_project = folder not in ("/", os.path.realpath(os.path.expanduser("~")))
             name, folder = owner.agents.ensure(name, folder, is_project=is_project), None
     store = Store.open(asked.store, keep_locks=False, instance=holder(), agent=name, folder=folder)
     if session:
-        from capsule.sessions.work.toolkit import bind
-
-        bind(store, session)
-    if has_messaging:
+        rooms.load(rooms.BIND)(store, session)
+    if has_agents:
         store.agents.serve()
     from capsule.mcp_server.access import Access
     from capsule.mcp_server.server import build
     from capsule.mcp_server.stores import Stores
     from capsule.mcp_server.transport import stdio
 
-    toolkit = None
-    if session and tools == "session":
-        from capsule.sessions.work.toolkit import Toolkit
-
-        toolkit = Toolkit(store, session, os.environ.get("CAPSULE_MESSAGE", ""), here())
+    kept: dict[str, object] = {}
+    for each in added:
+        if each.begin is not None:
+            kept |= each.begin(store, os.environ, here())
     access = Access(store.agent, "read" if read_only else "admin")
-    server = build(Stores(store, access, toolkit), version=__version__, tools=tools)
+    server = build(Stores(store, access, kept), version=__version__, tools=tools, named=store.settings.rooms)
     _look_for_garbage()
     stdio.serve(server, store, stdin, stdout)
 
@@ -133,8 +134,10 @@ def _over_http(where: str, read_only: bool, tools: Toolset, hosts: tuple[str, ..
         else:
             say(f"serving {root} at {listener.url}")
 
-    stores = HttpStores(root, most="read" if read_only else "admin", messaging=tools != "conversations")
-    server = build(stores, version=__version__, tools=tools, **http.admitting(tokens))
+    has_agents = any(each.has_agents for each in added_to(tools))
+    stores = HttpStores(root, most="read" if read_only else "admin", has_agents=has_agents)
+    named = stores.main().settings.rooms
+    server = build(stores, version=__version__, tools=tools, named=named, **http.admitting(tokens))
     _look_for_garbage()
     http.serve(server, stores, listener, tokens=tokens, hosts=hosts, ready=ready)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from capsule_cli.completion import complete_channel
+from capsule_cli.commands.messaging.completion import complete_channel
 from capsule_cli.shared.opening import acting, acting_or_owner, agent_named, store_as
 from capsule_cli.shared.options import Agent, Agents, With, argument, flag, names_in, option
 from capsule_cli.shared.output import answer, details, listing, one_line

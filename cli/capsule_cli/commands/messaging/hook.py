@@ -1,6 +1,6 @@
 """What a client's hook runs: `capsule agents wake hook CLIENT EVENT [--store DIR] [--as AGENT]`.
 
-A client starts it at every turn, so `capsule_cli.__main__` comes here before typer is loaded. What must stay true: a
+A client starts it at every turn, so `capsule_cli.__main__` calls `quick` before typer is loaded. What must stay true: a
 hook with nothing to say prints nothing, loads no typer, no pydantic and no mcp, and ends with 0; an error is one line
 on stderr, and no exit code that a client takes for an answer.
 """
@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 
 #: The words of the command line before those of the hook.
 WORDS = ["agents", "wake", "hook"]
+
+
+def quick(words: Sequence[str]) -> int | None:
+    """Answer the hook that the words of the command line are about; None: they are about no hook, or typer's."""
+    asked = parsed(words[3:]) if words[:3] == WORDS else None
+    return run(*asked) if asked else None
 
 
 def parsed(words: Sequence[str]) -> tuple[str, str, str | None, str | None] | None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capsule_cli.completion import complete_agent, complete_channel, complete_id
+from capsule_cli.commands.messaging.completion import complete_channel
+from capsule_cli.completion import complete_agent, complete_id
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.exec import run_for
 from capsule_cli.shared.inputs import message_text

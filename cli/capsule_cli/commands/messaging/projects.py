@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from capsule_cli.completion import complete_project
+from capsule_cli.commands.messaging.completion import complete_project
 from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import argument, option
 from capsule_cli.shared.output import answer, details, listing

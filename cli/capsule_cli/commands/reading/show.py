@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
+from capsule import rooms
 from capsule.timestamps import known
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import store_of
@@ -74,9 +75,7 @@ def show(
         if at is None:
             id = store.resolve(id)
         else:
-            from capsule_cli.commands.git.history import past_of
-
-            past = past_of(store, id, at, tell=not (raw or asked.json))
+            past = rooms.load(rooms.PAST_OF)(store, id, at, tell=not (raw or asked.json))
             source, id = past.store, past.id
         if tree:
             from capsule_cli.shared.trees import as_lines, as_objects

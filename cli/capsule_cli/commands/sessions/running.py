@@ -1,6 +1,6 @@
 """Runs a worker: `capsule worker --agent NAME [--session ID] [-- COMMAND]`.
 
-A host starts one for a message that waits, so `capsule_cli.__main__` comes here before typer is loaded. One that is
+A host starts one for a message that waits, so `capsule_cli.__main__` calls `quick` before typer is loaded. One that is
 started with `--agent -`, ahead of any message, reads two lines when there is one: the agent, and the session. What must
 stay true: it loads no typer, no pydantic and no mcp; and it ends, with what it runs, as soon as SIGTERM comes or its
 host is gone.
@@ -15,6 +15,12 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
+
+
+def quick(words: Sequence[str]) -> int | None:
+    """Run the worker that the words of the command line ask for; None: they are for typer."""
+    options = parsed(words)
+    return main(options) if options else None
 
 
 def parsed(words: Sequence[str]) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from capsule_cli.completion import complete_agent, complete_session
+from capsule_cli.completion import complete_agent, of_store
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import Agent, argument, flag, option, refuse
@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 
 group = typer.Typer(no_args_is_help=True)
 commands = typer.Typer()
+
+
+def complete_session(incomplete: str) -> list[tuple[str, str]]:
+    """The ids of the sessions that begin with `incomplete`, with their agents and places."""
+    rows = of_store(lambda store: list(store.sessions.list()))
+    return [(row.id, f"{row.agent} {row.place}".strip()) for row in rows if row.id.startswith(incomplete)]
+
 
 Session = Annotated[
     str,

@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, cast
 import typer
 
 from capsule.errors import InvalidDocument, NotFound, Refused, StorageFailed
-from capsule_cli.completion import complete_format, complete_id
+from capsule_cli.completion import complete_id
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.inputs import ensure_agreed
 from capsule_cli.shared.opening import store_of
@@ -31,6 +31,13 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 _MOST_SHOWN = 20
+
+
+def complete_format(incomplete: str) -> list[tuple[str, str]]:
+    """The names of the formats that begin with `incomplete`, with what they are."""
+    from capsule.transfer.registry import formats
+
+    return [(name, each.title) for name, each in formats().items() if name.startswith(incomplete)]
 
 
 @commands.command("import")

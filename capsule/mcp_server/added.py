@@ -1,0 +1,57 @@
+"""What the rooms add to a server.
+
+What must stay true: nothing of the SDK is imported here, nor a tool; the server asks for the tools when it lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from capsule import rooms
+from capsule.errors import Refused
+
+if TYPE_CHECKING:
+    from capsule.mcp_server.access import Toolset
+    from capsule.mcp_server.stores import Stores
+    from capsule.store.store import Store
+
+
+@dataclass(frozen=True)
+class Added:
+    """What a room adds to a server that offers its set of tools.
+
+    Attributes:
+        tools: The place of the tools, as `registry.Tools`.
+        instructions: What models are told on how to use them; empty: nothing.
+        has_agents: Whether the clients are agents: registered, and online while they are connected.
+        begin: Makes what a server over stdio keeps for its client, by name, of its store, environment and folder.
+        middleware: Makes a middleware of the SDK's for these stores.
+        beside: What runs beside the server, until it is cancelled.
+        leave: What is done before the store of a client that has gone is closed.
+    """
+
+    tools: str
+    instructions: str = ""
+    has_agents: bool = False
+    begin: Callable[[Store, Mapping[str, str], str | None], dict[str, Any]] | None = None
+    middleware: Callable[[Stores], Any] | None = None
+    beside: Callable[[Stores], Coroutine[Any, Any, None]] | None = None
+    leave: Callable[[Store], None] | None = None
+
+
+def added_to(tools: Toolset, named: Sequence[str] = ()) -> list[Added]:
+    """What the rooms add to a server that offers a set of tools.
+
+    Args:
+        tools: The set.
+        named: The rooms of other packages that the store uses.
+
+    Raises Refused: no room that is installed has such tools.
+    """
+    offered = [each for room in rooms.installed(named) for each in room.tools.items()]
+    added = [rooms.load(place) for sets, place in offered if tools in sets.split()]
+    if not added and tools not in ("conversations", "all"):
+        raise Refused(f"no part of this Capsule that is installed has the tools {tools!r}", path="")
+    return added

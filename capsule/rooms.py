@@ -1,0 +1,119 @@
+"""The rooms that stand on the core: which there are, and what each of them adds.
+
+What must stay true: the core names a room here and nowhere else, and works without any of them. If a room that comes
+with Capsule is not installed, what needs it raises Refused with its name. Rooms of other packages come by the entry
+points `capsule.rooms`, if `capsule.toml` names them; else nothing is scanned, since a scan takes 46 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from capsule.errors import Refused
+
+#: The rooms that come with Capsule, each a package here, with the commands that it has at the top.
+BUILT_IN = {
+    "context": "context servers",
+    "git": "git",
+    "messaging": "send inbox listen history message mentions notes agents projects group channels members topics join "
+    "leave invite mute config notifications",
+    "sessions": "session host worker",
+    "transfer": "import export",
+}
+#: What the core asks of a room.
+BIND = "capsule.sessions.work.toolkit:bind"
+PAST_OF = "capsule_cli.commands.git.history:past_of"
+GROUP = "capsule.rooms"
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class Room(NamedTuple):
+    """What a room adds. A place is the text `module:name`, and nothing is imported before it is needed.
+
+    Attributes:
+        name: The name of the room.
+        kinds: The kinds of documents that are its own.
+        objects: The place of the class of each object that it adds to the Store, by the name of the attribute.
+        package: Where the modules of its commands are.
+        commands: Its commands, separated by spaces, by the name of the module that has them.
+        groups: The same for the commands below a command; of `agents wake`, those below that one.
+        help: Its lines in the help: the topic, the place among the lines of the topic (those of the core have the
+            places 10, 20, 30 ...), the commands, and what they do.
+        quick: For a command that runs without typer, the place of the function that runs it: it gets the words of the
+            command line, and returns the exit code, or None to leave them to typer.
+        tools: The place of what it adds to an MCP server (`mcp_server.added.Added`), by the sets of tools that have it,
+            separated by spaces.
+        resources: The place of the function that registers its resources on an MCP server.
+    """
+
+    name: str
+    kinds: tuple[str, ...] = ()
+    objects: Mapping[str, str] = _NONE
+    package: str = ""
+    commands: Mapping[str, str] = _NONE
+    groups: Mapping[str, Mapping[str, str]] = _NONE
+    help: tuple[tuple[str, int, str, str], ...] = ()
+    quick: Mapping[str, str] = _NONE
+    tools: Mapping[str, str] = _NONE
+    resources: str = ""
+
+    def modules(self, group: str = "") -> dict[str, str]:
+        """The module of each command at the top, or in a group."""
+        declared = self.groups[group] if group else self.commands
+        return {name: f"{self.package}.{module}" for module, names in declared.items() for name in names.split()}
+
+
+def load(place: str) -> Any:
+    """What stands at a place. Raises Refused if it is in a room that is not installed."""
+    module, _, name = place.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise (missing(error) or error) from error
+
+
+def missing(error: ModuleNotFoundError) -> Refused | None:
+    """The error to show for an import that failed; None: what is missing is no room that comes with Capsule."""
+    for name in BUILT_IN:
+        for package in (f"capsule.{name}", f"capsule_cli.commands.{name}"):
+            if f"{error.name}.".startswith(f"{package}."):
+                return Refused(f"{name} is not installed here: this Capsule lacks its part {package}", path="")
+    return None
+
+
+def of_command(command: str) -> Room | None:
+    """The room that comes with Capsule and has a command; None: none has. Raises Refused: it is not installed."""
+    name = next((name for name, commands in BUILT_IN.items() if command in commands.split()), None)
+    room: Room | None = load(f"capsule.{name}.room:ROOM") if name else None
+    return room
+
+
+def installed(names: Iterable[str] = ()) -> list[Room]:
+    """The rooms that come with Capsule and are installed, and those of other packages.
+
+    Args:
+        names: The rooms of other packages, as `capsule.toml` names them.
+
+    Raises Refused: no package has such a room.
+    """
+    found = []
+    for name in BUILT_IN:
+        try:
+            found.append(load(f"capsule.{name}.room:ROOM"))
+        except Refused:
+            continue
+    return found + [of_others(name) for name in names]
+
+
+def of_others(name: str) -> Room:
+    """A room of another package. Raises Refused: no package that is installed has it."""
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group=GROUP, name=name):
+        room: Room = point.load()
+        return room
+    raise Refused(f"capsule.toml names the room {name!r}, and no package that is installed has one", path="")
