@@ -19,7 +19,7 @@ from capsule.engines.retrying import again
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Problem
 from capsule.format import codec, migrations, new
 from capsule.format.fields import PARTS
-from capsule.format.merge.conflicts import settled
+from capsule.format.merge.notes import take_out
 from capsule.format.servers import check_server, overrides_in, switched, switches_in
 from capsule.format.text import places
 from capsule.format.text.titles import check_tags, check_title, title_by_rule
@@ -103,7 +103,7 @@ def entitle(head: dict[str, Any], title: str, by: str) -> None:
     metadata.pop("titleSetAt", None)
     if by == "user":
         metadata["titleSetAt"] = head["updatedAt"]
-        settled(metadata, "title")
+        take_out(metadata, "title")
 
 
 def changed(
@@ -136,7 +136,7 @@ def changed(
             named = head["title"] and metadata.get("titleSetBy") != "auto"
             if instead_of is not None and named and head["title"] not in (instead_of, title):
                 raise InvalidInput(f"nothing was changed: the conversation was renamed to {head['title']!r} meanwhile")
-            was_open = by == "user" and settled(metadata, "title")
+            was_open = by == "user" and take_out(metadata, "title")
             if was_open or (head["title"], metadata.get("titleSetBy")) != (title, by):
                 entitle(head, title, by)
         if wanted is not None:

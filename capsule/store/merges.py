@@ -8,7 +8,7 @@ other write. The module knows no git: versions are bytes in the clean form. `cap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,7 +20,7 @@ from capsule.errors import CapsuleError, Interfered, InvalidDocument, Locked, No
 from capsule.format import anatomy, codec, migrations, validation
 from capsule.format.kinds import KINDS, Kind
 from capsule.format.merge.clean_form import clean, cleaned
-from capsule.format.merge.conflicts import Recorded, field_path, settled
+from capsule.format.merge.notes import conflicts_in, resolve, take_out
 from capsule.format.text.titles import check_title
 from capsule.ids import check_id
 from capsule.rules.locking import describe
@@ -31,7 +31,7 @@ from capsule.store.reading import KIND
 if TYPE_CHECKING:
     from capsule.engines.files.document import HeldDocument
     from capsule.format.head import Head
-    from capsule.format.merge.conflicts import Conflict, Merged
+    from capsule.format.merge.notes import Conflict, Merged
     from capsule.store.change import Conversation
     from capsule.store.store import Store
 
@@ -247,49 +247,11 @@ def _merged(
     return merged.document, Brought(what, "", merged.conflicts, merged.notes)
 
 
-@dataclass(frozen=True, slots=True)
-class Disputed:
-    """A field of a conversation with a conflict.
-
-    Attributes:
-        id: The conversation.
-        title: Its title.
-        field: The field, such as `title` or `metadata.description`.
-        values: The candidates, each with the time when it was set, if known; a value of None: the field is removed.
-        kept: The present value.
-    """
-
-    id: str
-    title: str
-    field: str
-    values: tuple[tuple[Any, str | None], ...]
-    kept: Any
-
-    def as_json(self) -> dict[str, Any]:
-        """The fields for `--json`."""
-        values = [{"value": value} | ({"at": at} if at else {}) for value, at in self.values]
-        return {"id": self.id, "title": self.title, "field": self.field, "kept": self.kept, "values": values}
-
-
 class Conflicts:
     """The conflicts in the conversations of a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-
-    def _disputed(self, id: str) -> list[Disputed]:
-        document = self._store.document(id)
-        fields = Recorded.of(document["metadata"].get("conflicts")).fields
-        return [
-            Disputed(
-                id,
-                document["title"],
-                field,
-                tuple((values[key]["value"], values[key].get("at")) for key in sorted(values)),
-                _value(document, field),
-            )
-            for field, values in sorted(fields.items())
-        ]
 
     def settle(self, id: str, field: str, value: Any) -> Head:
         """Settle a conflict: give a field its value.
@@ -307,29 +269,24 @@ class Conflicts:
 
         Cost: copying the file. For a field that is neither the title nor in `metadata`: writing the whole file.
         """
-        path = field_path(field)
-        if path == ("title",):
+        if field == "title":
             value = check_title(value if isinstance(value, str) else "")
 
         def change(document: dict[str, Any]) -> None:
-            if not settled(document["metadata"], field):
-                raise NotFound(
-                    f"conversation {id} has nothing to settle about {field[:100]!r}",
-                    remedy=Remedy("conflicts"),
-                    id=id,
-                )
-            if path == ("title",):
+            if not take_out(document["metadata"], field):
+                nothing = f"conversation {id} has nothing to settle about {field[:100]!r}"
+                raise NotFound(nothing, remedy=Remedy("conflicts"), id=id)
+            if field == "title":
                 entitle(document, value, "user")
             else:
-                _put(document, path, value)
+                resolve(document, field, value)
             validation.check_made({**document, "history": []}, "; nothing was changed")
 
-        if path[0] in ("title", "metadata"):
+        if field == "title" or field.startswith("metadata."):
             return self._store._change_head(id, change)
-
         return self._store._head_of(id, self._store._change(id, lambda conversation: conversation.rewrite(change)))
 
-    def list(self, id: str | None = None) -> list[Disputed]:
+    def list(self, id: str | None = None) -> list[Conflict]:
         """List conflicts, by conversation and field.
 
         Args:
@@ -337,27 +294,5 @@ class Conflicts:
 
         Raises NotFound, InvalidDocument. Cost: as `heads`, and reading the conversations with conflicts.
         """
-        if id is not None:
-            return self._disputed(id)
-        ids = sorted(head.id for head in self._store.heads() if head.conflicts)
-        return [disputed for id in ids for disputed in self._disputed(id)]
-
-
-def _value(document: Mapping[str, Any], field: str) -> Any:
-    value: Any = document
-    for name in field_path(field):
-        value = value.get(name) if isinstance(value, dict) else None
-    return value
-
-
-def _put(document: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
-    """Set a field, in copies of the objects that contain it; None removes it."""
-    inside = document
-    for name in path[:-1]:
-        there = inside.get(name)
-        inside[name] = dict(there) if isinstance(there, dict) else {}
-        inside = inside[name]
-    if value is None:
-        inside.pop(path[-1], None)
-    else:
-        inside[path[-1]] = value
+        ids = [id] if id is not None else sorted(head.id for head in self._store.heads() if head.conflicts)
+        return [conflict for id in ids for conflict in conflicts_in(self._store.document(id))]

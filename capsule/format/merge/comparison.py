@@ -14,7 +14,8 @@ from typing import Any
 
 from capsule.format import migrations
 from capsule.format.members import members_in
-from capsule.format.merge.values import bare, sorted_bytes
+from capsule.format.merge.notes import bare
+from capsule.format.merge.values import sorted_bytes
 from capsule.format.tree.tree import Tree
 
 Document = Mapping[str, Any]

@@ -12,7 +12,7 @@ from typing import Any
 
 from capsule.format.fields import DISCOVERABLE, DM_POLICIES, names
 from capsule.format.kinds import Kind
-from capsule.format.merge.conflicts import Conflict, Merged
+from capsule.format.merge.notes import Conflict, Merged
 from capsule.format.merge.values import ABSENT, Rule, bytes_of, changed, first, greater, merged, merged_object
 from capsule.format.migrations import parse_version
 from capsule.timestamps import sortable
@@ -27,7 +27,7 @@ def merge_fields(kind: Kind, base: Document | None, ours: Document, theirs: Docu
 
     def clash(where: tuple[str, ...], mine: Any, yours: Any) -> Any:
         kept = max(mine, yours, key=bytes_of)
-        conflicts.append(Conflict.of(where, mine, yours, kept))
+        conflicts.append(Conflict.of(where, ((mine, None), (yours, None)), kept))
         return kept
 
     def each(name: str, was: Any, mine: Any, yours: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 from capsule.format.fields import ACCESSES, names
 from capsule.format.members import id_of, precedence
-from capsule.format.merge.conflicts import Conflict, Recorded
+from capsule.format.merge.notes import Conflict, merged_conflicts
 from capsule.format.merge.values import ABSENT, Rule, bytes_of, first, merged, merged_object, merged_set, same
 from capsule.format.migrations import parse_version
 from capsule.timestamps import sortable
@@ -41,7 +41,6 @@ class Heads:
     theirs: Document
     conflicts: list[Conflict] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    _times: dict[tuple[str, bytes], str] = field(default_factory=dict)
 
     def merged(self) -> dict[str, Any]:
         """The head of both: everything but `history`; `currentNode` is not looked at, and not there."""
@@ -54,12 +53,10 @@ class Heads:
         }
         head = self._by_rules((self.base, self.ours, self.theirs), rules, ("title", "history"))
         title = self._title()
-        recorded = self._recorded(title)
+        was, mine, yours = (side.get("metadata", {}).get("conflicts") for side in (self.base, self.ours, self.theirs))
+        recorded = merged_conflicts(was, mine, yours, self.conflicts, (title["title"], title.get("titleSetAt")))
         head["title"] = title.pop("title")
-        about: dict[str, Any] = {**head["metadata"], **title}
-        if recorded:
-            about["conflicts"] = recorded
-        head["metadata"] = about
+        head["metadata"] = {**head["metadata"], **title, **({"conflicts": recorded} if recorded else {})}
         return head
 
     def _metadata(self, base: Any, ours: Any, theirs: Any) -> dict[str, Any]:
@@ -98,7 +95,7 @@ class Heads:
         Of two accesses of a channel it is the closer one.
         """
         kept = max(ours, theirs, key=lambda value: (_closeness(where, value), bytes_of(value)))
-        self.conflicts.append(Conflict.of(where, ours, theirs, kept))
+        self.conflicts.append(Conflict.of(where, ((ours, None), (theirs, None)), kept))
         return kept
 
     # -- The title -----------------------------------------------------------------------------------------------
@@ -119,9 +116,8 @@ class Heads:
         if winner["title"] == loser["title"]:
             return {**winner, "titleSetAt": max(mine.get("titleSetAt") or "", yours.get("titleSetAt") or "")}
         if _person(winner) and _person(loser):
-            for side in (winner, loser):
-                self._times["title", bytes_of(side["title"])] = side.get("titleSetAt") or ""
-            self.conflicts.append(Conflict.of(("title",), mine["title"], yours["title"], winner["title"]))
+            values = ((side["title"], side.get("titleSetAt") or None) for side in (mine, yours))
+            self.conflicts.append(Conflict.of(("title",), values, winner["title"]))
         return winner
 
     @staticmethod
@@ -157,21 +153,6 @@ class Heads:
         if _hash_of(loser) not in ("", _hash_of(winner)):
             self.notes.append("the context was captured anew on both sides; the newer one is kept")
         return {**winner, "metadata": about}
-
-    # -- What is to be settled -----------------------------------------------------------------------------------
-
-    def _recorded(self, title: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """`metadata.conflicts` of both: what one side has settled is settled, what was found now comes along."""
-        base, ours, theirs = (
-            Recorded.of(side.get("metadata", {}).get("conflicts")) for side in (self.base, self.ours, self.theirs)
-        )
-        result = ours.with_theirs(theirs, base)
-        for conflict in self.conflicts:
-            times = {bytes_of(value): self._times.get((conflict.field, bytes_of(value))) for value in conflict.values}
-            result.add(conflict, times, (ours, theirs))
-        if "title" in result.fields and title.get("titleSetAt"):
-            result.set_at("title", title["title"], title["titleSetAt"])
-        return result.as_json()
 
 
 def _closeness(where: tuple[str, ...], value: Any) -> int:

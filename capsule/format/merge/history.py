@@ -13,20 +13,10 @@ from typing import Any
 
 from capsule.format.canonical import order_message
 from capsule.format.fields import names
+from capsule.format.merge.notes import VERSION_OF, bare, digest, version_of, with_original_parent
 from capsule.format.merge.order import in_one_order
 from capsule.format.merge.side import BESIDE, LINE, Parent, Side
-from capsule.format.merge.values import (
-    ABSENT,
-    VERSION_OF,
-    bare,
-    bytes_of,
-    digest,
-    merged,
-    merged_object,
-    noted,
-    same,
-    version_of,
-)
+from capsule.format.merge.values import ABSENT, bytes_of, merged, merged_object, same
 from capsule.format.text.shown import one_line
 from capsule.ids import version_id_for
 
@@ -239,7 +229,7 @@ class Histories:
             if id in marked:
                 message = bare(message)
                 if id in self.answered:
-                    message = noted(message, self.answered[id])
+                    message = with_original_parent(message, self.answered[id])
             # Who answers one of the line from beside it always says so, so as not to be taken for the line.
             if parent != before or (parent in line and self.parents[id] is not LINE) or id in self.answered:
                 message = order_message({**message, "parent": parent})

@@ -22,9 +22,9 @@ import orjson
 from capsule.errors import InvalidDocument, Problem
 from capsule.format.canonical import in_order
 from capsule.format.merge.clean_form import cleaned, is_clean_message
-from capsule.format.merge.conflicts import Merged
 from capsule.format.merge.head import Heads
 from capsule.format.merge.history import Histories
+from capsule.format.merge.notes import Merged, wanted_in
 from capsule.format.merge.side import Renamed, Side, renamed_in, same_ids
 from capsule.format.merge.values import ABSENT, bytes_of, same
 from capsule.format.new import CURRENT
@@ -165,22 +165,13 @@ def _merged_current(
 
 def _has_gone(was: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Whether a version went to another branch than the ancestor."""
-    return not same(now.get(_NODE, ABSENT), was.get(_NODE, ABSENT)) or _wanted(now) != _wanted(was)
+    return not same(now.get(_NODE, ABSENT), was.get(_NODE, ABSENT)) or wanted_in(now) != wanted_in(was)
 
 
 def _went(was: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Any, Any]:
     """Where it went; and, when that was gone by then, what took its place, if anything did."""
-    wanted = _wanted(now)
-    return (now.get(_NODE, ABSENT), ABSENT) if wanted is None or wanted == _wanted(was) else wanted
-
-
-def _wanted(about: Mapping[str, Any]) -> tuple[str, str | None] | None:
-    """What an earlier merge noted there, unless somebody went elsewhere since."""
-    noted = about.get(_WANTED)
-    if not isinstance(noted, dict) or not isinstance(noted.get("message"), str):
-        return None
-    instead = noted.get("instead")
-    return (noted["message"], instead) if instead == about.get(_NODE) else None
+    wanted = wanted_in(now)
+    return (now.get(_NODE, ABSENT), ABSENT) if wanted is None or wanted == wanted_in(was) else wanted
 
 
 def _lateness(current: Any, histories: Histories) -> tuple[bool, str, bytes]:

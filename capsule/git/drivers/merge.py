@@ -16,9 +16,9 @@ from capsule.errors import CapsuleError, InvalidDocument, Problem, Refused
 from capsule.format import codec
 from capsule.format.kinds import KINDS
 from capsule.format.merge.clean_form import clean
-from capsule.format.merge.conflicts import Merged
 from capsule.format.merge.fields import merge_fields
 from capsule.format.merge.merge import merge
+from capsule.format.merge.notes import Merged
 from capsule.format.text.shown import one_line
 from capsule.git.drivers.filter import kind_of
 from capsule.git.setup.attributes import file_command, store_command
@@ -114,7 +114,7 @@ def _words(merged: Merged, path: str, kind: str, directory: str) -> list[str]:
     name = f'{KINDS[kind].noun} {id} "{title}"' if KINDS[kind].has_entries else f"{KINDS[kind].noun} {id}"
     words = [f"{name}: {note}" for note in merged.notes]
     for conflict in merged.conflicts:
-        field, values = one_line(conflict.field), " and ".join(map(_short, conflict.values))
+        field, values = one_line(conflict.field), " and ".join(_short(value) for value, _ in conflict.values)
         words.append(f"{name}: both sides changed {field}, to {values}; {_short(conflict.kept)} stands for now")
     if merged.conflicts:
         command = store_command(f"capsule git resolve {id}", directory, path)

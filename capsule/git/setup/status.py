@@ -26,7 +26,7 @@ from capsule.git.setup import hook
 from capsule.git.setup.attributes import DRIVER, settings, wanted_config
 
 if TYPE_CHECKING:
-    from capsule.store.merges import Disputed
+    from capsule.format.merge.notes import Conflict
 
 _SET_UP = "run: capsule git setup"
 _ANY_ID = "00000000-0000-4000-8000-000000000000"
@@ -89,7 +89,7 @@ class State:
         return {**asdict(self), "fine": self.is_fine, "findings": [finding.as_json() for finding in self.findings]}
 
 
-def look(repository: Repository, program: Sequence[str], conflicts: Iterable[Disputed]) -> State:
+def look(repository: Repository, program: Sequence[str], conflicts: Iterable[Conflict]) -> State:
     """Look at a clone; `program` is what `set_up` would start the drivers with, `conflicts` those of the store."""
     state = State(repository.top, repository.prefix.rstrip("/"))
     state.findings += _drivers(repository, program)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from capsule.errors import InvalidDocument
 from capsule.format import codec, validation
 from capsule.format.merge.clean_form import clean
-from capsule.format.merge.conflicts import Merged
 from capsule.format.merge.merge import merge
+from capsule.format.merge.notes import Conflict, Merged
 from capsule.format.tree.tree import Tree
 from tests.core.format.replicas import BY_HAND, HEADS, MESSAGES, Document, begun, operations, worked_on
 from tests.core.format.replicas import clean as cleaned
@@ -106,8 +106,9 @@ def test_nothing_of_either_side_vanishes(drawn: Any) -> None:
                 assert message["content"] in said
     standing = {one["field"]: [each["value"] for each in one["values"]] for one in recorded(merged)}
     for conflict in merge(base, *sides).conflicts:
-        assert all(value in standing[conflict.field] for value in conflict.values)
-        assert conflict.kept in conflict.values
+        values = [value for value, _ in conflict.values]
+        assert all(value in standing[conflict.field] for value in values)
+        assert conflict.kept in values
 
 
 def said_alike(message: Document) -> Callable[[Document], bool]:
@@ -416,9 +417,8 @@ def test_a_title_of_a_person_beats_one_made_by_rule() -> None:
 def test_two_titles_of_persons_are_a_conflict_and_the_later_stands() -> None:
     merged = both(begun("chat", 1), [("rename", 1, 1, "early")], [("rename", 2, 9, "late")])
     assert merged.document["title"] == "late 2"
-    assert [(one.field, one.values, one.kept) for one in merged.conflicts] == [
-        ("title", ("early 1", "late 2"), "late 2")
-    ]
+    early, late = ("early 1", "2026-01-01T00:01:41.000Z"), ("late 2", "2026-01-01T00:01:49.000Z")
+    assert merged.conflicts == (Conflict("title", (early, late), "late 2"),)
     assert recorded(merged.document) == [
         {
             "field": "title",

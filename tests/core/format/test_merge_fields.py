@@ -106,7 +106,7 @@ def test_fields_of_both_sides_combine_and_conflicts_are_reported() -> None:
         "cursors": {"c": EARLY},
         "x": {"kept": True},
     }
-    assert [(one.field, one.values, one.kept) for one in merged.conflicts] == [("profile.a", (3, 4), 4)]
+    assert [(one.field, one.values, one.kept) for one in merged.conflicts] == [("profile.a", ((3, None), (4, None)), 4)]
 
 
 _ALLOW, _BLOCK, _OUT, _BOTH = (

@@ -17,7 +17,7 @@ from capsule_cli.shared.output import Stopped, answer, in_terminal, listing, one
 
 if TYPE_CHECKING:
     from capsule import Store
-    from capsule.store.merges import Disputed
+    from capsule.format.merge.notes import Conflict
 
 commands = typer.Typer()
 
@@ -28,7 +28,7 @@ def conflicts(
 ) -> None:
     """List the fields that two merged versions changed differently, and that nobody has settled yet."""
     with store_of() as store:
-        found = store.conflicts.list(store.resolve(id) if id is not None else None)
+        conflicts = store.conflicts.list(store.resolve(id) if id is not None else None)
     rows = [
         (
             one.id,
@@ -39,11 +39,11 @@ def conflicts(
             at or "",
             "stands" if value == one.kept else "",
         )
-        for one in found
+        for one in conflicts
         for number, (value, at) in enumerate(one.values, 1)
     ]
     columns = ("id", "title", "field", "n", "value", "set at", "")
-    listing([one.as_json() for one in found], columns, rows, "nothing is to be settled", last="value")
+    listing([one.as_json() for one in conflicts], columns, rows, "nothing is to be settled", last="value")
 
 
 @commands.command("resolve")
@@ -68,13 +68,13 @@ def resolve(
         say(f"{len(left)} more to settle; see: capsule git conflicts {id}")
 
 
-def _meant(store: Store, id: str, field: str | None, *, only_one: bool) -> list[Disputed]:
+def _meant(store: Store, id: str, field: str | None, *, only_one: bool) -> list[Conflict]:
     """The disputes to settle. Raises InvalidInput: There are none, or more than the one that was to be named."""
-    found = store.conflicts.list(id)
-    names = ", ".join(one_line(dispute.field) for dispute in found)
-    if not found:
+    conflicts = store.conflicts.list(id)
+    names = ", ".join(one_line(dispute.field) for dispute in conflicts)
+    if not conflicts:
         raise InvalidInput(f"conversation {id} has nothing to settle")
-    meant = [dispute for dispute in found if field in (None, dispute.field)]
+    meant = [dispute for dispute in conflicts if field in (None, dispute.field)]
     if not meant:
         raise InvalidInput(f"conversation {id} has nothing to settle about {one_line(field or '')!r}, only: {names}")
     if only_one and len(meant) > 1:
@@ -82,7 +82,7 @@ def _meant(store: Store, id: str, field: str | None, *, only_one: bool) -> list[
     return meant
 
 
-def _chosen(dispute: Disputed, keep: int | None, value: str | None) -> Any:
+def _chosen(dispute: Conflict, keep: int | None, value: str | None) -> Any:
     """The value that was chosen: as typed (JSON, unless the values are texts), or by its number.
 
     Raises:
@@ -102,7 +102,7 @@ def _chosen(dispute: Disputed, keep: int | None, value: str | None) -> Any:
         raise InvalidInput(f"the values of {dispute.field} are no texts, so --value must be JSON; it is none") from None
 
 
-def _ask(dispute: Disputed) -> int:
+def _ask(dispute: Conflict) -> int:
     if not sys.stdin.isatty():
         raise InvalidInput(
             f"say which value of {dispute.field} stands: --keep N or --value TEXT; see: capsule git conflicts"
