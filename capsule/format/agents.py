@@ -36,11 +36,7 @@ def is_agent_id(text: str) -> bool:
 
 
 def check_agent_id(text: str) -> str:
-    """`text`, if it may be the id of an agent.
-
-    Raises:
-        InvalidInput: It may not.
-    """
+    """`text`, if it may be the id of an agent. Raises InvalidInput."""
     if not is_agent_id(text):
         raise InvalidInput(
             f"{text[:60]!r} is no agent id: small letters, digits and - between them, at most {MAX_AGENT_ID}"
@@ -49,14 +45,7 @@ def check_agent_id(text: str) -> str:
 
 
 def new_agent(id: str, stamp: str, *, name: str | None = None, project_path: str | None = None) -> Document:
-    """The document of a new agent, in canonical order.
-
-    Args:
-        id: Its id.
-        stamp: When it is made, as the format writes times.
-        name: What people call it; None: as its id.
-        project_path: The folder that it works in, if it works in one.
-    """
+    """The document of a new agent, made at `stamp`, in canonical order. `name` is its id unless it is given."""
     return {
         "id": id,
         "name": id if name is None else name,
@@ -77,18 +66,9 @@ def project_of(document: Document) -> str:
     return document.get("project") or (project_id(path) if path else GLOBAL)
 
 
-def is_project_id(text: str) -> bool:
-    """Whether `text` may be the id of a project."""
-    return len(text) <= MAX_PROJECT_ID and _PROJECT.fullmatch(text) is not None
-
-
 def check_project_id(text: str) -> str:
-    """`text`, if it may be the id of a project.
-
-    Raises:
-        InvalidInput: It may not.
-    """
-    if not is_project_id(text):
+    """`text`, if it may be the id of a project. Raises InvalidInput."""
+    if len(text) > MAX_PROJECT_ID or not _PROJECT.fullmatch(text):
         raise InvalidInput(
             f"{text[:60]!r} is no project id: small letters, digits and - between them, at the end - and 6 "
             f"hexadecimal digits, at most {MAX_PROJECT_ID}"
@@ -102,13 +82,7 @@ def project_id(path: str) -> str:
 
 
 def new_project(path: str, stamp: str, *, name: str | None = None) -> Document:
-    """The document of a new project, in canonical order.
-
-    Args:
-        path: Its folder.
-        stamp: When it is made, as the format writes times.
-        name: What people call it; None: as its folder.
-    """
+    """The document of the project in the folder `path`, in canonical order. `name` is the folder's unless given."""
     return {
         "id": project_id(path),
         "name": (path.rpartition("/")[2] or path) if name is None else name,

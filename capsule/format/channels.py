@@ -13,13 +13,15 @@ from typing import Any, NamedTuple
 
 from capsule.errors import InvalidInput
 from capsule.format.agents import GLOBAL
-from capsule.format.fields import ACCESSES, TYPES
+from capsule.format.fields import ACCESSES, TYPES, names
 
 #: Characters.
 MAX_CHANNEL_NAME = 80
 #: The types of conversations that are no channels; None: chat.
 _OTHERS = (None, *(type for type in TYPES if type != "channel"))
 _NAME = re.compile("[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+#: The fields of `metadata.channel` in the order of `Channel`.
+_KEYS = names("metadata.channel")
 
 
 class Channel(NamedTuple):
@@ -58,12 +60,7 @@ class Channel(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """The channel as the format writes it."""
-        return {
-            "name": self.name,
-            "scope": self.scope,
-            "access": self.access,
-            "isDefault": self.is_default,
-            "topicRequired": self.topic_required,
+        return dict(zip(_KEYS, self, strict=True)) | {
             "defaultTopic": self.default_topic or None,
             "owner": self.owner or None,
         }
@@ -79,13 +76,16 @@ def channel_in(metadata: Mapping[str, Any]) -> Channel | None:
     if about is None or metadata.get("type") in _OTHERS:
         return None
     about = about if isinstance(about, dict) else {}
-    name, scope, access, topic, owner = (
-        text if isinstance(text := about.get(key), str) else ""
-        for key in ("name", "scope", "access", "defaultTopic", "owner")
+    text = {key: value for key, value in about.items() if isinstance(value, str)}
+    return Channel(
+        text.get("name", ""),
+        text.get("scope", ""),
+        text["access"] if text.get("access") in ACCESSES else "private",
+        about.get("isDefault") is True,
+        about.get("topicRequired") is True,
+        text.get("defaultTopic", ""),
+        text.get("owner", ""),
     )
-    is_default, topic_required = (about.get(key) is True for key in ("isDefault", "topicRequired"))
-    access = access if access in ACCESSES else "private"
-    return Channel(name, scope, access, is_default, topic_required, topic, owner)
 
 
 def channel_id(scope: str, name: str) -> str:
@@ -99,11 +99,7 @@ def notes_id(agent: str) -> str:
 
 
 def check_channel_name(text: str) -> str:
-    """`text`, if it may be the name of a channel.
-
-    Raises:
-        InvalidInput: It may not.
-    """
+    """`text`, if it may be the name of a channel. Raises InvalidInput."""
     if len(text) > MAX_CHANNEL_NAME or not _NAME.fullmatch(text):
         raise InvalidInput(
             f"{text[:90]!r} is no name of a channel: small letters, digits and - between them, at most "

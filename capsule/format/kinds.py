@@ -52,10 +52,7 @@ class Kind:
     def check(self, document: Document, path: str, data: bytes | None = None) -> None:
         """Raise InvalidDocument unless `document` is of this kind: a problem for each wrong field, as in the file.
 
-        Args:
-            document: The document.
-            path: The name of its file, for the error.
-            data: The file, which gives line and column; None: the document as the store would write it.
+        The problems name the file `path` and lines of `data`; None: of the document as the store would write it.
         """
         validation.check(document, codec.encode(document) if data is None else data, path, self.part, self.check_id)
 

@@ -106,19 +106,17 @@ def precedence(name: str, value: Any) -> tuple[int, str]:
 
 def as_json(members: Iterable[Member]) -> list[Item]:
     """Members as the format writes them. To change a list of a file use `joined` and `left`, which keep the rest."""
-    return [_item(member) for member in members]
+    items: Iterable[dict[str, Any]] = (
+        {name: value for name, value in zip(_FIELDS, one, strict=True) if value not in ("", None)} for one in members
+    )
+    return [item if len(item) > 1 else str(item["id"]) for item in items]
 
 
 def joined(value: Any, ids: Iterable[str], at: str, **fields: Any) -> list[Item]:
     """A valid `participants` after these agents have joined; who takes part already stays as it is.
 
-    Whom somebody took out comes back without the rights that it had been given; what it may not do stays so.
-
-    Args:
-        value: The list as it stands in the file; None: there is none. It stays as it is.
-        ids: The agents.
-        at: When, as the format writes times.
-        fields: More fields of those who join, by their names in the format; None removes one.
+    Whom somebody took out comes back without the rights that it had been given; what it may not do stays so. `fields`
+    are more fields of those who join, by their names in the format; None removes one.
     """
     return _changed(value, ids, {"leftAt": None, "optedOutAt": None, **fields, "joinedAt": at}, was_in=False)
 
@@ -182,8 +180,3 @@ def _sound(id: str, joined_at: str, left_at: str, opted_out_at: str, *rest: Any)
     if joined_at:
         left_at, opted_out_at = (time if time >= joined_at else "" for time in (left_at, opted_out_at))
     return Member(id, joined_at, left_at, opted_out_at, *rest)
-
-
-def _item(member: Member) -> Item:
-    said = {name: value for name, value in zip(_FIELDS, member, strict=True) if value not in ("", None)}
-    return said if len(said) > 1 else member.id

@@ -27,15 +27,9 @@ _IDS = frozenset({"id", "parent", "replyTo", "thread"})
 def check_message(message: Any) -> dict[str, Any]:
     """`message` as it is written: valid, in canonical order, keys as in the file, times in canonical form.
 
-    Optional fields that are None are left out, as absent ones; but a `parent` of None is kept, for it says that
-    the message is a root. Costs about two microseconds for a role and a text.
-
-    Args:
-        message: A mapping, with names as in the file or as the model has them (`editedAt` or `edited_at`), or a
-            `Message` model. It stays as it is.
-
-    Raises:
-        InvalidInput: A field is missing or wrong, by its name.
+    It is a `Message`, or a mapping with names as in the file or as the model has them (`edited_at`), and stays as it
+    is. A field that is None is left out; but a `parent` of None says that the message is a root. Costs about two
+    microseconds for a role and a text. Raises InvalidInput that names a field.
     """
     given = message if type(message) is dict else _mapping(message)
     checked: dict[str, Any] = {}

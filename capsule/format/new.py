@@ -21,13 +21,7 @@ def inactive_lock() -> dict[str, Any]:
 
 def new_metadata() -> dict[str, Any]:
     """The metadata of a conversation of which nothing is known."""
-    return {
-        "mode": "api",
-        "tags": [],
-        "isSummary": False,
-        "sourceConversationId": None,
-        "lock": inactive_lock(),
-    }
+    return {"mode": "api", "tags": [], "isSummary": False, "sourceConversationId": None, "lock": inactive_lock()}
 
 
 def empty_context() -> dict[str, Any]:
@@ -55,40 +49,18 @@ def new_capsule(
     """The document of a new conversation, in canonical order.
 
     Args:
-        id: Its id.
-        title: Its title.
         stamp: When it is made, as the format writes times.
-        mode: `api` or `toolbox`.
-        type: `chat`, `direct`, `group` or `channel`; written only when it is no chat.
-        tags: The user's tags.
-        title_set_by: `auto` or `user`.
         lock: The lock, when an instance holds the conversation from the start.
         messages: Its first messages, as `check_message` gives them.
-        context: The project context; empty by default.
-        is_summary: Whether it sums up another conversation.
-        source_conversation_id: The conversation it is made from.
         metadata: More fields of the metadata, by their names in the file; None leaves one out.
     """
-    about: dict[str, Any] = {
-        "mode": mode,
-        "tags": list(tags),
-        "isSummary": is_summary,
-        "sourceConversationId": source_conversation_id,
-        "lock": inactive_lock() if lock is None else dict(lock),
-        "titleSetBy": title_set_by,
-    }
+    about = new_metadata() | {"mode": mode, "tags": list(tags), "isSummary": is_summary, "titleSetBy": title_set_by}
+    about["sourceConversationId"] = source_conversation_id
+    if lock is not None:
+        about["lock"] = dict(lock)
     if type != "chat":
         about["type"] = type
     about.update({key: value for key, value in (metadata or {}).items() if value is not None})
-    return in_order(
-        {
-            "id": id,
-            "title": title,
-            "version": CURRENT,
-            "createdAt": stamp,
-            "updatedAt": stamp,
-            "metadata": about,
-            "context": empty_context() if context is None else dict(context),
-            "history": [dict(message) for message in messages],
-        }
-    )
+    document = {"id": id, "title": title, "version": CURRENT, "createdAt": stamp, "updatedAt": stamp, "metadata": about}
+    document["context"] = empty_context() if context is None else dict(context)
+    return in_order(document | {"history": [dict(message) for message in messages]})

@@ -17,11 +17,7 @@ Overrides = dict[str, Any]
 
 
 def check_server(name: str) -> str:
-    """`name`, when it can be that of an MCP server.
-
-    Raises:
-        InvalidInput: It is empty, longer than 200 characters, or holds a control character.
-    """
+    """`name`, when it can be that of an MCP server. Raises InvalidInput."""
     if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > _MAX:
         raise InvalidInput(
             f"{str(name)[:60]!r} is no name of an MCP server: 1 to {_MAX} characters, and none that controls a terminal"
@@ -51,8 +47,7 @@ def switches_in(value: Any) -> dict[str, bool]:
 def switched(value: Any, switches: Mapping[str, bool | None]) -> Overrides:
     """What becomes of a valid `mcpServers` when some servers are switched: on, off, or (None) as by default.
 
-    Raises:
-        InvalidInput: A name can't be one, or is switched to something else.
+    Raises InvalidInput if a name can't be one, or is switched to something else.
     """
     if not isinstance(switches, Mapping):
         raise InvalidInput(f"mcpServers: give names, each with true, false or null, not {str(switches)[:60]!r}")

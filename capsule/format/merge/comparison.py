@@ -15,7 +15,7 @@ from typing import Any
 from capsule.format import migrations
 from capsule.format.members import members_in
 from capsule.format.merge.notes import bare
-from capsule.format.merge.values import sorted_bytes
+from capsule.format.merge.values import flat_head, sorted_bytes
 from capsule.format.tree.tree import Tree
 
 Document = Mapping[str, Any]
@@ -242,22 +242,14 @@ def _is_switched(trees: tuple[Tree, Tree], old: Document, new: Document, became:
 
 
 def _fields(old: Document, new: Document) -> Iterator[FieldChange]:
-    flats = _flat(old), _flat(new)
+    flats = flat_head(old), flat_head(new)
     for name in {**flats[0], **flats[1]}:
         before, after = flats[0].get(name), flats[1].get(name)
-        if sorted_bytes(before) == sorted_bytes(after):
+        if name in _UNCOUNTED or sorted_bytes(before) == sorted_bytes(after):
             continue
         if name == "context":
             before, after = _of_context(before), _of_context(after)
         yield FieldChange(name, before, after)
-
-
-def _flat(document: Document) -> dict[str, Any]:
-    """The fields of a head by their full names, those of `metadata` one by one."""
-    flat: dict[str, Any] = {}
-    for name, value in document.items():
-        flat |= {f"metadata.{inner}": one for inner, one in value.items()} if name == "metadata" else {name: value}
-    return {name: value for name, value in flat.items() if name not in _UNCOUNTED}
 
 
 def _of_context(context: Any) -> Any:

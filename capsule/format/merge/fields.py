@@ -41,24 +41,11 @@ def merge_fields(kind: Kind, base: Document | None, ours: Document, theirs: Docu
         return kind.ordered(merged_object(base, ours, theirs, each, frozenset(names(kind.part))))
 
     document = changed(base, ours, theirs, both)
-    return Merged(document, tuple(sorted(conflicts, key=lambda one: one.field)))
-
-
-def _each_field(base: Any, ours: Any, theirs: Any) -> Any:
-    """The fields of both; where both changed one, the later time and the greater text."""
-    return merged(base, ours, theirs, greater)
+    return Merged(document, tuple(sorted(conflicts, key=lambda conflict: conflict.field)))
 
 
 def _time(text: Any) -> str:
     return sortable(text) if isinstance(text, str) else ""
-
-
-def _age(text: Any) -> list[int]:
-    return [-ord(letter) for letter in _time(text)]
-
-
-def _version(text: Any) -> tuple[int, int]:
-    return parse_version(text) or (0, 0)
 
 
 def _strictness(words: tuple[str, ...]) -> Callable[[Any], int]:
@@ -85,11 +72,11 @@ def _narrowness(link: Any) -> int:
 
 #: Which value stands where both sides changed a field.
 _RULES: dict[str, Rule] = {
-    "createdAt": first(_age),
+    "createdAt": first(lambda text: [-ord(letter) for letter in _time(text)]),
     "updatedAt": first(_time),
     "lastSeen": first(_time),
     "lastActive": first(_time),
-    "version": first(_version),
+    "version": first(lambda text: parse_version(text) or (0, 0)),
     "dmPolicy": first(_strictness(DM_POLICIES)),
     "discoverable": first(_strictness(DISCOVERABLE)),
 }
@@ -98,7 +85,8 @@ _ENTRIES: dict[str, Rule] = {
     "cursors": first(_distance),
     "dm": first(_caution),
     "links": first(_narrowness),
-    "requests": _each_field,
-    "reading": _each_field,
-    "concerns": _each_field,
+    # The fields of both; where both changed one, the later time and the greater text.
+    **dict.fromkeys(
+        ("requests", "reading", "concerns"), lambda base, ours, theirs: merged(base, ours, theirs, greater)
+    ),
 }

@@ -7,7 +7,7 @@ that the next merge compares with it and not with the time of this merge. No clo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -17,6 +17,7 @@ from capsule.format.members import id_of, precedence
 from capsule.format.merge.notes import Conflict, merged_conflicts
 from capsule.format.merge.values import ABSENT, Rule, bytes_of, first, merged, merged_object, merged_set, same
 from capsule.format.migrations import parse_version
+from capsule.format.servers import overrides_in
 from capsule.timestamps import sortable
 
 Document = Mapping[str, Any]
@@ -83,7 +84,7 @@ class Heads:
     def _servers(self, base: Any, ours: Any, theirs: Any) -> Any:
         where = ("metadata", "mcpServers")
         if any(isinstance(side, list) for side in (base, ours, theirs)) and not same(ours, theirs):
-            base, ours, theirs = (_switches(side) for side in (base, ours, theirs))
+            base, ours, theirs = (overrides_in(side) if side is not ABSENT else side for side in (base, ours, theirs))
         if isinstance(ours, dict) or isinstance(theirs, dict):
             # No override at all is as good as an empty list of them.
             ours, theirs = (side if isinstance(side, dict) else {} for side in (ours, theirs))
@@ -105,9 +106,7 @@ class Heads:
         base, ours, theirs = (_title_of(side) for side in (self.base, self.ours, self.theirs))
         if same(ours, theirs):
             return ours
-        mine, yours = (
-            self._dated(side, base, document) for side, document in ((ours, self.ours), (theirs, self.theirs))
-        )
+        mine, yours = _dated(ours, base, self.ours), _dated(theirs, base, self.theirs)
         if same(theirs, base):
             return mine
         if same(ours, base):
@@ -120,18 +119,6 @@ class Heads:
             self.conflicts.append(Conflict.of(("title",), values, winner["title"]))
         return winner
 
-    @staticmethod
-    def _dated(title: dict[str, Any], base: Mapping[str, Any], document: Document) -> dict[str, Any]:
-        """A title with the time it was set; one that was changed without that is as old as its version."""
-        if title["title"] == base.get("title") and title.get("titleSetBy") == base.get("titleSetBy"):
-            return title
-        stamp = title.get("titleSetAt")
-        stale = stamp is None or ("title" in base and stamp == base.get("titleSetAt"))
-        return {
-            **title,
-            "titleSetAt": document["updatedAt"] if stale else sortable(str(stamp)) or document["updatedAt"],
-        }
-
     # -- The context ---------------------------------------------------------------------------------------------
 
     def _context(self, base: Any, ours: Any, theirs: Any) -> Any:
@@ -139,20 +126,18 @@ class Heads:
         if same(ours, theirs):
             return ours
         was = _captured(base)
-        mine, yours = (_capture(side, was, document) for side, document in ((ours, self.ours), (theirs, self.theirs)))
+        mine, yours = _capture(ours, was, self.ours), _capture(theirs, was, self.theirs)
         if same(theirs, base):
             return mine
         if same(ours, base):
             return yours
         winner, loser = sorted((mine, yours), key=lambda one: (_captured(one) or "", bytes_of(one)), reverse=True)
-        others = {*_other_hashes(mine), *_other_hashes(yours), _hash_of(loser)} - {_hash_of(winner), ""}
-        about = {**winner["metadata"]}
-        about.pop("otherHashes", None)
-        if others:
-            about["otherHashes"] = sorted(others)
+        former = [digest for side in (mine, yours) for digest in side["metadata"].get("otherHashes") or ()]
+        others = {*former, _hash_of(loser)} - {_hash_of(winner), ""}
+        about = {name: value for name, value in winner["metadata"].items() if name != "otherHashes"}
         if _hash_of(loser) not in ("", _hash_of(winner)):
             self.notes.append("the context was captured anew on both sides; the newer one is kept")
-        return {**winner, "metadata": about}
+        return {**winner, "metadata": about | ({"otherHashes": sorted(others)} if others else {})}
 
 
 def _closeness(where: tuple[str, ...], value: Any) -> int:
@@ -166,6 +151,15 @@ def _title_of(document: Document) -> dict[str, Any]:
     about = document.get("metadata", {})
     title = {"title": document["title"]} if "title" in document else {}
     return title | {name: about[name] for name in _TITLE[1:] if name in about}
+
+
+def _dated(title: dict[str, Any], base: Mapping[str, Any], document: Document) -> dict[str, Any]:
+    """A title with the time it was set; one that was changed without that is as old as its version."""
+    if title["title"] == base.get("title") and title.get("titleSetBy") == base.get("titleSetBy"):
+        return title
+    stamp = title.get("titleSetAt")
+    is_stale = stamp is None or ("title" in base and stamp == base.get("titleSetAt"))
+    return {**title, "titleSetAt": (not is_stale and sortable(str(stamp))) or document["updatedAt"]}
 
 
 def _person(title: Mapping[str, Any]) -> bool:
@@ -191,11 +185,6 @@ def _lateness(summary: Any) -> str:
     return (summary.get("updatedAt") or "") if isinstance(summary, dict) else ""
 
 
-def _switches(value: Any) -> Any:
-    """Overrides of servers in the form of today, where it is the list of names of a draft."""
-    return {name: {"enabled": True} for name in value} if isinstance(value, list) else value
-
-
 def _captured(context: Any) -> str | None:
     about = context.get("metadata") if isinstance(context, dict) else None
     return about.get("capturedAt") if isinstance(about, dict) else None
@@ -206,12 +195,8 @@ def _capture(context: Any, was: str | None, document: Document) -> Any:
     if not isinstance(context, dict):
         return context
     stamp = _captured(context)
-    stamp = document["updatedAt"] if stamp is None or stamp == was else sortable(stamp) or document["updatedAt"]
+    stamp = (stamp != was and sortable(stamp or "")) or document["updatedAt"]
     return {**context, "metadata": {**context.get("metadata", {}), "capturedAt": stamp}}
-
-
-def _other_hashes(context: Any) -> Iterable[str]:
-    return context["metadata"].get("otherHashes") or ()
 
 
 def _hash_of(context: Any) -> str:

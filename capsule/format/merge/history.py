@@ -14,7 +14,7 @@ from typing import Any
 from capsule.format.canonical import order_message
 from capsule.format.fields import names
 from capsule.format.merge.notes import VERSION_OF, bare, digest, version_of, with_original_parent
-from capsule.format.merge.order import in_one_order
+from capsule.format.merge.order import filled, in_one_order
 from capsule.format.merge.side import BESIDE, LINE, Parent, Side
 from capsule.format.merge.values import ABSENT, bytes_of, merged, merged_object, same
 from capsule.format.text.shown import one_line
@@ -25,14 +25,7 @@ _KNOWN = frozenset(names("history"))
 
 
 class Histories:
-    """The three versions of a history, and what becomes of them.
-
-    Args:
-        base: The common ancestor's; an empty one when there is none.
-        ours: One side's.
-        theirs: The other's.
-        conversation: The conversation's id.
-    """
+    """The three versions of a history of a conversation, and what becomes of them. `base` is empty if there is none."""
 
     def __init__(self, base: Side, ours: Side, theirs: Side, conversation: str) -> None:
         self.base, self.ours, self.theirs = base, ours, theirs
@@ -59,7 +52,7 @@ class Histories:
                 parent = self._parent(id)
             self.parents[id] = parent
         for id, versions in self.beside.items():
-            self.beside[id] = new = {beside: one for beside, one in versions.items() if beside not in self.kept}
+            self.beside[id] = new = {beside: entry for beside, entry in versions.items() if beside not in self.kept}
             self.kept |= new
             self.parents |= dict.fromkeys(new, BESIDE)
         base, ours, theirs = (self._order(side) for side in (self.base, mine, yours))
@@ -94,7 +87,7 @@ class Histories:
 
         def each(name: str, was: Any, mine: Any, yours: Any) -> Any:
             if name == "editedAt" and not (same(mine, was) or same(yours, was)):
-                return max((one for one in (mine, yours) if one is not ABSENT), key=lambda one: one or "")
+                return max((time for time in (mine, yours) if time is not ABSENT), key=lambda time: time or "")
             return merged(was, mine, yours, clash, (name,))
 
         def clash(where: tuple[str, ...], mine: Any, _: Any) -> Any:
@@ -127,20 +120,9 @@ class Histories:
 
     def _with_what_comes_back(self, side: Side) -> Sequence[str]:
         """The ids of a side, and in their old places those that it deleted and the other side keeps."""
-        back = [id for id in self.base.ids if id in self.kept and id not in side.entries]
-        if not back:
+        if all(id in side.entries or id not in self.kept for id in self.base.ids):
             return side.ids
-        behind: dict[str, list[str]] = {}
-        at, missing = "", set(back)
-        for id in self.base.ids:
-            if id in missing:
-                behind.setdefault(at, []).append(id)
-            elif id in side.entries:
-                at = id
-        result = behind.get("", [])
-        for id in side.ids:
-            result += [id, *behind.get(id, ())]
-        return result
+        return filled(side.ids, [id for id in self.base.ids if id in side.entries or id in self.kept])
 
     # -- The parents --------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import islice, zip_longest
+from itertools import islice, takewhile, zip_longest
 from typing import Any, NamedTuple
 
 import orjson
@@ -38,13 +38,9 @@ _EMPTY: Document = {"metadata": {}, "context": {}, "history": []}
 
 
 def merge(base: Document | None, ours: Document, theirs: Document, path: str = "") -> Merged:
-    """Merge two versions of a capsule.
+    """Merge two versions of a capsule, as `codec.decode` gave them and `validation.check` accepts them.
 
-    Args:
-        base: The version that both began from; None: there is none.
-        ours: One version, as `codec.decode` gave it and `validation.check` accepts it; neither side comes first.
-        theirs: The other.
-        path: The file's name, for the error.
+    `base` is the version that both began from; None: there is none. `path` names the file in the error.
 
     Raises:
         InvalidDocument: They are not versions of one conversation, or one is of a newer major version.
@@ -55,7 +51,10 @@ def merge(base: Document | None, ours: Document, theirs: Document, path: str = "
     was = was if base is None else _Version.of(base, path, was)
     mine = _Version.of(ours, path, was)
     yours = _Version.of(theirs, path, mine)
-    _check_ids(None if base is None else was.document, mine.document, yours.document, path)
+    ids = dict.fromkeys(side.document["id"] for side in (was, mine, yours) if side.document is not _EMPTY)
+    if len(ids) > 1:
+        reason = f"these are versions of different conversations: {', '.join(map(one_line, ids))}"
+        raise InvalidDocument.of([Problem(path, 0, 0, "id", reason)])
     if mine.is_like(yours) or yours.is_like(was):
         return Merged(mine.document)
     if mine.is_like(was):
@@ -63,7 +62,7 @@ def merge(base: Document | None, ours: Document, theirs: Document, path: str = "
     names = same_ids(was.document["history"], mine.document["history"], yours.document["history"])
     mine, yours = mine.renamed(names[0]), yours.renamed(names[1])
     ours, theirs = mine.document, yours.document
-    began = _EMPTY if base is None else was.document
+    began = was.document
     heads = Heads(began, ours, theirs)
     document = heads.merged()
     is_line = document["metadata"].get("type", "chat") != "chat"
@@ -126,13 +125,6 @@ def _is_alike(one: Document, other: Document | None) -> bool:
     return one == other and list(one) == list(other) and _TEXTS.issuperset(map(type, one.values()))
 
 
-def _check_ids(base: Document | None, ours: Document, theirs: Document, path: str) -> None:
-    ids = dict.fromkeys(one["id"] for one in (base, ours, theirs) if one is not None)
-    if len(ids) > 1:
-        what = f"these are versions of different conversations: {', '.join(map(one_line, ids))}"
-        raise InvalidDocument.of([Problem(path, 0, 0, "id", what)])
-
-
 # -- The active branch -----------------------------------------------------------------------------------------------
 
 
@@ -181,12 +173,8 @@ def _lateness(current: Any, histories: Histories) -> tuple[bool, str, bytes]:
 
 
 def _made_good(current: str, base: Side, there: set[str], history: Sequence[Mapping[str, Any]]) -> str | None:
-    """What takes the place of a message that was deleted, as in the store: see `kept_current`."""
+    """What takes the place of a message that was deleted, as in the store."""
     gone = {at for at, id in enumerate(base.ids) if id not in there}
     path = base.tree.path_to(base.tree.active_leaf(current))
-    removed = None
-    for place in reversed(path):
-        if place not in gone:
-            break
-        removed = place
-    return kept_current(base.tree, current, gone, removed, history)
+    removed = [*takewhile(gone.__contains__, reversed(path))]
+    return kept_current(base.tree, current, gone, removed[-1] if removed else None, history)

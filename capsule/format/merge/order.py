@@ -10,6 +10,7 @@ come to it. Of two messages that wait for nothing, the one with the lower key go
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 
 Key = tuple[str, str]
 
@@ -23,52 +24,40 @@ def in_one_order(
 ) -> list[str]:
     """The ids of both sides in one order.
 
-    Args:
-        base: The common ancestor's ids, in its order.
-        ours: One side's.
-        theirs: The other's.
-        key: Of a message: its time, then its id.
-        parents: The parent of each message; used only where the two orders contradict each other.
+    `base` is the common ancestor's order. The key of a message is its time, then its id. `parents` are used only where
+    the two orders contradict each other.
     """
-    begun = 0  # Most begin alike.
-    for one, other in zip(ours, theirs, strict=False):
-        if one != other:
-            break
-        begun += 1
-    result: list[str] = [*ours[:begun]]
-    done: set[str] = set(result)
+    begun = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
+    result = [*ours[:begun]]  # Most begin alike.
+    done = set(result)
     base = [id for id in base if id not in done]
     ours, theirs = _moved(base, ours[begun:], theirs[begun:])
     mine, yours = set(ours), set(theirs)
+
+    def in_contradiction(id: str) -> tuple[bool, Key]:
+        return parents.get(id) in (mine | yours) - done, key(id)
+
     i = j = 0
     while i < len(ours) and j < len(theirs):
-        one, other = ours[i], theirs[j]
-        if one == other:
-            next_one = one
-            i, j = i + 1, j + 1
-        elif one in done:
+        left, right = ours[i], theirs[j]
+        if left in done or left == right:
             i += 1
-            continue
-        elif other in done:
+            if left in done:
+                continue
+            following = left
+        elif right in done:
             j += 1
             continue
-        elif one in yours and other in mine:
+        elif left in yours and right in mine:
             # Each side has the other's message first: the one whose parent stands already, then the earlier.
-            def waiting(id: str) -> bool:
-                return parents.get(id) in (mine | yours) - done
-
-            next_one = min((one, other), key=lambda id: (waiting(id), key(id)))
-        elif one in yours:
-            next_one, j = other, j + 1
-        elif other in mine or key(one) < key(other):
-            next_one, i = one, i + 1
+            following = min(left, right, key=in_contradiction)
+        elif left in yours or not (right in mine or key(left) < key(right)):
+            following = right
         else:
-            next_one, j = other, j + 1
-        if next_one not in done:
-            result.append(next_one)
-            done.add(next_one)
-    result += [id for id in (*ours[i:], *theirs[j:]) if id not in done]
-    return result
+            following = left
+        result.append(following)
+        done.add(following)
+    return result + [id for id in (*ours[i:], *theirs[j:]) if id not in done]
 
 
 def _moved(base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
@@ -81,22 +70,19 @@ def _moved(base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]) -> t
     was = [id for id in base if id in shared]
     stood = [[id for id in side if id in known] == was for side in (mine, yours)]
     if stood == [True, False]:
-        return _like(yours, ours, shared), theirs
+        return filled(yours, ours), theirs
     if stood == [False, True]:
-        return ours, _like(mine, theirs, shared)
+        return ours, filled(mine, theirs)
     return ours, theirs
 
 
-def _like(order: Sequence[str], side: Sequence[str], shared: set[str]) -> list[str]:
-    """`side` with what is shared in this order; what only it has stays behind what it stood behind."""
+def filled(order: Sequence[str], side: Sequence[str]) -> list[str]:
+    """`order`, and in it what only `side` has, behind what it stands behind there."""
+    there, at = set(order), ""
     behind: dict[str, list[str]] = {}
-    at = ""
     for id in side:
-        if id in shared:
+        if id in there:
             at = id
         else:
             behind.setdefault(at, []).append(id)
-    result = list(behind.get("", []))
-    for id in order:
-        result += [id, *behind.get(id, [])]
-    return result
+    return [*behind.get("", ()), *(placed for id in order for placed in (id, *behind.get(id, ())))]

@@ -33,7 +33,12 @@ import orjson
 
 from capsule import timestamps
 from capsule.format.merge.records import HEAD, Write, apart, decoded, digest, headed
-from capsule.format.merge.values import ABSENT, sorted_bytes
+from capsule.format.merge.values import ABSENT, flat_head, sorted_bytes
+
+#: How `Outcome.remade` calls a lock.
+THE_LOCK = "the lock"
+_LOCK, _TAGS = "metadata.lock", "metadata.tags"
+_Flat = Mapping[str, Any]
 
 
 @dataclass(slots=True)
@@ -72,10 +77,10 @@ class Outcome:
 def reconcile(
     saved: dict[str, Any], records: list[list[bytes]], *, deliberate: bool | None = None, interrupted: bool = False
 ) -> Outcome:
-    """Hold a saved version against what the store wrote lately.
+    """Compare a saved version, as `migrations.current` gives it, with what the store wrote lately.
 
     Args:
-        saved: The saved version, as `migrations.current` gives it.
+        saved: The saved version.
         records: The records of each write, the oldest first; what is no record is passed over.
         deliberate: Whether what is missing was taken out on purpose, where that is known: all of it, or nothing.
         interrupted: Whether the last write was begun and is not known to be done.
@@ -196,15 +201,12 @@ def _removals(outcome: Outcome, writes: list[Write], read: _Read) -> None:
             continue
         for id, was in write.told["was"].items():
             there = read.ids.get(id)
-            if there is None:
-                continue
-            if digest(there) in {was, *_befores(writes, id)}:
+            if there is not None and digest(there) in {was, *_befores(writes, id)}:
                 outcome.document["history"] = [entry for entry in outcome.document["history"] if entry is not there]
                 outcome.remade.append(f"the removal of message {id}")
-            else:
-                outcome.overruled.append(
-                    ({"removed": id}, f"the removal of message {id}, which the saved version edits")
-                )
+            elif there is not None:
+                kept = f"the removal of message {id}, which the saved version edits"
+                outcome.overruled.append(({"removed": id}, kept))
 
 
 def _befores(writes: list[Write], id: Any) -> set[str]:
@@ -223,13 +225,10 @@ def _edits(outcome: Outcome, writes: list[Write], read: _Read) -> None:
         edited, there = write.told["e"], read.ids.get(id)
         if there is None:
             outcome.overruled.append((edited, f"an edit of message {id}, which the saved version takes out"))
-            continue
-        if digest(there) == digest(edited):
-            continue
-        if digest(there) in _befores(writes, id):
+        elif digest(there) in _befores(writes, id) - {digest(edited)}:
             outcome.document["history"] = [edited if entry is there else entry for entry in outcome.document["history"]]
             outcome.remade.append(f"the edit of message {id}")
-        else:
+        elif digest(there) != digest(edited):
             outcome.overruled.append((edited, f"an edit of message {id}, which the saved version edits too"))
 
 
@@ -238,21 +237,18 @@ def _head(outcome: Outcome, writes: list[Write], read: _Read) -> None:
     heads = [write for write in writes if write.kind == "head"]
     if not heads:
         return
-    flats = [_flat(head.told["h"]) for head in heads]
-    ours, theirs = flats[-1], _flat(apart(outcome.document))
+    flats = [flat_head(head.told["h"]) for head in heads]
+    ours, theirs = flats[-1], flat_head(apart(outcome.document))
     # Of two that are as like, the earlier: what then seems new to the person is made again, not taken away.
     at = min(_readable(heads, read), key=lambda place: _distance(flats[place], theirs))
     base = flats[at]
-    by_the_store = {
-        key
-        for place in range(at + 1, len(heads))
-        if "hand" not in heads[place].told
-        for key in _differing(flats[place - 1], flats[place])
-    }
+    later = [place for place in range(at + 1, len(heads)) if "hand" not in heads[place].told]
+    by_the_store = {key for place in later for key in _differing(flats[place - 1], flats[place])}
     locks = [_lock_of(flat) for flat in flats]
     merged = dict(theirs)
     remade = []
     for key in _differing(base, ours):
+        name = key.removeprefix("metadata.")
         was, mine, saved_value = (flat.get(key, ABSENT) for flat in (base, ours, theirs))
         if key not in by_the_store or _same(saved_value, mine):
             continue
@@ -260,19 +256,22 @@ def _head(outcome: Outcome, writes: list[Write], read: _Read) -> None:
             continue
         if _same(saved_value, was) or (key == _LOCK and _lock_of(theirs) in locks):
             merged[key] = mine
-            remade.append(THE_LOCK if key == _LOCK else f"the change of {key[-1]}")
-        elif key == ("metadata", "tags") and isinstance(was, list):
+            remade.append(THE_LOCK if key == _LOCK else f"the change of {name}")
+        elif key == _TAGS and isinstance(was, list):
             merged[key] = _merged_tags(was, mine, saved_value)
             if not _same(merged[key], saved_value):
                 remade.append("the change of tags")
         elif key != _LOCK:
             # A lock that no record knows is that of a writer which was killed before it could leave its record, or
             # a person's; either stands, and there is nothing in the other one to keep.
-            kept = {".".join(key): None if mine is ABSENT else mine}
-            outcome.overruled.append((kept, f"a change of {key[-1]}, which the saved version changes too"))
+            kept = {key: None if mine is ABSENT else mine}
+            outcome.overruled.append((kept, f"a change of {name}, which the saved version changes too"))
     if remade:
-        rest = {key: value for key, value in outcome.document.items() if key not in HEAD}
-        outcome.document = {"metadata": {}} | _deep(merged) | rest
+        head: dict[str, Any] = {"metadata": {}}
+        for key, value in merged.items():
+            if value is not ABSENT:
+                (head["metadata"] if "." in key else head)[key.removeprefix("metadata.")] = value
+        outcome.document = head | {key: value for key, value in outcome.document.items() if key not in HEAD}
         outcome.remade += remade
 
 
@@ -290,52 +289,23 @@ def _readable(heads: list[Write], read: _Read) -> list[int]:
     return before[-1:] + after or list(range(len(heads)))
 
 
-_LOCK = ("metadata", "lock")
-#: How `Outcome.remade` calls a lock.
-THE_LOCK = "the lock"
-_Flat = Mapping[tuple[str, ...], Any]
+def _same(left: Any, right: Any) -> bool:
+    return left is right or sorted_bytes(left) == sorted_bytes(right)
 
 
-def _flat(head: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
-    """The fields of a head, those of `metadata` one by one."""
-    flat: dict[tuple[str, ...], Any] = {}
-    for key, value in head.items():
-        if key == "metadata" and isinstance(value, dict):
-            flat |= {("metadata", name): field for name, field in value.items()}
-        else:
-            flat[(key,)] = value
-    return flat
+def _differing(left: _Flat, right: _Flat) -> list[str]:
+    return [key for key in {**left, **right} if not _same(left.get(key, ABSENT), right.get(key, ABSENT))]
 
 
-def _deep(flat: _Flat) -> dict[str, Any]:
-    head: dict[str, Any] = {}
-    for key, value in flat.items():
-        if value is ABSENT:
-            continue
-        if len(key) == 1:
-            head[key[0]] = value
-        else:
-            head.setdefault(key[0], {})[key[1]] = value
-    return head
-
-
-def _same(one: Any, other: Any) -> bool:
-    return one is other or sorted_bytes(one) == sorted_bytes(other)
-
-
-def _differing(one: _Flat, other: _Flat) -> list[tuple[str, ...]]:
-    return [key for key in {**one, **other} if not _same(one.get(key, ABSENT), other.get(key, ABSENT))]
-
-
-def _distance(one: _Flat, other: _Flat) -> int:
+def _distance(left: _Flat, right: _Flat) -> int:
     """How many fields differ; of the tags, how many."""
     distance = 0
-    for key in _differing(one, other):
-        if key == _LOCK and _lock_of(one) == _lock_of(other):
-            continue
-        tags = [flat.get(key) for flat in (one, other)] if key == ("metadata", "tags") else []
-        both = [{digest(tag) for tag in tags_of} for tags_of in tags if isinstance(tags_of, list)]
-        distance += len(both[0] ^ both[1]) if len(both) == 2 else 1
+    for key in _differing(left, right):
+        tags: list[Any] = [side.get(key) for side in (left, right)]
+        if key == _TAGS and all(isinstance(each, list) for each in tags):
+            distance += len(set(map(digest, tags[0])) ^ set(map(digest, tags[1])))
+        elif key != _LOCK or _lock_of(left) != _lock_of(right):
+            distance += 1
     return distance
 
 

@@ -12,7 +12,7 @@ at once stands in one line, by time, where in a `chat` it becomes two branches.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -44,13 +44,6 @@ class Side:
             earlier merge.
         answered: The last of these: the parents by `metadata.originalParent`.
         noted: All messages that have that field, whether it counts or not.
-
-    Args:
-        history: The messages, each with an id.
-        written: What is written for each.
-        conversation: The conversation's id.
-        is_line: Whether messages form a line.
-        base: The common ancestor; None: this is it.
     """
 
     def __init__(
@@ -91,7 +84,10 @@ class Side:
         if is_line and not is_all_line:
             self._set_line(base)
         if naming and base is not None:
-            self._set_beside(base)
+            for id in self.ids:
+                other = None if id in base.entries else version_of(self.entries[id])
+                if other is not None and other != id and self.above.get(other, ABSENT) == self.above[id]:
+                    self.parents[id] = BESIDE
 
     def lifted(self, parent: str | None, there: Container[str]) -> str | None:
         """The nearest message from this one up that is there."""
@@ -115,24 +111,16 @@ class Side:
 
     def _set_line(self, base: Side | None) -> None:
         """Find the line. What the ancestor has is in it when it is there, so that it doesn't matter who is gone."""
-        was: dict[str, Parent] = {}
-        if base is not None:
-            was = {
-                id: parent
-                for id, parent in base.parents.items()
-                if id in self.entries and self.above[id] == base.lifted(base.above[id], self.entries)
-            }
+        was = {
+            id: parent
+            for id, parent in (base.parents.items() if base is not None else ())
+            if base and id in self.entries and self.above[id] == base.lifted(base.above[id], self.entries)
+        }
         beside = {id for id, parent in was.items() if parent is not LINE} | self.answered.keys()
         self.parents.update(dict.fromkeys(self._line(beside, is_strict=base is not None), LINE))
         for id, parent in was.items():
             if parent is LINE or self.parents[id] is LINE:
                 self.parents[id] = parent
-
-    def _set_beside(self, base: Side) -> None:
-        for id in self.ids:
-            other = None if id in base.entries else version_of(self.entries[id])
-            if other is not None and other != id and self.above.get(other, ABSENT) == self.above[id]:
-                self.parents[id] = BESIDE
 
     @cached_property
     def tree(self) -> Tree:
@@ -156,21 +144,18 @@ class Side:
 
 def _told_apart(history: Sequence[Message], conversation: str) -> Sequence[Message]:
     """The messages with different ids: the second of one id gets another one, always the same."""
-    taken = {message["id"] for message in history}
-    seen: set[str] = set()
-    result = []
+    used = {message["id"] for message in history}
+    apart: dict[str, Message] = {}
     for message in history:
-        id = message["id"]
-        if id in seen:
-            number = 0
-            while id in taken:
+        id, number = message["id"], 0
+        if id in apart:
+            while id in used:
                 id = version_id_for(conversation, message["id"], f"{number} {digest(message)}")
                 number += 1
-            taken.add(id)
+            used.add(id)
             message = {**message, "id": id}
-        seen.add(id)
-        result.append(message)
-    return result
+        apart[id] = message
+    return [*apart.values()]
 
 
 # -- Messages that a person typed without an id ------------------------------------------------------------------------
@@ -183,13 +168,7 @@ Renamed = dict[str, str]
 
 def same_ids(base: Sequence[Message], ours: Sequence[Message], theirs: Sequence[Message]) -> tuple[Renamed, Renamed]:
     """The ids that messages of ours and of theirs are to have instead: that of the base where it has the message, else
-    the lower one.
-
-    Args:
-        base: The common ancestor's messages, each with an id.
-        ours: One side's.
-        theirs: The other's.
-    """
+    the lower one."""
     typed = [
         # Mostly none; to ask the first question here is quicker.
         {message["id"]: message for message in side if message["id"][14:15] == "5" and _is_typed(message)}
@@ -202,8 +181,7 @@ def same_ids(base: Sequence[Message], ours: Sequence[Message], theirs: Sequence[
     names: tuple[Renamed, Renamed] = ({}, {})
     for side, there, renamed in zip(typed, ids[1:], names, strict=True):
         gone = [message for id, message in was.items() if id not in there]
-        for one, other in _pairs([side[id] for id in side if id not in ids[0]], gone):
-            renamed[one] = other
+        renamed.update(_pairs([side[id] for id in side if id not in ids[0]], gone))
     left = [
         [side[id] for id in side if id not in ids[0] and id not in renamed and id not in others]
         for side, renamed, others in zip(typed, names, (ids[2], ids[1]), strict=True)
@@ -217,19 +195,17 @@ def renamed_in(history: Sequence[Message], renamed: Renamed) -> list[dict[str, A
     """The messages with these ids, and with them where they are named."""
     result = []
     for message in history:
-        changed: dict[str, Any] = {
-            name: renamed[message[name]] for name in ("id", "parent") if message.get(name) in renamed
-        }
+        changed = _renamed(message, ("id", "parent"), renamed)
         about = message.get("metadata") or {}
-        noted = {name: renamed[about[name]] for name in (VERSION_OF, ORIGINAL_PARENT) if _is_in(about, name, renamed)}
-        if noted:
+        if noted := _renamed(about, (VERSION_OF, ORIGINAL_PARENT), renamed):
             changed["metadata"] = {**about, **noted}
         result.append(order_message({**message, **changed}) if changed else dict(message))
     return result
 
 
-def _is_in(about: Mapping[str, Any], name: str, renamed: Collection[str]) -> bool:
-    return isinstance(about.get(name), str) and about[name] in renamed
+def _renamed(fields: Mapping[str, Any], names: Iterable[str], renamed: Renamed) -> dict[str, Any]:
+    there = ((name, fields.get(name)) for name in names)
+    return {name: renamed[id] for name, id in there if isinstance(id, str) and id in renamed}
 
 
 def _is_typed(message: Message) -> bool:

@@ -37,6 +37,15 @@ def same(one: Any, other: Any) -> bool:
     return one is other or bytes_of(one) == bytes_of(other)
 
 
+def flat_head(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a head by their full names, those of `metadata` one by one."""
+    flat: dict[str, Any] = {}
+    for name, value in document.items():
+        is_nested = name == "metadata" and isinstance(value, dict)
+        flat |= {f"metadata.{inner}": field for inner, field in value.items()} if is_nested else {name: value}
+    return flat
+
+
 def changed(base: Any, ours: Any, theirs: Any, both: Callable[[], Any]) -> Any:
     """The value of the side that changed it; where both did, and differently, what `both` gives."""
     if same(ours, theirs) or same(theirs, base):
@@ -56,12 +65,7 @@ def first(rank: Callable[[Any], Any]) -> Rule:
 def merged(base: Any, ours: Any, theirs: Any, clash: Clash, where: tuple[str, ...] = ()) -> Any:
     """One value out of three; ABSENT is a value too. Objects on both sides are merged key by key.
 
-    Args:
-        base: The common ancestor's.
-        ours: One side's.
-        theirs: The other's.
-        clash: Asked where both changed it differently.
-        where: The way to it, for `clash`.
+    `clash` is asked where both changed it differently, with the path, which begins with `where`.
     """
 
     def both() -> Any:
@@ -83,43 +87,26 @@ def merged_object(
     sorted where both did.
     """
     base = base if isinstance(base, Mapping) else {}
+    was, mine, yours = ([key for key in side if key not in known] for side in (base, ours, theirs))
+    order = yours if mine in (yours, was) else mine if yours == was else sorted({*mine, *yours})
     result = {}
-    for key in _keys(base, ours, theirs, known):
+    for key in (*order, *sorted({*ours, *theirs} - {*order})):
         value = each(key, base.get(key, ABSENT), ours.get(key, ABSENT), theirs.get(key, ABSENT))
         if value is not ABSENT:
             result[key] = value
     return result
 
 
-def _keys(
-    base: Mapping[str, Any], ours: Mapping[str, Any], theirs: Mapping[str, Any], known: Collection[str]
-) -> list[str]:
-    was, mine, yours = ([key for key in side if key not in known] for side in (base, ours, theirs))
-    if mine in (yours, was):
-        order = yours
-    else:
-        order = mine if yours == was else sorted({*mine, *yours})
-    there = set(order)
-    left = sorted(key for key in {**ours, **theirs} if key not in there)
-    return [*order, *left]
-
-
 def greater(where: tuple[str, ...], ours: Any, theirs: Any) -> Any:
-    """The value whose JSON sorts last: a `Clash` of which nobody is told."""
+    """The `Clash` that leaves no conflict: the value whose JSON sorts last stands."""
     return max(ours, theirs, key=bytes_of)
 
 
 def merged_set(base: Any, ours: Any, theirs: Any, key: Callable[[Any], Any] = bytes_of, clash: Clash = greater) -> Any:
     """A list in which the order means little: the additions and the removals of both sides.
 
-    What was in the base keeps its order; what is new is sorted behind it.
-
-    Args:
-        base: The common ancestor's.
-        ours: One side's.
-        theirs: The other's.
-        key: By what an item is known again; by the whole of it, unless this is given.
-        clash: Asked about an item, or a field of one, that both changed differently.
+    What was in the base keeps its order; what is new is sorted behind it. `key` says by what an item is known again,
+    and `clash` is asked about an item, or a field of one, that both changed differently.
     """
 
     def both() -> list[Any]:

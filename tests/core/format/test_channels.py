@@ -13,7 +13,6 @@ from capsule.format.agents import (
     MAX_AGENT_ID,
     MAX_PROJECT_ID,
     check_project_id,
-    is_project_id,
     new_agent,
     new_project,
     project_id,
@@ -30,18 +29,16 @@ STAMP = "2026-01-01T00:00:00.000Z"
 @pytest.mark.parametrize("path", ["/home/anna/api", "/", "/x/Ünïcode Ω 工", "/x/___", f"/x/{'long-' * 30}", "/a\udcff"])
 def test_a_folder_gives_one_project_id_and_a_channel_of_any_name_there_has_an_id(path: str) -> None:
     id = project_id(path)
-    assert is_project_id(id) and check_project_id(id) == id == project_id(path) != project_id(f"{path}2")
+    assert check_project_id(id) == id == project_id(path) != project_id(f"{path}2")
     assert len(id) <= MAX_PROJECT_ID
     assert is_id(channel_id(id, check_channel_name("x" * MAX_CHANNEL_NAME)))
     assert project_of(new_agent("anna", STAMP, project_path=path)) == id == new_project(path, STAMP)["id"]
 
 
 def test_no_project_is_global_and_an_agent_without_one_is() -> None:
-    assert not is_project_id(GLOBAL)
     assert project_of({"id": "anna"}) == project_of({"id": "anna", "project": None}) == GLOBAL
     assert project_of({"id": "anna", "project": GLOBAL, "projectPath": "/p"}) == GLOBAL
-    for text in ("", "api", "api-12345g", "Api-123456", "a_b-123456", "-123456", f"{'x' * 30}-123456", "a-123456\n"):
-        assert not is_project_id(text)
+    for text in (GLOBAL, "", "api", "api-12345g", "Api-123456", "a_b-123456", "-123456", f"{'x' * 30}-123456", "a-123456\n"):
         with pytest.raises(InvalidInput):
             check_project_id(text)
 
