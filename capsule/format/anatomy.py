@@ -39,8 +39,6 @@ _ENTRY_END = b"\n    }"
 _ID = b'\n      "id": "%s"'
 #: A message's id that is a UUIDv5: made of something, not by chance. Ids inside a message stand deeper.
 _MADE_ID = _ID % b"([0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12})"
-
-
 _CONTEXT_END = b"\n  },\n"
 _CONTEXT_EMPTY = b'  "context": {},\n'
 #: So many bytes of a piece may belong to the end of a context whose rest is in the next piece.
@@ -86,34 +84,21 @@ def survey(data: bytes) -> Anatomy | None:
         tail = history
     else:
         return None
-    return Anatomy(
-        size=len(data),
-        updated_at=stamps[0],
-        lock_at=stamps[1],
-        context=context,
-        history=history,
-        tail=tail,
-        entries=data.count(_ENTRY, history, tail),
-    )
+    return Anatomy(len(data), *stamps, context, history, tail, data.count(_ENTRY, history, tail))
 
 
 def _stamps(head: bytes) -> tuple[int, int] | None:
     """Offsets of the two timestamps that are overwritten in place: `updatedAt` and the lock's."""
-    key = b'\n  "updatedAt": "'
-    updated_at = head.find(key) + len(key)
-    if updated_at < len(key) or head[updated_at + WIDTH : updated_at + WIDTH + 1] != b'"':
-        return None
-    return updated_at, _lock_stamp(head)
-
-
-def _lock_stamp(head: bytes) -> int:
-    """Offset of the time of the lock, when it is active and has one; else -1."""
+    updated_at = _time_behind(b'\n  "updatedAt": "', head)
     start = head.find(b'\n    "lock": {\n', head.find(b'\n  "metadata": {\n'))
     lock = head[start : head.find(b"\n    }", start + 1)] if start >= 0 else b""
-    key = b'\n      "timestamp": "'
-    at = lock.find(key) + len(key)
-    is_whole = at >= len(key) and lock[at + WIDTH : at + WIDTH + 1] == b'"'
-    return start + at if is_whole and b'\n      "active": true' in lock else -1
+    at = _time_behind(b'\n      "timestamp": "', lock) if b'\n      "active": true' in lock else -1
+    return None if updated_at < 0 else (updated_at, start + at if at >= 0 else -1)
+
+
+def _time_behind(key: bytes, block: bytes) -> int:
+    at = block.find(key) + len(key)
+    return at if at >= len(key) and block[at + WIDTH : at + WIDTH + 1] == b'"' else -1
 
 
 def head_of(beginning: bytes) -> bytes | None:
@@ -135,19 +120,16 @@ def closing_of(anatomy: Anatomy) -> bytes:
 
 
 def spliced(anatomy: Anatomy, entries: list[bytes]) -> tuple[bytes, Anatomy]:
-    """What to write at `anatomy.tail` to append `entries`, and the anatomy after it.
+    """What to write at `anatomy.tail` to append entries that `codec.encode_entry` gave, and the anatomy after it.
 
-    Args:
-        anatomy: The file's anatomy now.
-        entries: Encoded entries, each as `codec.encode_entry` gives them; none closes the file as it was.
+    No entries close the file as it was.
     """
     if not entries:
         closing = closing_of(anatomy)
         return closing, anatomy._replace(size=anatomy.tail + len(closing))
     block = (b",\n" if anatomy.tail > anatomy.history else b"\n") + b",\n".join(entries)
     tail = anatomy.tail + len(block)
-    size, count = tail + len(_CLOSING), anatomy.entries + len(entries)
-    after = anatomy._replace(size=size, tail=tail, entries=count)
+    after = anatomy._replace(size=tail + len(_CLOSING), tail=tail, entries=anatomy.entries + len(entries))
     return block + _CLOSING, after
 
 
@@ -156,15 +138,8 @@ def reheaded(anatomy: Anatomy, head: bytes) -> Anatomy | None:
     stamps = _stamps(head)
     if stamps is None:
         return None
-    shift = len(head) - anatomy.context
-    return anatomy._replace(
-        size=anatomy.size + shift,
-        updated_at=stamps[0],
-        lock_at=stamps[1],
-        context=len(head),
-        history=anatomy.history + shift,
-        tail=anatomy.tail + shift,
-    )
+    after = anatomy._replace(updated_at=stamps[0], lock_at=stamps[1], context=len(head))
+    return moved(after, len(head) - anatomy.context)
 
 
 def moved(anatomy: Anatomy, by: int) -> Anatomy:
@@ -209,18 +184,12 @@ def context_in(data: bytes) -> tuple[int, int] | None:
 
 
 def last_entries(block: bytes, wanted: int) -> tuple[bytes, int]:
-    """The last entries in a piece of a canonical history that ends at `tail`.
-
-    Returns:
-        The JSON array of the entries found, and their number: fewer than `wanted` when `block` holds fewer whole ones.
-    """
-    at, found = len(block), 0
-    while found < wanted:
-        start = block.rfind(_ENTRY, 0, at)
-        if start < 0:
-            break
-        at, found = start, found + 1
-    return b"[" + block[at:] + b"]", found
+    """The JSON array of the last entries in a piece of a canonical history that ends at `tail`, and their number: fewer
+    than `wanted` when `block` holds fewer whole ones."""
+    at, count = len(block), 0
+    while count < wanted and (start := block.rfind(_ENTRY, 0, at)) >= 0:
+        at, count = start, count + 1
+    return b"[" + block[at:] + b"]", count
 
 
 def id_line(id: str) -> bytes:
@@ -234,11 +203,9 @@ def made_ids(block: bytes) -> frozenset[bytes]:
 
 
 def entry_with(history: bytes, id: str) -> tuple[int, bytes] | None:
-    """The entry with an id in a whole canonical history that ends at `tail`: its position, and its bytes as JSON.
+    """The entry with an id in the bytes from `history` to `tail`: its position, and its bytes as JSON.
 
-    Args:
-        history: The bytes from `history` to `tail`.
-        id: An id without a character that JSON escapes.
+    No character of the id may be one that JSON escapes.
     """
     line = history.find(_ID % id.encode())
     if line < 0:

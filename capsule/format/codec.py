@@ -24,16 +24,8 @@ from typing import Any, NoReturn
 import orjson
 
 from capsule.errors import InvalidDocument, InvalidInput, Problem
-from capsule.format.text.places import (
-    Where,
-    constants,
-    dotted,
-    duplicate_keys,
-    lone_surrogates,
-    place_in,
-    text_of,
-    too_deep,
-)
+from capsule.format.text import places
+from capsule.format.text.places import Where, dotted, place_in
 
 #: Objects and lists inside each other, the document itself included: what orjson writes.
 MAX_DEPTH = 254
@@ -42,6 +34,8 @@ _FILE = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
 
 _PLAIN = frozenset({str, int, bool, type(None), orjson.Fragment})
 _CONTAINERS = frozenset({dict, list, tuple})
+_DEEP = f"objects and lists stand more than {MAX_DEPTH} levels deep inside each other; make it flatter"
+_HALF = "half a character (a lone surrogate), which UTF-8 can't hold"
 
 
 class _DuplicateKey(Exception):
@@ -53,19 +47,13 @@ class _Constant(Exception):
 
 
 def decode(data: bytes, path: str) -> dict[str, Any]:
-    """The document that stands in `data`, exactly.
-
-    A byte order mark and CRLF line ends are accepted.
-
-    Cost: for bytes as `encode` writes them, about twice what `orjson.loads` takes; else several times that.
-
-    Args:
-        data: The whole file.
-        path: The file's name, for the error.
+    """The document that stands in `data`, the whole file, exactly. A byte order mark and CRLF are accepted.
 
     Raises:
-        InvalidDocument: It is no JSON, no object, or holds what could not be written back unchanged; with line
-            and column.
+        InvalidDocument: It is no JSON, no object, or holds what could not be written back unchanged; with the file's
+            name, which is `path`, line and column.
+
+    Cost: for bytes as `encode` writes them, about twice what `orjson.loads` takes; else several times that.
     """
     if data.startswith(b"{\n"):
         with suppress(ValueError, TypeError):  # What can't be read or written so is left to the exact reader.
@@ -78,46 +66,43 @@ def decode(data: bytes, path: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise _invalid(path, text, _conflicts(text) or [_syntax(error, text)]) from None
     except _DuplicateKey:
-        found = [(at, f"a second field {name!r} in the same object; keep one") for at, name in duplicate_keys(text)]
-        raise _invalid(path, text, found) from None
+        twice = [
+            (at, f"a second field {name!r} in the same object; keep one") for at, name in places.duplicate_keys(text)
+        ]
+        raise _invalid(path, text, twice) from None
     except _Constant:
-        found = [(at, f"{name} is no JSON number; write null or a number") for at, name in constants(text)]
-        raise _invalid(path, text, found) from None
+        numbers = [(at, f"{name} is no JSON number; write null or a number") for at, name in places.constants(text)]
+        raise _invalid(path, text, numbers) from None
     except RecursionError:
         raise _too_deep(path, text) from None
     if not isinstance(document, dict):
         start = len(text) - len(text.lstrip())
-        raise _invalid(
-            path, text, [(start, f"the file holds {_a_kind(document)}, not an object {{...}}; it is no capsule")]
-        )
+        kind = f"the file holds {_a_kind(document)}, not an object {{...}}; it is no capsule"
+        raise _invalid(path, text, [(start, kind)])
     try:
         orjson.dumps(document)
     except TypeError:
-        found = [
-            (at, f"{escape} is half a character (a lone surrogate), which UTF-8 can't hold; remove it")
-            for at, escape in lone_surrogates(text)
-        ]
-        raise (_invalid(path, text, found) if found else _too_deep(path, text)) from None
+        halves = [(at, f"{escape} is {_HALF}; remove it") for at, escape in places.lone_surrogates(text)]
+        raise (_invalid(path, text, halves) if halves else _too_deep(path, text)) from None
     return document
 
 
 def decode_entries(data: bytes, path: str) -> list[dict[str, Any]]:
-    """The entries in `data`, a JSON array as `encode_entries` writes it, exactly. Raises and costs as `decode`."""
+    """The entries in `data`, a JSON array as `encode_entries` writes it, exactly. Raises InvalidDocument."""
     entries: list[dict[str, Any]] = decode(b'{\n  "history": ' + data[:-1] + b"\n  ]\n}\n", path)["history"]
     return entries
 
 
 def decode_record(data: bytes) -> dict[str, Any]:
     """As `decode`, of a record of the log, which may be deeper by one. Raises ValueError or RecursionError."""
-    found: dict[str, Any] = _DECODER.decode(data.decode())
-    return found
+    record: dict[str, Any] = _DECODER.decode(data.decode())
+    return record
 
 
 def encode(document: Mapping[str, Any]) -> bytes:
     """The bytes of a file that holds `document`, in the layout of the store and the order of the mapping.
 
-    Raises:
-        InvalidInput: Something in it has no place in JSON, named by its path.
+    Raises InvalidInput if something in it has no place in JSON, by its path.
     """
     plain = document if type(document) is dict else dict(document)
     try:
@@ -131,10 +116,8 @@ def encode(document: Mapping[str, Any]) -> bytes:
 def encode_entry(entry: Mapping[str, Any]) -> bytes:
     """The bytes of one entry of `history` as they stand in a file the store wrote.
 
-    The lines stand four spaces in, from ``    {`` to ``    }``, without a comma or newline at the end.
-
-    Raises:
-        InvalidInput: Something in it has no place in JSON, named by its path.
+    The lines stand four spaces in, from ``    {`` to ``    }``, without a comma or newline at the end. Raises
+    InvalidInput if something in it has no place in JSON, by its path.
     """
     plain = entry if type(entry) is dict else dict(entry)
     try:
@@ -149,7 +132,7 @@ def encode_entry(entry: Mapping[str, Any]) -> bytes:
 
 
 def encode_entries(entries: Iterable[Mapping[str, Any]]) -> bytes:
-    """A JSON array of entries of `history`, laid out as in a file that the store wrote. Raises as `encode_entry`."""
+    """A JSON array of entries of `history`, laid out as in a file that the store wrote. Raises InvalidInput."""
     return b"[\n" + b",\n".join(map(encode_entry, entries)) + b"]"
 
 
@@ -157,7 +140,7 @@ def _text(data: bytes, path: str) -> str:
     try:
         return data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        before = text_of(data[: error.start])
+        before = places.text_of(data[: error.start])
         line, column = place_in(before, len(before))
         what = f"byte 0x{data[error.start]:02x} is no UTF-8; save the file as UTF-8"
         if data.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -166,10 +149,10 @@ def _text(data: bytes, path: str) -> str:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         raise _DuplicateKey
-    return found
+    return fields
 
 
 @lru_cache(maxsize=4096)
@@ -182,11 +165,8 @@ def _fragment(token: str) -> Any:
 
 
 def _int(token: str) -> Any:
-    if len(token) < 19 and token != "-0":
-        return int(token)
-    if len(token) <= 20 and -(2**63) <= int(token) < 2**64 and token != "-0":
-        return int(token)
-    return _fragment(token)
+    fits = len(token) < 19 or (len(token) <= 20 and -(2**63) <= int(token) < 2**64)
+    return int(token) if fits and token != "-0" else _fragment(token)
 
 
 def _float(token: str) -> Any:
@@ -201,14 +181,12 @@ def _constant(_: str) -> NoReturn:
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_int=_int, parse_float=_float, parse_constant=_constant)
 
 
-def _invalid(path: str, text: str, found: list[tuple[int, str]]) -> InvalidDocument:
-    return InvalidDocument.of([Problem(path, *place_in(text, position), "", what) for position, what in found[:100]])
+def _invalid(path: str, text: str, faults: list[tuple[int, str]]) -> InvalidDocument:
+    return InvalidDocument.of([Problem(path, *place_in(text, at), "", reason) for at, reason in faults[:100]])
 
 
 def _too_deep(path: str, text: str) -> InvalidDocument:
-    position = too_deep(text, MAX_DEPTH)
-    what = f"objects and lists stand more than {MAX_DEPTH} levels deep inside each other; make it flatter"
-    return _invalid(path, text, [(position or 0, what)])
+    return _invalid(path, text, [(places.too_deep(text, MAX_DEPTH) or 0, _DEEP)])
 
 
 #: A line that git begins a conflict, its common ancestor, its other side or its end with (`merge.conflictStyle`).
@@ -217,14 +195,14 @@ _MARKER = r"(?m)^(<<<<<<<|\|\|\|\|\|\|\||=======|>>>>>>>)[^\n]*$"
 
 def _conflicts(text: str) -> list[tuple[int, str]]:
     """Where git has left conflicts to be settled; none unless a conflict begins, divides and ends."""
-    found = list(re.finditer(_MARKER, text))
-    if not {"<<<<<<<", "=======", ">>>>>>>"} <= {marker[1] for marker in found}:
+    markers = list(re.finditer(_MARKER, text))
+    if not {"<<<<<<<", "=======", ">>>>>>>"} <= {marker[1] for marker in markers}:
         return []
-    what = (
+    reason = (
         "a conflict that git's merge left here; keep one of the sides and take the marker lines out, or take a whole "
         "side with git checkout --ours or --theirs; a clone that is set up for conversations merges them by message"
     )
-    return [(marker.start(), what) for marker in found if marker[1] == "<<<<<<<"]
+    return [(marker.start(), reason) for marker in markers if marker[1] == "<<<<<<<"]
 
 
 _COMMA = "a comma too many before the closing bracket; remove it"
@@ -273,11 +251,8 @@ def _in_words(error: json.JSONDecodeError, text: str) -> str:
 
 
 def _a_kind(value: Any) -> str:
-    if isinstance(value, list):
-        return "a list"
-    if isinstance(value, str):
-        return "a text"
-    return "null" if value is None else "true or false" if isinstance(value, bool) else "a number"
+    kinds = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+    return kinds.get(type(value), "a number")
 
 
 def _check(document: dict[str, Any], values: Iterable[Any], depth: int) -> None:
@@ -298,42 +273,33 @@ def _refuse(document: dict[str, Any], depth: int, error: TypeError | None) -> No
     rest: list[tuple[Where, Any]] = [((), document)]
     while rest:
         where, value = rest.pop()
-        what = _fault(value, len(where) + depth)
-        if what:
-            raise InvalidInput(f"{dotted(where)}: {what}" if where else what)
-        inside: Iterable[tuple[Any, Any]] = ()
-        if isinstance(value, dict):
-            inside = value.items()
-        elif isinstance(value, (list, tuple)):
-            inside = enumerate(value)
-        rest.extend(reversed([((*where, step), item) for step, item in inside]))
+        if reason := _fault(value, len(where) + depth):
+            raise InvalidInput(f"{dotted(where)}: {reason}" if where else reason)
+        if isinstance(value, dict | list | tuple):
+            inside: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else enumerate(value)
+            rest.extend(reversed([((*where, step), item) for step, item in inside]))
     raise InvalidInput(f"this can't be written as JSON: {error}")
 
 
 def _fault(value: Any, depth: int) -> str:
     kind = type(value)
     if kind is str:
-        return "" if _is_utf8(value) else "half a character (a lone surrogate), which UTF-8 can't hold; remove it"
+        return "" if _is_utf8(value) else f"{_HALF}; remove it"
     if kind is float:
         return "" if isfinite(value) else f"{value} is no JSON number; use null or a finite number"
     if kind is int:
         return "" if -(2**63) <= value < 2**64 else "a number beyond 64 bits; write it as a text"
     if kind in _CONTAINERS:
         if depth >= MAX_DEPTH:
-            return f"objects and lists stand more than {MAX_DEPTH} levels deep inside each other; make it flatter"
-        if kind is not dict:
-            return ""
-        for key in value:
+            return _DEEP
+        for key in value if kind is dict else ():
             if type(key) is not str:
                 return f"the key {key!r} is no plain str"
             if not _is_utf8(key):
-                return f"the key {key!r} holds half a character (a lone surrogate), which UTF-8 can't hold"
+                return f"the key {key!r} holds {_HALF}"
         return ""
-    return (
-        ""
-        if kind in _PLAIN
-        else f"a value of type {kind.__name__} is no JSON; use str, int, float, bool, None, list, dict"
-    )
+    kinds = "use str, int, float, bool, None, list, dict"
+    return "" if kind in _PLAIN else f"a value of type {kind.__name__} is no JSON; {kinds}"
 
 
 def _is_utf8(text: str) -> bool:

@@ -128,11 +128,6 @@ class ParsedHead:
         object: What the rule of who may do what makes of it; None: it was not asked.
     """
 
-    __slots__ = (
-        *("channel", "current", "document", "joined", "lock", "metadata", "object", "participants", "tag", "type"),
-        "untitled",
-    )
-
     def __init__(self, tag: str, document: dict[str, Any]) -> None:
         self.tag = tag
         self.document = document
@@ -158,8 +153,8 @@ class HeadCache:
 
     def get(self, id: str, tag: str) -> ParsedHead | None:
         """The head of a conversation, when it is the one with this tag."""
-        found = self._heads.get(id)
-        return found if found is not None and found.tag == tag else None
+        parsed = self._heads.get(id)
+        return parsed if parsed is not None and parsed.tag == tag else None
 
     def put(self, id: str, tag: str, document: dict[str, Any]) -> ParsedHead:
         """Keep a head."""
@@ -177,9 +172,9 @@ def camel(name: str) -> str:
 
 
 #: The fields of a sound head, with the names that `--json` gives them.
-_KEYS = {one.name: camel(one.name) for one in fields(Head) if one.name != "damaged"}
+_KEYS = {field.name: camel(field.name) for field in fields(Head) if field.name != "damaged"}
 
 
 def _fields_in(conflicts: Any) -> tuple[str, ...]:
-    found = conflicts if type(conflicts) is list else ()
-    return tuple(one["field"] for one in found if type(one) is dict and type(one.get("field")) is str)
+    entries = conflicts if type(conflicts) is list else ()
+    return tuple(entry["field"] for entry in entries if type(entry) is dict and type(entry.get("field")) is str)

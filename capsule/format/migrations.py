@@ -41,11 +41,8 @@ def current(document: Document, path: str = "") -> tuple[Document, list[str]]:
     """The document as this version writes it, and what was changed for it, in words; none when nothing was.
 
     Besides the version, messages without an id or a time get one, and known times get their canonical form. The
-    keys come in canonical order, which is not told as a change.
-
-    Args:
-        document: A capsule that `validation.check` accepts. It stays as it is.
-        path: The file's name, for the error.
+    keys come in canonical order, which does not count as a change. `document` is one that `validation.check` accepts,
+    and stays as it is; `path` is the name of its file, for the error.
 
     Raises:
         InvalidDocument: It is of a newer major version, or so old that it needs an id and a history, and has none.
@@ -53,10 +50,9 @@ def current(document: Document, path: str = "") -> tuple[Document, list[str]]:
     had = document.get("version", "1.0")
     version = parse_version(had)
     if version is None or version[0] > KNOWN[0]:
-        what = too_new(str(had)) if version else f'must be a text like "2.1", is {had!r}'
-        raise InvalidDocument.of([Problem(path, 0, 0, "version", what)])
-    missing = [name for name in ("id", "history") if name not in document]
-    if missing:
+        reason = too_new(str(had)) if version else f'must be a text like "2.1", is {had!r}'
+        raise InvalidDocument.of([Problem(path, 0, 0, "version", reason)])
+    if missing := [name for name in ("id", "history") if name not in document]:
         raise InvalidDocument.of([Problem(path, 0, 0, name, "is missing") for name in missing])
     changes: list[str] = []
     result = document if version >= (2, 0) else _to_2_0(document)
@@ -99,13 +95,9 @@ def _tidy(document: Document, changes: list[str]) -> Document:
         stamp = _in_form(lock["timestamp"], counts)
         result["metadata"] = {**result["metadata"], "lock": {**lock, "timestamp": stamp}}
     result["history"] = _tidy_history(document["id"], result.get("createdAt", _EPOCH), result["history"], counts)
-    for count, one, many in (
-        (counts["id"], "message got an id", "messages got an id"),
-        (counts["time"], "message got a time", "messages got a time"),
-        (counts["form"], "time was put in canonical form", "times were put in canonical form"),
-    ):
-        if count:
-            changes.append(f"{count} {one if count == 1 else many}")
+    singular = {"id": "message got an id", "time": "message got a time", "form": "time was put in canonical form"}
+    plural = {"id": "messages got an id", "time": "messages got a time", "form": "times were put in canonical form"}
+    changes += [f"{count} {(singular if count == 1 else plural)[name]}" for name, count in counts.items() if count]
     return result
 
 
@@ -113,7 +105,7 @@ def _tidy_history(conversation: str, created: str, history: list[Any], counts: d
     """The messages, each with an id and a canonical time."""
     stamp = created
     tidied = []
-    taken = {entry.get("id") for entry in history}
+    used = {entry.get("id") for entry in history}
     for position, entry in enumerate(history):
         had = entry.get("timestamp")
         if had:
@@ -128,10 +120,10 @@ def _tidy_history(conversation: str, created: str, history: list[Any], counts: d
         if not entry.get("id"):
             counts["id"] += 1
             id, turn = "", position
-            while not id or id in taken:  # The same words may have stood in this place before, and have moved.
+            while not id or id in used:  # The same words may have stood in this place before, and have moved.
                 id = message_id_for(conversation, turn, entry["role"], stamp, entry["content"])
                 turn += len(history)
-            taken.add(id)
+            used.add(id)
             entry = {**entry, "id": id}
         tidied.append(entry)
     return tidied

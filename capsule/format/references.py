@@ -21,13 +21,7 @@ _NAMED = {"today": 0, "yesterday": 1}
 
 
 def one_of(fitting: list[str], prefix: str, what: str = "conversation", remedy: Remedy = _LIST) -> str:
-    """The one id that `prefix` means.
-
-    Args:
-        fitting: Ids; those that don't begin with `prefix` are passed over.
-        prefix: What the person gave.
-        what: What the ids are of.
-        remedy: How the person sees which there are.
+    """The one of these ids that `prefix` means. `what` names what they are of, and `remedy` shows which there are.
 
     Raises:
         NotFound: None is meant.
@@ -53,9 +47,9 @@ def place_in(wanted: str, count: int) -> int | None:
 
 
 def find_message(history: list[dict[str, Any]], wanted: str, id: str) -> int:
-    """The position of one message: by its id, a unique prefix of it, `@N` or `@last`. Raises as `one_of`.
+    """The position of one message: by its id, a unique prefix of it, `@N` or `@last`.
 
-    An empty object in the history is no message.
+    An empty object in the history is no message. Raises NotFound if none is meant, and InvalidInput if several are.
     """
     if wanted.startswith("@"):
         place = place_in(wanted, len(history))
@@ -84,18 +78,18 @@ def moment(text: str, *, until: bool = False) -> str:
     now = timestamps.parse(timestamps.now())
     try:
         if said in _NAMED:
-            found = datetime(now.year, now.month, now.day, tzinfo=UTC) - timedelta(days=_NAMED[said])
+            time = datetime(now.year, now.month, now.day, tzinfo=UTC) - timedelta(days=_NAMED[said])
         elif re.fullmatch(r"[\d.]+\s*[a-z]+", said):
             return timestamps.canonical((now - timedelta(seconds=seconds(said))).isoformat())
         else:
-            found = timestamps.parse(text.strip())
+            time = timestamps.parse(text.strip())
         if until and (said in _NAMED or _DAY.fullmatch(text.strip())):
-            found += timedelta(days=1)
+            time += timedelta(days=1)
     except OverflowError:
-        found = (datetime.max if until and said[-1:].isdigit() else datetime.min).replace(tzinfo=UTC)
+        time = (datetime.max if until and said[-1:].isdigit() else datetime.min).replace(tzinfo=UTC)
     except (ValueError, InvalidInput):
         raise InvalidInput(
             f"{text[:100]!r} is no time: give a day like 2025-01-31, a time like 2025-01-31T12:00Z, today, yesterday, "
             "or how long ago, like 24h or 3d"
         ) from None
-    return timestamps.canonical(found.isoformat())
+    return timestamps.canonical(time.isoformat())

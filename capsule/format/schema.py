@@ -60,15 +60,7 @@ def versions(kind: str) -> list[str]:
 
 
 def schema(kind: str, version: str | None = None) -> Schema:
-    """The JSON Schema (draft 2020-12) of `kind`.
-
-    Args:
-        kind: The kind of document, as `kinds` lists them.
-        version: A version of it, as `versions` lists them; the newest by default.
-
-    Raises:
-        NotFound: There is no such kind, or no such version of it.
-    """
+    """The JSON Schema (draft 2020-12) of a kind of document, by default of its newest version. Raises NotFound."""
     known = versions(kind)
     version = known[-1] if version is None else version
     if version not in known:
@@ -118,5 +110,5 @@ def file_name(kind: str, version: str) -> str:
 
 
 def text(kind: str, version: str | None = None) -> str:
-    """The schema as it stands in its file. Raises NotFound as `schema` does."""
+    """The schema as it stands in its file. Raises NotFound."""
     return json.dumps(schema(kind, version), indent=2, ensure_ascii=False) + "\n"

@@ -24,7 +24,7 @@ from capsule.ids import check_id
 #: So many problems are looked for; a file with more is not helped by a longer list.
 MAX_PROBLEMS = 200
 
-_Found = tuple[Where, str]
+_Fault = tuple[Where, str]
 _RULES: dict[str, dict[str, Field]] = {part: {field.name: field for field in fields} for part, fields in PARTS.items()}
 _WITH_PARTS = frozenset({"part", "parts", "members", "entries"})
 _REQUIRED = {part: tuple(field.name for field in fields if field.required) for part, fields in PARTS.items()}
@@ -42,14 +42,14 @@ def check(
         kind: The part of the format that it has to be; that of a capsule by default.
         check_id: Raises InvalidInput unless its argument may be the document's id.
     """
-    if found := list(islice(_problems(document, kind, check_id), MAX_PROBLEMS)):
-        raise InvalidDocument.of(_placed(found, data, path))
+    if faults := list(islice(_problems(document, kind, check_id), MAX_PROBLEMS)):
+        raise InvalidDocument.of(_placed(faults, data, path))
 
 
 def check_made(document: dict[str, Any], note: str = "") -> None:
     """Make sure that a document made from arguments is a capsule. Raises InvalidInput, which ends in `note`."""
-    if found := [f"{dotted(where)}: {what}" for where, what in islice(_problems(document), MAX_PROBLEMS)]:
-        raise InvalidInput("; ".join(found) + note)
+    if faults := [f"{dotted(where)}: {what}" for where, what in islice(_problems(document), MAX_PROBLEMS)]:
+        raise InvalidInput("; ".join(faults) + note)
 
 
 def notes(document: dict[str, Any], path: str, data: bytes) -> list[Problem]:
@@ -68,15 +68,15 @@ def problems_of(data: bytes, path: str) -> list[Problem]:
     return notes(document, path, data)
 
 
-def _placed(found: list[_Found], data: bytes, path: str) -> list[Problem]:
-    places = locate_all(data, [where for where, _ in found])
-    problems = [Problem(path, *places[where], dotted(where), what) for where, what in found]
+def _placed(faults: list[_Fault], data: bytes, path: str) -> list[Problem]:
+    places = locate_all(data, [where for where, _ in faults])
+    problems = [Problem(path, *places[where], dotted(where), reason) for where, reason in faults]
     return sorted(problems, key=lambda problem: (problem.line, problem.column))
 
 
 def _problems(
     document: dict[str, Any], kind: str = "", check_id: Callable[[str], object] = check_id
-) -> Iterator[_Found]:
+) -> Iterator[_Fault]:
     version = document.get("version", CURRENT if kind else "1.0")
     parsed = parse_version(version)
     if parsed is None:
@@ -100,7 +100,7 @@ def _problems(
 
 def _part(
     part: str, value: dict[str, Any], where: Where, required: tuple[str, ...], *, any_choice: bool
-) -> Iterator[_Found]:
+) -> Iterator[_Fault]:
     """What is wrong with one object of the format, and with those inside it."""
     for name in required:
         if name not in value:
@@ -118,16 +118,15 @@ def _part(
             if field.kind == "part":
                 yield from _part(inside, item, (*where, name), required, any_choice=any_choice)
                 continue
-            for at, one in item.items() if field.kind == "entries" else enumerate(item):
-                if isinstance(one, dict):
-                    yield from _part(inside, one, (*where, name, at), required, any_choice=any_choice)
-                elif field.kind == "parts":
-                    yield (*where, name, at), f"must be an object, is {kind_of(one)}"
-                elif not isinstance(one, str):
-                    yield (*where, name, at), f"must be a text or an object, is {kind_of(one)}"
+            for at, entry in item.items() if field.kind == "entries" else enumerate(item):
+                if isinstance(entry, dict):
+                    yield from _part(inside, entry, (*where, name, at), required, any_choice=any_choice)
+                elif field.kind == "parts" or not isinstance(entry, str):
+                    text = "" if field.kind == "parts" else "a text or "
+                    yield (*where, name, at), f"must be {text}an object, is {kind_of(entry)}"
 
 
-def _oddities(document: dict[str, Any]) -> Iterator[_Found]:
+def _oddities(document: dict[str, Any]) -> Iterator[_Fault]:
     lock = document.get("metadata", {}).get("lock", {})
     for where, time in (
         (("createdAt",), document.get("createdAt")),

@@ -20,17 +20,10 @@ _WHOLE = re.compile(rb"-?[0-9]+")
 
 def kind_of(value: Any) -> str:
     """What `value` is, in the words of the messages."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return "a text"
-    if isinstance(value, (list, tuple)):
-        return "a list"
-    if isinstance(value, (int, float, orjson.Fragment)):
-        return "a number"
-    return "an object" if isinstance(value, dict) else f"a {type(value).__name__}"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    names = {str: "a text", list | tuple: "a list", int | float | orjson.Fragment: "a number", dict: "an object"}
+    return next((name for kind, name in names.items() if isinstance(value, kind)), f"a {type(value).__name__}")
 
 
 def canonical_time(text: str) -> str | None:
@@ -51,12 +44,9 @@ def has_zone(text: str) -> bool:
 
 
 def fault(field: Field, value: Any, *, any_choice: bool = False) -> str:
-    """What is wrong with `value` as the value of `field`, in words; empty when nothing is.
+    """What is wrong with `value`, as the decoder gave it, as the value of `field`, in words; empty when nothing is.
 
-    Args:
-        field: The field it stands in.
-        value: The value, as the decoder gave it.
-        any_choice: Take values of enumerations that this version does not know.
+    `any_choice` accepts values of enumerations that this version does not know.
     """
     is_it, called = _KINDS[field.kind]
     if value is None:

@@ -26,15 +26,10 @@ _LOOKED_AT = frozenset({"role", "content", "timestamp", "id"})
 
 
 def clean(data: bytes, path: str, kind: str) -> bytes:
-    """The clean form of the document in `data`.
-
-    Args:
-        data: The whole file.
-        path: Its name, for the error.
-        kind: Its kind, by the name in `KINDS`.
+    """The clean form of the document in `data`: the whole file, of a kind by its name in `KINDS`.
 
     Raises:
-        InvalidDocument: It is no document of its kind; with line and column.
+        InvalidDocument: It is no document of its kind; with `path`, line and column.
 
     Cost: of a file that the store wrote, locked or not, orjson's reading and writing it, and a look at each message,
     which is a twentieth of a second for 10 MB; of any other a strict parse, some three times as much.
@@ -51,7 +46,7 @@ def clean(data: bytes, path: str, kind: str) -> bytes:
 
 
 def cleaned(document: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """As `clean`, of a capsule that `validation.check` accepts; it stays as it is. Raises as `clean`."""
+    """As `clean`, of a capsule that `validation.check` accepts; it stays as it is. Raises InvalidDocument."""
     document = migrations.current(document, path)[0]
     about = document["metadata"]
     document = {**document, "metadata": {**about, "lock": inactive_lock()}}
@@ -87,11 +82,12 @@ def is_clean_message(entry: Any) -> bool:
     if not isinstance(entry, dict) or (others := _others(tuple(entry))) is None:
         return False
     stamp, id = entry["timestamp"], entry["id"]
-    if not (isinstance(stamp, str) and stamp and canonical_time(stamp) == stamp and isinstance(id, str) and id):
-        return False
-    if not (isinstance(entry["content"], str) and entry["role"] in ROLES):
-        return False
-    return not others or all(_is_clean_value(field, entry[field.name]) for field in others)
+    return (
+        (isinstance(stamp, str) and bool(stamp) and canonical_time(stamp) == stamp)
+        and (isinstance(id, str) and bool(id))
+        and (isinstance(entry["content"], str) and entry["role"] in ROLES)
+        and (not others or all(_is_clean_value(field, entry[field.name]) for field in others))
+    )
 
 
 def _is_clean_value(field: Field, value: Any) -> bool:

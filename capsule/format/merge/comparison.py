@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import Any
 
 from capsule.format import migrations
@@ -83,17 +83,10 @@ class Comparison:
             return ["deleted"]
         if self.created:
             return [f"created with {_count(len(self.added))}" if self.added else "created"]
-        words = [
-            f"{_count(len(messages))} {what}"
-            for messages, what in ((self.added, "added"), (self.edited, "edited"), (self.removed, "removed"))
-            if messages
-        ]
-        if self.moved:
-            words.append(f"{_count(len(self.moved))} moved to another branch")
-        if self.reordered:
-            words.append("messages put in another order")
-        if self.switched:
-            words.append("switched to another branch")
+        parts = {name: getattr(self, name) for name in ("added", "edited", "removed")}
+        parts["moved to another branch"] = self.moved
+        words = [f"{_count(len(messages))} {verb}" for verb, messages in parts.items() if messages]
+        words += ["messages put in another order"] * self.reordered + ["switched to another branch"] * self.switched
         for field in self.fields:
             words += _words_of(field)
         if self.fields and not words:
@@ -120,16 +113,9 @@ class Comparison:
 
 
 def compare(before: Document | None, after: Document | None) -> Comparison:
-    """What changed from one version of a conversation to the next.
+    """What changed from one version of a conversation, as `codec.decode` gives it, to the next; None: it is not there.
 
-    Args:
-        before: The one version, as `codec.decode` gives it; None: it was not there. It stays as it is.
-        after: The other one, likewise.
-
-    Raises:
-        InvalidDocument: One of them is of a newer major version.
-
-    Cost: a few microseconds a message.
+    Raises InvalidDocument if one is of a newer major version. Cost: a few microseconds a message.
     """
     if before is None:
         return Comparison() if after is None else Comparison(created=True, added=tuple(_current(after)["history"]))
@@ -138,45 +124,39 @@ def compare(before: Document | None, after: Document | None) -> Comparison:
     old, new = _current(before), _current(after)
     # By places, as an id may stand twice: the second use of one is another message.
     pairs = _paired(before, after, old["history"], new["history"])
-    stayed, stays = {was for was, _ in pairs}, {now for _, now in pairs}
+    became = dict(pairs)
+    stays = {*became.values()}
     trees = Tree(old["history"]), Tree(new["history"])
+    versions = [(old["history"][was], new["history"][now]) for was, now in pairs]
+    edited = [sorted_bytes(_alone(was)) != sorted_bytes(_alone(now)) for was, now in versions]
     return Comparison(
         added=tuple(message for place, message in enumerate(new["history"]) if place not in stays),
-        edited=tuple(
-            (old["history"][was], new["history"][now])
-            for was, now in pairs
-            if sorted_bytes(_alone(old["history"][was])) != sorted_bytes(_alone(new["history"][now]))
+        edited=tuple(compress(versions, edited)),
+        removed=tuple(message for place, message in enumerate(old["history"]) if place not in became),
+        moved=tuple(
+            new["history"][now]
+            for (was, now), is_edited in zip(pairs, edited, strict=True)
+            if not is_edited and "parent" in new["history"][now] and _is_moved(trees, was, now, became)
         ),
-        removed=tuple(message for place, message in enumerate(old["history"]) if place not in stayed),
-        moved=tuple(_moved(old["history"], new["history"], trees, pairs)),
-        reordered=any(one > other for (one, _), (other, _) in pairwise(pairs)),
-        switched=_is_switched(trees, old, new, dict(pairs)),
+        reordered=any(first > second for (first, _), (second, _) in pairwise(pairs)),
+        switched=_is_switched(trees, old, new, became),
         fields=tuple(_fields(old, new)),
     )
 
 
 def in_all(comparisons: Sequence[Comparison]) -> Comparison:
-    """What changed against every one of several versions: what a merge did itself.
+    """What changed against every one of several versions (at least one) to the same later one: what a merge did."""
 
-    Args:
-        comparisons: At least one, all with the same version as the later one.
-    """
-    first, rest = comparisons[0], comparisons[1:]
+    def key(part: Any) -> Any:
+        return part.name if isinstance(part, FieldChange) else (part[1] if isinstance(part, tuple) else part)["id"]
 
     def common(name: str) -> tuple[Any, ...]:
-        keys = [{_key(one) for one in getattr(comparison, name)} for comparison in rest]
-        return tuple(one for one in getattr(first, name) if all(_key(one) in other for other in keys))
+        keys = set.intersection(*({key(part) for part in getattr(each, name)} for each in comparisons))
+        return tuple(part for part in getattr(comparisons[0], name) if key(part) in keys)
 
-    parts: dict[str, Any] = {name: all(getattr(one, name) for one in comparisons) for name in _FLAGS}
+    parts: dict[str, Any] = {name: all(getattr(each, name) for each in comparisons) for name in _FLAGS}
     parts |= {name: common(name) for name in ("added", "edited", "removed", "moved", "fields")}
     return Comparison(**parts)
-
-
-def _key(one: Any) -> Any:
-    """What tells a part of a comparison from the others of its kind."""
-    if isinstance(one, FieldChange):
-        return one.name
-    return one[1]["id"] if isinstance(one, tuple) else one["id"]
 
 
 def _current(document: Document) -> dict[str, Any]:
@@ -194,13 +174,13 @@ def _paired(before: Document, after: Document, old: Sequence[Message], new: Sequ
     A message without an id gets one of its place and its words at the next write. So when either of them changed before
     that, the other one tells.
     """
-    typed = [not message.get("id") for message in before["history"]], [not m.get("id") for m in after["history"]]
+    typed = [[not message.get("id") for message in side["history"]] for side in (before, after)]
     pairs: dict[int, int] = {}
-    taken: set[int] = set()
+    paired: set[int] = set()
     for key in _KEYS:
         waiting: dict[Any, deque[int]] = {}
         for place, message in enumerate(old):
-            if place not in taken:
+            if place not in paired:
                 waiting.setdefault(key(message), deque()).append(place)
         if not waiting:
             break
@@ -208,7 +188,7 @@ def _paired(before: Document, after: Document, old: Sequence[Message], new: Sequ
             there = waiting.get(key(message)) if place not in pairs else None
             if there and (key is _KEYS[0] or typed[0][there[0]] or typed[1][place]):
                 pairs[place] = there.popleft()
-                taken.add(pairs[place])
+                paired.add(pairs[place])
     return sorted(((was, now) for now, was in pairs.items()), key=lambda pair: pair[1])
 
 
@@ -220,19 +200,11 @@ _KEYS: tuple[Callable[[Message], Any], ...] = (
 )
 
 
-def _moved(
-    old: Sequence[Message], new: Sequence[Message], trees: tuple[Tree, Tree], pairs: Sequence[tuple[int, int]]
-) -> Iterator[Message]:
-    """The messages whose parent changed by intent. A parent that follows from the place in the file does not count, nor
-    one that was removed."""
-    became = dict(pairs)
-    for was, now in pairs:
-        parents = trees[0].parents[was], trees[1].parents[now]
-        above = became.get(parents[0]) if parents[0] >= 0 else -1
-        if above is None or above == parents[1] or "parent" not in new[now]:
-            continue
-        if sorted_bytes(_alone(old[was])) == sorted_bytes(_alone(new[now])):
-            yield new[now]
+def _is_moved(trees: tuple[Tree, Tree], was: int, now: int, became: Mapping[int, int]) -> bool:
+    """Whether the parent of a message changed by intent: one that was removed does not count."""
+    parent = trees[0].parents[was]
+    above = became.get(parent) if parent >= 0 else -1
+    return above not in (None, trees[1].parents[now])
 
 
 def _is_switched(trees: tuple[Tree, Tree], old: Document, new: Document, became: Mapping[int, int]) -> bool:
@@ -272,11 +244,9 @@ def _words_of(field: FieldChange) -> Iterator[str]:
     elif name == "tags":
         yield from _came_and_went(field, "tagged {}", "untagged {}")
     elif name == "participants":
-        there = FieldChange(
-            field.name, *([one.id for one in members_in(side) if one.is_in] for side in (before, after))
-        )
-        same = there.before == there.after
-        yield from ["participants changed"] if same else _came_and_went(there, "{} joined", "{} left")
+        ids = [[member.id for member in members_in(side) if member.is_in] for side in (before, after)]
+        is_same, there = ids[0] == ids[1], FieldChange(field.name, *ids)
+        yield from ["participants changed"] if is_same else _came_and_went(there, "{} joined", "{} left")
     elif name == "history":
         yield f"participants read {'everything' if after == 'all' else 'what is said after they join'}"
     elif name in _SWITCHES:
@@ -291,10 +261,8 @@ def _words_of(field: FieldChange) -> Iterator[str]:
         yield f"{name} changed to {_plain(after)}"
     elif name == "mcpServers":
         yield "MCP servers changed"
-    elif before is None:
-        yield f"{_plain(name)} set"
     else:
-        yield f"{_plain(name)} {'removed' if after is None else 'changed'}"
+        yield f"{_plain(name)} {'set' if before is None else 'removed' if after is None else 'changed'}"
 
 
 _SWITCHES = {
@@ -306,11 +274,9 @@ _SWITCHES = {
 
 def _came_and_went(field: FieldChange, came: str, went: str) -> Iterator[str]:
     before, after = (value if isinstance(value, list) else [] for value in (field.before, field.after))
-    new, old = [one for one in after if one not in before], [one for one in before if one not in after]
-    for words, names in ((came, new), (went, old)):
-        if names:
-            yield words.format(", ".join(map(_plain, names)))
-    if not new and not old:
+    names = {came: [name for name in after if name not in before], went: [name for name in before if name not in after]}
+    yield from (words.format(", ".join(map(_plain, changed))) for words, changed in names.items() if changed)
+    if not any(names.values()):
         yield f"{field.name.removeprefix('metadata.')} put in another order"
 
 

@@ -32,8 +32,6 @@ _MARKS = r"""
 """
 #: What OneDrive puts behind a name; a person may have, so the content has the last word.
 _COMPUTER = r"-(?=[^/]*[A-Z])[A-Za-z0-9-]{1,63}"
-
-
 _ID = r"(?P<id>[A-Za-z0-9][A-Za-z0-9._@-]*?)"
 
 
@@ -46,26 +44,17 @@ def _pattern(*, computers: bool) -> re.Pattern[str]:
 
 
 def original_of(name: str) -> str | None:
-    """The id of the conversation that a file is a copy of, by its name; None when the name is no copy's.
-
-    Args:
-        name: The file's name without `.json`.
-    """
+    """The id of the conversation that a file is a copy of, by its name without `.json`; None: it is no copy's."""
     if "conflict" not in name.lower() and not name.endswith((")", *"0123456789")):
         return None
     if is_id(name) and "conflict-" not in name:
         return None
-    found = _pattern(computers=False).fullmatch(name)
-    return found["id"] if found and is_id(found["id"]) else None
+    match = _pattern(computers=False).fullmatch(name)
+    return match["id"] if match and is_id(match["id"]) else None
 
 
 def may_be_copy_of(name: str, id: str) -> bool:
-    """Whether a file that holds the conversation `id` may be a synchronizer's copy of its file, by its name.
-
-    Args:
-        name: The file's name without `.json`.
-        id: The id that stands in it.
-    """
+    """Whether a file that holds the conversation `id` may be a synchronizer's copy of its file, by its name."""
     if original_of(name) == id:
         return True
     return name.startswith(id) and _pattern(computers=True).fullmatch(name[len(id) :]) is not None

@@ -68,11 +68,10 @@ def digest(entry: Any) -> str:
 def records_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[bytes]:
     """What the store should remember of a rewrite: the messages that came, changed and went, and the head."""
     stamp = after["updatedAt"]
-    old = {entry.get("id"): entry for entry in before["history"]}
-    new = {entry.get("id"): entry for entry in after["history"]}
+    old, new = ({entry.get("id"): entry for entry in side["history"]} for side in (before, after))
     encode = codec.encode_entry
-    both = [id for id in old if id in new]
-    records = [edit_record(stamp, old[id], new[id]) for id in both if encode(old[id]) != encode(new[id])]
+    both = ((entry, new[id]) for id, entry in old.items() if id in new)
+    records = [edit_record(stamp, was, now) for was, now in both if encode(was) != encode(now)]
     added = [entry for id, entry in new.items() if id not in old]
     gone = [entry for id, entry in old.items() if id not in new]
     count = len(after["history"])
@@ -163,15 +162,13 @@ def identified(history: list[dict[str, Any]], records: list[list[bytes]]) -> lis
                 same = ids.setdefault(_words(entry), [])
                 if entry["id"] not in same:
                     same.append(entry["id"])
-    found = []
+    result = []
     given: set[str] = set()
     for entry in history:
         free = [id for id in ids.get(_words(entry), []) if id not in given] if not entry.get("id") else []
-        if free:
-            given.add(free[0])
-            entry = {**entry, "id": free[0]}
-        found.append(entry)
-    return found
+        given.update(free[:1])
+        result.append({**entry, "id": free[0]} if free else entry)
+    return result
 
 
 def _words(entry: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -179,12 +176,7 @@ def _words(entry: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def without_texts(records: list[list[bytes]], document: Mapping[str, Any]) -> list[list[bytes]]:
-    """The records of a document without the text of any message, and any title, that it has no more.
-
-    Args:
-        records: The records of each write, the oldest first.
-        document: The document as it is.
-    """
+    """The records of a document, the oldest first, without the texts of messages, and titles, that it has no more."""
     there = {entry.get("id"): entry for entry in document["history"]}
     writes = decoded(records)
     last = max((write.place for write in writes if "h" in write.told), default=-1)

@@ -80,24 +80,24 @@ class Tree:
     @cached_property
     def children(self) -> dict[int, list[int]]:
         """The messages that answer each, in the order of the history; under -1 those that answer none."""
-        found: dict[int, list[int]] = {}
+        children: dict[int, list[int]] = {}
         for place, parent in enumerate(self.parents):
-            if parent in found:
-                found[parent].append(place)
+            if parent in children:
+                children[parent].append(place)
             else:
-                found[parent] = [place]
-        return found
+                children[parent] = [place]
+        return children
 
     @cached_property
     def forks(self) -> dict[int, tuple[int, int]]:
         """Of each message that has siblings: which of them it is, from 1, and how many they are."""
         # Counted first, as few have siblings, and a list for each that has none costs more than all the rest.
         several = {parent for parent, count in Counter(self.parents).items() if count > 1}
-        found: dict[int, list[int]] = {parent: [] for parent in several}
+        answers: dict[int, list[int]] = {parent: [] for parent in several}
         for place, parent in enumerate(self.parents):
             if parent in several:
-                found[parent].append(place)
-        return {place: (at, len(places)) for places in found.values() for at, place in enumerate(places, 1)}
+                answers[parent].append(place)
+        return {place: (at, len(places)) for places in answers.values() for at, place in enumerate(places, 1)}
 
     def leaf_at(self, place: int) -> int:
         """The leaf that is reached by following the newest child, which is the last in the history."""
@@ -130,23 +130,17 @@ class Tree:
         return path
 
     def path(self, current: str | None = None) -> list[int]:
-        """The active branch, from its root to its leaf.
-
-        Args:
-            current: `metadata.currentNode`; one that is no message here counts as none.
-        """
+        """The active branch, from its root to its leaf. A `current` that is no message here counts as none."""
         return self.path_to(self.active_leaf(current))
 
     def descendants_at(self, place: int) -> list[int]:
         """All that answers this message, and what answers that, breadth first; it itself is not among them."""
-        found, seen, at = [place], {place}, 0
-        while at < len(found):
-            for child in self.children.get(found[at], ()):
-                if child not in seen:
-                    seen.add(child)
-                    found.append(child)
-            at += 1
-        return found[1:]
+        below, seen = [place], {place}
+        for parent in below:
+            new = [child for child in self.children.get(parent, ()) if child not in seen]
+            seen.update(new)
+            below += new
+        return below[1:]
 
     def siblings_at(self, place: int) -> Siblings:
         """The messages that answer the same one as this, itself among them."""
@@ -160,20 +154,18 @@ class Tree:
     def problems(self) -> list[tuple[int, str]]:
         """What is odd about the parents, by place: unknown ones, and circles (each once, at its first message that
         names its parent). What is odd counts as absent, but for a circle, which is walked once."""
-        found = []
+        problems = [(place, _CIRCLE) for place in self._circles()]
         for place, (id, parent) in enumerate(self._links):
-            if parent is None or parent == ROOT:
-                continue
-            if parent not in self.places:
-                found.append((place, f"{parent[:60]!r} is the id of no message here; correct or remove it"))
-            elif parent == id and self.places[parent] == place:
-                found.append((place, "is the message's own id; correct or remove it"))
-        return sorted(found + [(place, _CIRCLE) for place in self._circles()])
+            if parent and parent not in self.places:
+                problems.append((place, f"{parent[:60]!r} is the id of no message here; correct or remove it"))
+            elif parent and parent == id and self.places[parent] == place:
+                problems.append((place, "is the message's own id; correct or remove it"))
+        return sorted(problems)
 
     def _circles(self) -> list[int]:
         """The first message of each circle that names its parent. Each message is passed twice at most."""
         walk = [0] * len(self.parents)  # In which walk it was passed first, from 1.
-        found = []
+        firsts = []
         for start in range(len(self.parents)):
             place = start
             while place >= 0 and not walk[place]:
@@ -183,15 +175,15 @@ class Tree:
                 circle = [place]
                 while (before := self.parents[circle[-1]]) != place:
                     circle.append(before)
-                found.append(min(place for place in circle if self._links[place][1] is not None))
-        return found
+                firsts.append(min(place for place in circle if self._links[place][1] is not None))
+        return firsts
 
 
 _CIRCLE = "closes a circle of messages that answer each other; correct or remove it"
 
 
 def active(messages: Sequence[Link], current: str | None) -> list[bool]:
-    """Which messages lie on the active branch that `current` (`metadata.currentNode`) names; see `Tree.path`."""
+    """Which messages lie on the active branch that `current` (`metadata.currentNode`) names."""
     on = [False] * len(messages)
     for place in Tree.of_links(messages).path(current):
         on[place] = True
@@ -215,12 +207,8 @@ def _parents(links: Sequence[Link], places: dict[str, int]) -> list[int]:
     """The place of the message that each answers; -1: none. An unknown one counts as absent."""
     parents = list(range(-1, len(links) - 1))
     for at, (_, parent) in enumerate(links):
-        if parent is None:
-            continue
         if parent == ROOT:
             parents[at] = -1
-        else:
-            found = places.get(parent, at)
-            if found != at:
-                parents[at] = found
+        elif parent is not None and (named := places.get(parent, at)) != at:
+            parents[at] = named
     return parents
