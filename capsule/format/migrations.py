@@ -32,6 +32,12 @@ def parse_version(version: object) -> Version | None:
     return (int(match[1]), int(match[2] or 0)) if match else None
 
 
+def is_newer(document: Document) -> bool:
+    """Whether a document is of a newer major version, which is left alone."""
+    version = parse_version(document.get("version"))
+    return version is not None and version[0] > KNOWN[0]
+
+
 def too_new(version: str) -> str:
     """What is said of a file of a newer major version."""
     return f"version {version} was written by a newer version of Capsule; the file is left alone; upgrade Capsule"

@@ -53,8 +53,8 @@ class Brought:
 
     what: str
     why: str = ""
-    conflicts: tuple[Conflict, ...] = field(default=())
-    notes: tuple[str, ...] = field(default=())
+    conflicts: tuple[Conflict, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class Incoming:
@@ -64,11 +64,7 @@ class Incoming:
         self._store = store
 
     def version(self, kind: str, id: str) -> bytes | None:
-        """Read a document under its mutex, between two writes, and check it.
-
-        Args:
-            kind: Its kind, by the name in `KINDS`.
-            id: Its id.
+        """Read a document of a kind (by its name in `KINDS`) under its mutex, between two writes, and check it.
 
         Returns:
             Its bytes; None if it does not exist. A document of a newer major version is returned too.
@@ -76,8 +72,6 @@ class Incoming:
         Raises:
             InvalidDocument: It does not parse, or is no document of its kind.
             StoreBusy, Refused, StorageFailed: The system did not permit it.
-
-        Cost: reading the file.
         """
 
         def look(held: HeldDocument) -> bytes | None:
@@ -86,16 +80,14 @@ class Incoming:
             except NotFound:
                 return None
             except InvalidDocument:
-                got = held.read()
-                if got is None or not _is_newer(got[0]):
+                newer = held.read()
+                if newer is None or not _is_newer(newer[0]):
                     raise
-                return got[0]
-            got = held.read()
-            if got is None or known is None:
-                return got and got[0]
-            if got[1] != known.signature:
+                return newer[0]
+            version = held.read()
+            if version is not None and known is not None and version[1] != known.signature:
                 raise Interfered
-            return got[0]
+            return version and version[0]
 
         data = self._under_mutex(kind, id, look)
         if data is not None and kind != KIND:
@@ -192,10 +184,9 @@ class Incoming:
 def _is_newer(data: bytes) -> bool:
     """Whether this is a capsule of a newer major version, which can't be merged."""
     try:
-        version = migrations.parse_version(codec.decode(data, "").get("version"))
+        return migrations.is_newer(codec.decode(data, ""))
     except CapsuleError:
         return False
-    return version is not None and version[0] > migrations.KNOWN[0]
 
 
 def _newer(held: HeldDocument, base: bytes | None, theirs: bytes) -> Brought:

@@ -38,8 +38,7 @@ def clean(data: bytes, path: str, kind: str) -> bytes:
     if quick is not None:
         return quick
     document = codec.decode(data, path)
-    version = migrations.parse_version(document.get("version"))
-    if version is not None and version[0] > migrations.KNOWN[0]:
+    if migrations.is_newer(document):
         return data
     KINDS[kind].check(document, path, data)
     return codec.encode(cleaned(document, path) if KINDS[kind].has_entries else KINDS[kind].ordered(document))

@@ -68,8 +68,7 @@ def _faults(data: bytes, top: str, path: str, kind: str, id: str) -> Iterator[st
     again = f"mend it, and then: {file_command('git add', path)}"
     try:
         document = codec.decode(data, path)
-        version = migrations.parse_version(document.get("version", "1.0"))
-        if not (version is not None and version[0] > migrations.KNOWN[0]):
+        if not migrations.is_newer(document):
             KINDS[kind].check(document, path, data)
             if document["id"] != id:
                 line, column = places.locate(data, ("id",))
