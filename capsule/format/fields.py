@@ -101,9 +101,7 @@ PARTS: dict[str, tuple[Field, ...]] = {
         _new("mcpServers", "switches", "MCP servers that are on or off, other than by default. A list: these are on."),
         _row("summaryOf", "part", "Of a summary: how far its source went when it was made."),
         _new(
-            "conflicts",
-            "objects",
-            "What a person settles after a merge: `field`, and `values` with `value` and `at`.",
+            "conflicts", "objects", "What a person settles after a merge: `field`, and `values` with `value` and `at`."
         ),
     ),
     "metadata.participants": (

@@ -24,22 +24,8 @@ Operation = tuple[str, int, int, str]
 
 #: What a store does to messages, and to heads; what only a hand does.
 MESSAGES = ("append", "append", "append", "branch", "regenerate", "edit", "delete", "prune")
-HEADS = (
-    "tag",
-    "untag",
-    "join",
-    "invite",
-    "leave",
-    "rename",
-    "name",
-    "switch",
-    "pin",
-    "describe",
-    "server",
-    "capture",
-    "clear",
-    "extra",
-)
+HEADS = ("tag", "untag", "join", "invite", "leave", "rename", "name", "switch", "pin", "describe", "server", "capture")
+HEADS += ("clear", "extra")
 BY_HAND = ("type in", "move", "rename by hand", "dangle", "empty field", "point nowhere")
 
 

@@ -112,12 +112,6 @@ def test_a_wrong_participant_has_its_place(item: Any, where: str) -> None:
     assert is_headless == (where != "[1].leftAt")
 
 
-def test_a_list_of_texts_stays_as_it_is() -> None:
-    document = new_capsule("c", "", T1, metadata={"participants": ["anna", "Bob Smith"]})
-    assert validation.problems_of(codec.encode(document), "x") == []
-    assert joined(document["metadata"]["participants"], ["anna"], T2) == ["anna", "Bob Smith"]
-
-
 def test_whom_somebody_took_out_comes_back_without_the_rights_it_had_and_who_left_comes_back_with_them() -> None:
     rights = {"canManage": True, "canSend": False}
     there = [{"id": "anna", "joinedAt": T1, **rights}]

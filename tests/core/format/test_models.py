@@ -32,30 +32,10 @@ MODELS: dict[str, type[BaseModel]] = {
 FIELDS = [(part, field) for part in MODELS for field in PARTS[part]]
 #: A value of every kind that JSON has; the text is a time, so that it will do for all texts.
 VALUES: list[Any] = [
-    None,
-    True,
-    1,
-    0,
-    1.0,
-    2.5,
-    10**30,
-    "2025-01-12T10:00:00Z",
-    [],
-    ["a"],
-    ["a", 1],
-    ["a", None],
-    {},
-    {"a": 1},
-    {"a": {"enabled": True, "more": 1}},
-    {"a": {"enabled": "yes"}},
-    {"a": {}},
-    [{}],
-    [{}, 1],
-    ["a", {"id": "b", "more": 1}],
-    [{"id": 1}],
-    {"valid": ["a"], "kinds": {"a": "review"}},
-    {"valid": [1]},
-    {"kinds": {"a": 1}},
+    *(None, True, 1, 0, 1.0, 2.5, 10**30, "2025-01-12T10:00:00Z"),
+    *([], ["a"], ["a", 1], ["a", None], [{}], [{}, 1], ["a", {"id": "b", "more": 1}], [{"id": 1}]),
+    *({}, {"a": 1}, {"a": {"enabled": True, "more": 1}}, {"a": {"enabled": "yes"}}, {"a": {}}),
+    *({"valid": ["a"], "kinds": {"a": "review"}}, {"valid": [1]}, {"kinds": {"a": 1}}),
 ]
 
 

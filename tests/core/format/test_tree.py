@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.errors import InvalidInput, NotFound, Remedy
+from capsule.errors import InvalidInput, Remedy
 from capsule.format.tree.pruning import kept_current, without
 from capsule.format.tree.tree import ROOT, Tree, active
 
@@ -117,11 +117,6 @@ def test_very_long_lines_and_very_wide_forks_work() -> None:
     assert len(line.path()) == count and len(wide.siblings_at(7)) == count
     circle = trees([count - 1] + [None] * (count - 1))
     assert len(circle.path("m5")) == count and circle.problems()[0][0] == 0
-
-
-def test_an_unknown_message_is_an_error() -> None:
-    with pytest.raises(NotFound):
-        trees([None]).leaf("nobody")
 
 
 def test_the_nearest_fork_is_looked_for_towards_the_root() -> None:
