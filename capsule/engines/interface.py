@@ -16,7 +16,7 @@ from capsule.errors import NotFound, Remedy
 
 if TYPE_CHECKING:
     from capsule.engines.index.index import Index
-    from capsule.format.head import ParsedHead
+    from capsule.format.documents.head import ParsedHead
 
 T = TypeVar("T")
 Document = dict[str, Any]

@@ -20,7 +20,7 @@ from capsule.engines.memory_source import MemorySource
 from capsule.engines.memory_transaction import MemoryTransaction, Stored
 from capsule.engines.values import News, Notices, Trashed
 from capsule.errors import Interfered, NotFound, Refused, StoreBusy
-from capsule.format import codec
+from capsule.format.json import codec
 from capsule.ids import check_file_name, check_id
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from capsule.engines.files.transaction import head_in
 from capsule.engines.interface import Document
 from capsule.engines.memory_source import BOOT
 from capsule.engines.values import News, Trashed
-from capsule.format import canonical, codec, validation
-from capsule.format.head import ParsedHead
+from capsule.format import validation
+from capsule.format.documents.head import ParsedHead
+from capsule.format.json import canonical, codec
 
 if TYPE_CHECKING:
     from capsule.engines.memory import MemoryEngine

@@ -11,8 +11,8 @@ import re
 from typing import Any
 
 from capsule.errors import InvalidDocument, Problem
-from capsule.format.canonical import in_order
-from capsule.format.new import CURRENT, empty_context, new_metadata
+from capsule.format.documents.new import CURRENT, empty_context, new_metadata
+from capsule.format.json.canonical import in_order
 from capsule.format.text.titles import title_from
 from capsule.format.values import canonical_time
 from capsule.ids import message_id_for

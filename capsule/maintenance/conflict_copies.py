@@ -15,13 +15,12 @@ from collections.abc import Callable
 from capsule.engines.files.engine import files_of
 from capsule.engines.files.protocols import Scanned
 from capsule.errors import CapsuleError, InvalidDocument
-from capsule.format import codec
-from capsule.format.decoding import decoded
+from capsule.format.json import codec, places
 from capsule.format.kinds import KINDS
 from capsule.format.merge.clean_form import clean
 from capsule.format.merge.comparison import compare
 from capsule.format.merge.copy_names import may_be_copy_of, original_of
-from capsule.format.text import places
+from capsule.format.validation import decoded
 from capsule.rules.locking import describe
 from capsule.store.reading import KIND
 from capsule.store.store import Store

@@ -17,12 +17,12 @@ from capsule.engines.files.protocols import Scanned
 from capsule.engines.files.repair import Mended, mend
 from capsule.engines.interface import WITH_ENTRIES
 from capsule.errors import CapsuleError, InvalidDocument, Problem
-from capsule.format import anatomy, canonical, codec, migrations, validation
-from capsule.format.decoding import decoded
-from capsule.format.head import Head
+from capsule.format import migrations, validation
+from capsule.format.documents.head import Head
+from capsule.format.json import anatomy, canonical, codec, places
 from capsule.format.kinds import KINDS
-from capsule.format.merge.reconcile import reconcile
-from capsule.format.text import places
+from capsule.format.saved.reconcile import reconcile
+from capsule.format.validation import decoded
 from capsule.ids import is_id
 from capsule.maintenance.conflict_copies import Ancestor, copy_in
 from capsule.maintenance.rebuild import Known, rebuilt, remembered

@@ -18,12 +18,13 @@ from capsule.engines.files.document import HeldDocument
 from capsule.engines.files.protocols import Scanned
 from capsule.engines.files.repair import Mended
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput
-from capsule.format import codec, migrations
-from capsule.format.canonical import order_message
-from capsule.format.decoding import decoded
-from capsule.format.merge import records
+from capsule.format import migrations
+from capsule.format.documents.message import check_message
+from capsule.format.json import codec
+from capsule.format.json.canonical import order_message
 from capsule.format.merge.order import in_one_order
-from capsule.format.message import check_message
+from capsule.format.saved import records
+from capsule.format.validation import decoded
 from capsule.store.reading import KIND
 from capsule.store.store import Store
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
 from capsule.errors import InvalidInput, Refused
-from capsule.format.members import Member, as_json, joined, left, members_in
-from capsule.format.new import new_capsule
+from capsule.format.documents.members import Member, as_json, joined, left, members_in
+from capsule.format.documents.new import new_capsule
 from capsule.format.text.titles import check_title
 from capsule.store.creation import TakenId, write_new
 
 if TYPE_CHECKING:
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
     from capsule.store.change import Conversation
     from capsule.store.store import Store
 

@@ -18,11 +18,11 @@ import orjson
 
 from capsule.engines.retrying import again
 from capsule.errors import InvalidDocument, InvalidInput, NotFound
-from capsule.format import codec
-from capsule.format.agents import check_agent_id
-from capsule.format.head import camel
+from capsule.format.documents.agents import check_agent_id
+from capsule.format.documents.head import camel
+from capsule.format.documents.new import CURRENT
+from capsule.format.json import codec
 from capsule.format.kinds import Kind
-from capsule.format.new import CURRENT
 from capsule.ids import check_id, new_id
 from capsule.messaging.people.documents import Document, Documents
 from capsule.sessions.cron import zone

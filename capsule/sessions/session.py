@@ -20,9 +20,9 @@ from capsule.engines.interface import INBOUND, OUTBOUND, Engine, Transaction
 from capsule.engines.retrying import again
 from capsule.engines.values import News
 from capsule.errors import Interfered, InvalidInput
-from capsule.format import codec
-from capsule.format.canonical import order_message
-from capsule.format.new import new_capsule
+from capsule.format.documents.new import new_capsule
+from capsule.format.json import codec
+from capsule.format.json.canonical import order_message
 from capsule.ids import check_id, new_message_id
 from capsule.sessions.events import Event
 from capsule.sessions.folds import Folds

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from capsule import timestamps
 from capsule.engines.interface import INBOUND, OUTBOUND
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, Refused
-from capsule.format.head import camel
+from capsule.format.documents.head import camel
 from capsule.sessions import events
 from capsule.sessions.folds import FINAL
 from capsule.sessions.places import ensure_heard, place_of

@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput, Refused, Remedy
-from capsule.format import codec
-from capsule.format.canonical import order_message
-from capsule.format.message import check_message
+from capsule.format.documents.message import check_message
+from capsule.format.json import codec
+from capsule.format.json.canonical import order_message
 from capsule.ids import keyed_message_id, new_message_id
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput
-from capsule.format import codec
-from capsule.format.message import check_message, fields_given
+from capsule.format.documents.message import check_message, fields_given
+from capsule.format.json import codec
 from capsule.format.references import find_message
 from capsule.ids import check_id, keyed_message_id, new_message_id
 from capsule.store.appends import appended, as_model, check_key

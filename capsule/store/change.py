@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
 from capsule.errors import Interfered, InvalidDocument, InvalidInput
-from capsule.format import canonical, codec, migrations, new
+from capsule.format import migrations
+from capsule.format.documents import new
 from capsule.format.fields import names
+from capsule.format.json import canonical, codec
 from capsule.format.text.titles import title_by_rule
 from capsule.store.appends import complete, continued, encoded_within, signed
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Transaction
-    from capsule.format.head import ParsedHead
+    from capsule.format.documents.head import ParsedHead
     from capsule.rules.policy import Action, Object, StateOf
     from capsule.store.writing import Writing
 

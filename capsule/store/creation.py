@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from capsule.errors import Interfered, InvalidInput, NotFound
 from capsule.format import validation
-from capsule.format.head import Head
+from capsule.format.documents.head import Head
 from capsule.format.kinds import AGENT
 from capsule.ids import keyed_conversation_id
 from capsule.store.appends import check_key, encoded_within

@@ -9,7 +9,7 @@ other write. The module knows no git: versions are bytes in the clean form. `cap
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +17,8 @@ from capsule.engines.files.engine import files_of
 from capsule.engines.files.external_edits import settle
 from capsule.engines.retrying import again
 from capsule.errors import CapsuleError, Interfered, InvalidDocument, Locked, NotFound, Remedy
-from capsule.format import anatomy, codec, migrations, validation
+from capsule.format import migrations, validation
+from capsule.format.json import anatomy, codec
 from capsule.format.kinds import KINDS, Kind
 from capsule.format.merge.clean_form import clean, cleaned
 from capsule.format.merge.notes import conflicts_in, resolve, take_out
@@ -30,7 +31,7 @@ from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
     from capsule.engines.files.document import HeldDocument
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
     from capsule.format.merge.notes import Conflict, Merged
     from capsule.store.change import Conversation
     from capsule.store.store import Store

@@ -20,7 +20,7 @@ from capsule.timestamps import sortable
 if TYPE_CHECKING:
     from capsule.engines.answers import Listed
     from capsule.engines.index.index import Index
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
     from capsule.format.tree.tree import Tree
     from capsule.store.reading import Reading
 

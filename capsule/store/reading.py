@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from capsule import timestamps
 from capsule.engines.changes import Change, Changes
 from capsule.errors import NotFound, Remedy
-from capsule.format import codec, migrations
-from capsule.format.head import Head
+from capsule.format import migrations
+from capsule.format.documents.head import Head
+from capsule.format.json import codec
 from capsule.format.merge.copy_names import original_of
 from capsule.format.references import find_message, moment, one_of
 from capsule.ids import check_id

@@ -16,14 +16,15 @@ from capsule.engines.files.engine import files_of
 from capsule.engines.retrying import again
 from capsule.engines.values import Trashed
 from capsule.errors import CapsuleError, Interfered, InvalidDocument, NotFound, Remedy
-from capsule.format import anatomy, canonical, codec, migrations
-from capsule.format.decoding import decoded
-from capsule.format.head import Head
-from capsule.format.merge.reconcile import reconcile
-from capsule.format.merge.records import head_record
-from capsule.format.new import inactive_lock
+from capsule.format import migrations
+from capsule.format.documents.head import Head
+from capsule.format.documents.new import inactive_lock
+from capsule.format.json import anatomy, canonical, codec
 from capsule.format.references import one_of
+from capsule.format.saved.reconcile import reconcile
+from capsule.format.saved.records import head_record
 from capsule.format.tree.pruning import put_back
+from capsule.format.validation import decoded
 from capsule.ids import check_id
 from capsule.store.appends import signed
 from capsule.store.change import REMOVED, Conversation, unasked

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from capsule import timestamps
 from capsule.engines.retrying import overtaken
 from capsule.errors import Interfered, InvalidInput
-from capsule.format import new
-from capsule.format.message import check_message, fields_given
+from capsule.format.documents import new
+from capsule.format.documents.message import check_message, fields_given
 from capsule.format.text.titles import check_tags, check_title, title_by_rule
 from capsule.ids import check_id, new_id
 from capsule.store.appends import appended, as_model, complete, keyed_message, signed
@@ -22,7 +22,7 @@ from capsule.store.change import TRIES, Conversation, unasked
 from capsule.store.reading import KIND, Reading
 
 if TYPE_CHECKING:
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
     from capsule.format.models import Message
     from capsule.locks.holder import Holder
     from capsule.rules.policy import StateOf

@@ -20,10 +20,11 @@ import orjson
 
 from capsule import timestamps
 from capsule.errors import InvalidInput
-from capsule.format import codec, new
-from capsule.format.canonical import in_order
+from capsule.format.documents import new
+from capsule.format.documents.message import check_message
 from capsule.format.fields import MODES, ROLES, TYPES, names
-from capsule.format.message import check_message
+from capsule.format.json import codec
+from capsule.format.json.canonical import in_order
 from capsule.format.text.titles import check_title, title_by_rule, title_from
 from capsule.format.tree.tree import Tree
 from capsule.ids import imported_conversation_id, imported_message_id

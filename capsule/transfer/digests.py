@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from capsule.format import new
+from capsule.format.documents import new
 from capsule.transfer.pairs import Fields
 
 Document = dict[str, Any]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, get_args
 
 from capsule import timestamps
 from capsule.errors import InvalidDocument, InvalidInput, Locked, LockLost, Refused, StoreBusy
-from capsule.format import codec
+from capsule.format.json import codec
 from capsule.store.change import REMOVED
 from capsule.store.creation import TakenId, write_new
 from capsule.store.reading import KIND

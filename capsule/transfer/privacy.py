@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from capsule.format.agents import is_agent_id
-from capsule.format.members import members_in
+from capsule.format.documents.agents import is_agent_id
+from capsule.format.documents.members import members_in
 from capsule.ids import imported_conversation_id, is_id
 from capsule.rules.policy import RESERVED
 from capsule.transfer.digests import IMPORTED, OF_METADATA, RELATED, SOURCE

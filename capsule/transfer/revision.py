@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from capsule.format.canonical import order_message
+from capsule.format.json.canonical import order_message
 from capsule.format.tree.tree import Tree
 from capsule.transfer.digests import IMPORTED, digest_of_message, digests_of_head, is_edited
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from capsule import NotFound, Refused, Store
-from capsule.format.members import Member
+from capsule.format.documents.members import Member
 from capsule.messaging.conversations import direct_id
 from capsule.rules.policy import GLOBAL, Object, Profile, State, consent, in_scope, may
 

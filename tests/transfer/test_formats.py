@@ -14,7 +14,8 @@ import orjson
 import pytest
 
 from capsule.errors import CapsuleError
-from capsule.format import codec, validation
+from capsule.format import validation
+from capsule.format.json import codec
 from capsule.transfer.registry import formats
 from tests.transfer.exchange import DATA, EXAMPLES, Shelf, content, read, read_data, written
 

@@ -25,7 +25,7 @@ from capsule.engines.files.rehead import Rehead
 from capsule.engines.files.splice import Overtaken, Unflushed, splice, stamp_in_place
 from capsule.engines.values import Trashed
 from capsule.errors import CapsuleError, Interfered, Refused
-from capsule.format.anatomy import Anatomy, head_of
+from capsule.format.json.anatomy import Anatomy, head_of
 from capsule.timestamps import WIDTH
 
 if TYPE_CHECKING:

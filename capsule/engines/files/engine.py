@@ -26,9 +26,10 @@ from capsule.engines.interface import CONVERSATIONS, OUTSIDE_EDITS, PATHS, WITH_
 from capsule.engines.retrying import again
 from capsule.engines.values import News, Tracker, Trashed
 from capsule.errors import Interfered, InvalidDocument, Refused, StorageFailed, StoreBusy
-from capsule.format import anatomy, canonical, codec, migrations
-from capsule.format.decoding import decoded
-from capsule.format.head import Head
+from capsule.format import migrations
+from capsule.format.documents.head import Head
+from capsule.format.json import anatomy, canonical, codec
+from capsule.format.validation import decoded
 from capsule.ids import check_id
 
 if TYPE_CHECKING:

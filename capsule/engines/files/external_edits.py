@@ -19,9 +19,10 @@ from capsule.engines.files.checkouts import replaced
 from capsule.engines.files.protocols import Known
 from capsule.engines.interface import missing
 from capsule.errors import Interfered, InvalidDocument
-from capsule.format import anatomy, canonical, codec, migrations
-from capsule.format.decoding import decoded
-from capsule.format.merge.records import head_record, identified, splices, without_texts
+from capsule.format import migrations
+from capsule.format.json import anatomy, canonical, codec
+from capsule.format.saved.records import head_record, identified, splices, without_texts
+from capsule.format.validation import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from capsule.engines.files.document import HeldDocument
     from capsule.engines.files.repair import Mended
     from capsule.engines.files.storage import FileStorage
-    from capsule.format.merge.reconcile import Outcome
+    from capsule.format.saved.reconcile import Outcome
 
 _log = logging.getLogger("capsule")
 
@@ -173,7 +174,7 @@ def _taken(data: bytes, held: HeldDocument) -> dict[str, Any] | None:
 def _take_in(
     held: HeldDocument, document: dict[str, Any], data: bytes, signature: Signature, deliberate: bool | None
 ) -> Known:
-    from capsule.format.merge.reconcile import reconcile  # Most files are as the store left them.
+    from capsule.format.saved.reconcile import reconcile  # Most files are as the store left them.
 
     known = held.records()
     interrupted = held.note.under_way
@@ -238,7 +239,7 @@ def _is_gits(held: HeldDocument, data: bytes, known: list[list[bytes]]) -> bool 
         None where that can't be told: HEAD has this version, but had no other one that holds all that the store
         remembers. It may be an editor's, saved unchanged; and what is in no commit must not go.
     """
-    from capsule.format.merge.reconcile import THE_LOCK, reconcile
+    from capsule.format.saved.reconcile import THE_LOCK, reconcile
 
     committed = replaced(held.path, data)
     if committed is None:

@@ -23,7 +23,7 @@ from capsule.engines.files.disk.layout import Directory
 from capsule.engines.files.disk.log import Log, Position
 from capsule.engines.files.disk.mutex import Mutex
 from capsule.engines.files.protocols import Known
-from capsule.format.anatomy import Anatomy
+from capsule.format.json.anatomy import Anatomy
 
 HEADER_BYTES = 512
 _VERSION = 4

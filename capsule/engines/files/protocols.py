@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from capsule.disk.whole_files import Signature
 from capsule.engines.values import Tracker
-from capsule.format.anatomy import Anatomy, closing_of
+from capsule.format.json.anatomy import Anatomy, closing_of
 
 if TYPE_CHECKING:
     from capsule.engines.files.disk.derived import Derived

@@ -28,7 +28,7 @@ from typing import NamedTuple
 import orjson
 
 from capsule import timestamps
-from capsule.format import anatomy
+from capsule.format.json import anatomy
 
 _SECTOR = 512
 _CLOSING = b"\n  ]\n}\n"

@@ -17,7 +17,7 @@ from capsule.disk.syscalls import Syscalls
 from capsule.disk.whole_files import Signature, pread_all, pwrite_all, signature
 from capsule.engines.files.protocols import Known
 from capsule.errors import Interfered
-from capsule.format.anatomy import Anatomy, closing_of, spliced
+from capsule.format.json.anatomy import Anatomy, closing_of, spliced
 from capsule.timestamps import WIDTH
 
 #: Bytes before the splice that are looked at again after it: a file that an editor truncated has NULs there.

@@ -26,7 +26,7 @@ from capsule.engines.files.document import HeldDocument
 from capsule.engines.files.protocols import Known, Scanned
 from capsule.engines.values import Tracker
 from capsule.errors import CapsuleError, NotFound
-from capsule.format.anatomy import last_entries
+from capsule.format.json.anatomy import last_entries
 from capsule.ids import check_id, is_id
 
 _SUFFIX = ".json"

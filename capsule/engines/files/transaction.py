@@ -16,11 +16,12 @@ from capsule.engines.files.external_edits import settle
 from capsule.engines.files.protocols import Known, Place
 from capsule.engines.values import News, Trashed
 from capsule.errors import Interfered
-from capsule.format import anatomy, canonical, codec, migrations
-from capsule.format.decoding import decoded
+from capsule.format import migrations
+from capsule.format.documents.head import HeadCache
 from capsule.format.fields import names
-from capsule.format.head import HeadCache
-from capsule.format.merge.records import append_record, appended, head_record, lock_record, records_between
+from capsule.format.json import anatomy, canonical, codec
+from capsule.format.saved.records import append_record, appended, head_record, lock_record, records_between
+from capsule.format.validation import decoded
 
 if TYPE_CHECKING:
     from capsule.engines.files.document import HeldDocument

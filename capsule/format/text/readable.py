@@ -25,8 +25,9 @@ from zlib import crc32
 import orjson
 
 from capsule.errors import InvalidDocument
-from capsule.format import codec, validation
+from capsule.format import validation
 from capsule.format.fields import names
+from capsule.format.json import codec
 from capsule.format.text.shown import call_of, one_line, shown
 from capsule.format.tree.tree import Tree
 from capsule.timestamps import known

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from capsule.errors import InvalidInput, Remedy
-from capsule.format.canonical import order_message
+from capsule.format.json.canonical import order_message
 from capsule.format.text.titles import title_by_rule
 from capsule.format.tree.tree import Tree
 

@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterator
 
 from capsule.errors import InvalidDocument
-from capsule.format import codec, migrations
+from capsule.format import migrations
+from capsule.format.json import codec, places
 from capsule.format.kinds import KINDS
-from capsule.format.text import places
 from capsule.git.objects import REGULAR, Blobs, changes, empty_tree
 from capsule.git.program import Git
 from capsule.git.setup.attributes import file_command, store_command

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from capsule.engines.files.engine import files_of
 from capsule.errors import InvalidDocument, NotFound, Remedy
-from capsule.format.decoding import decoded
 from capsule.format.merge.comparison import Comparison, compare, in_all
+from capsule.format.validation import decoded
 from capsule.git.history.log import Commit, Difference, log
 from capsule.git.objects import Blobs, changes
 from capsule.git.program import Git

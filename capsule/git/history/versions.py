@@ -21,10 +21,10 @@ from typing import Any
 from capsule.engines.memory import MemoryEngine
 from capsule.errors import InvalidDocument, NotFound, Remedy
 from capsule.format import migrations
-from capsule.format.decoding import decoded
 from capsule.format.merge.comparison import compare
 from capsule.format.references import one_of
 from capsule.format.text.readable import readable
+from capsule.format.validation import decoded
 from capsule.git.history.log import Commit, commit_at, log
 from capsule.git.objects import Blobs
 from capsule.git.program import Git

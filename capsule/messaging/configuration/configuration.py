@@ -16,9 +16,9 @@ from capsule.engines.interface import CONVERSATIONS
 from capsule.engines.memory import MemoryEngine
 from capsule.engines.retrying import again
 from capsule.errors import CapsuleError, Interfered, NotFound, Problem, Refused
-from capsule.format import codec
-from capsule.format.agents import GLOBAL, MAX_AGENT_ID, project_id
-from capsule.format.channels import channel_id, check_channel_name
+from capsule.format.documents.agents import GLOBAL, MAX_AGENT_ID, project_id
+from capsule.format.documents.channels import channel_id, check_channel_name
+from capsule.format.json import codec
 from capsule.format.kinds import AGENT, PROJECT
 from capsule.ids import folder_ids
 from capsule.messaging.configuration.frontmatter import AgentFile, agents_in

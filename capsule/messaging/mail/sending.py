@@ -13,8 +13,8 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
-from capsule.format.canonical import order_message
-from capsule.format.message import check_message
+from capsule.format.documents.message import check_message
+from capsule.format.json.canonical import order_message
 from capsule.messaging import notices
 from capsule.messaging.conversations import direct_id, ensure_direct
 from capsule.messaging.doorbells import registry as doorbells
@@ -27,7 +27,7 @@ from capsule.rules import policy
 from capsule.store.appends import appended, keyed_message
 
 if TYPE_CHECKING:
-    from capsule.format.channels import Channel
+    from capsule.format.documents.channels import Channel
     from capsule.store.change import Conversation
     from capsule.store.store import Store
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from capsule import timestamps
 from capsule.engines.retrying import again
 from capsule.errors import NotFound
-from capsule.format import codec
+from capsule.format.json import codec
 from capsule.format.kinds import AGENT, PROJECT, Kind
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ import orjson
 from capsule import timestamps
 from capsule.engines.retrying import again
 from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused
-from capsule.format import codec
+from capsule.format.json import codec
 from capsule.ids import check_id, keyed_message_id
 from capsule.messaging.doorbells import programs
 from capsule.sessions.adapters.interface import Adapter, Arrived, Outgoing, Receiver

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput, NotFound
-from capsule.format.message import check_message
+from capsule.format.documents.message import check_message
 from capsule.ids import imported_conversation_id, imported_message_id
 from capsule.store.pages import Filter
 from capsule.transfer.coercion import object_of
@@ -20,7 +20,7 @@ from capsule.transfer.pairs import Fields, Pair, applied, difference, with_sourc
 from capsule.transfer.values import cleaned
 
 if TYPE_CHECKING:
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
     from capsule.store.change import Conversation
     from capsule.store.store import Store
 

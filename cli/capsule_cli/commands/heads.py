@@ -18,7 +18,7 @@ from capsule_cli.shared.output import answer, in_terminal, listing, one_line, sa
 
 if TYPE_CHECKING:
     from capsule import Store
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
 
 commands = typer.Typer()
 

@@ -186,7 +186,8 @@ def _is_path(name: str) -> bool:
 def _migrate_file(path: str, *, check: bool) -> list[str]:
     """Migrate one file: by its store when it lies in one, else where it lies."""
     from capsule.disk.whole_files import replace_file
-    from capsule.format import canonical, codec, migrations, validation
+    from capsule.format import migrations, validation
+    from capsule.format.json import canonical, codec
 
     directory, name = os.path.split(os.path.realpath(path))
     root = os.path.dirname(directory)

@@ -16,8 +16,8 @@ import pytest
 from capsule import Store
 from capsule.engines.interface import CONVERSATIONS, Engine
 from capsule.errors import Interfered, InvalidDocument, InvalidInput, Locked, NotFound, Refused, StoreBusy
-from capsule.format import codec
-from capsule.format.new import new_capsule
+from capsule.format.documents.new import new_capsule
+from capsule.format.json import codec
 from capsule.ids import new_id, new_message_id
 
 STAMP, LATER, LAST = (f"2026-01-0{day}T10:00:00.000Z" for day in (1, 2, 3))

@@ -16,8 +16,8 @@ from capsule.engines.files.storage import FileStorage
 from capsule.engines.interface import CONVERSATIONS, INBOUND, OUTBOUND, Engine
 from capsule.engines.values import Notices
 from capsule.errors import NotFound, Refused
-from capsule.format import codec
-from capsule.format.new import new_capsule
+from capsule.format.documents.new import new_capsule
+from capsule.format.json import codec
 from capsule.ids import new_message_id
 from capsule.maintenance.doctor import examine
 

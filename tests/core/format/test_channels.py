@@ -8,7 +8,7 @@ import pytest
 
 from capsule import Store
 from capsule.errors import InvalidInput
-from capsule.format.agents import (
+from capsule.format.documents.agents import (
     GLOBAL,
     MAX_AGENT_ID,
     MAX_PROJECT_ID,
@@ -20,9 +20,16 @@ from capsule.format.agents import (
     project_id,
     project_of,
 )
-from capsule.format.channels import MAX_CHANNEL_NAME, Channel, channel_id, channel_in, check_channel_name, notes_id
-from capsule.format.head import Head, ParsedHead
-from capsule.format.new import new_capsule
+from capsule.format.documents.channels import (
+    MAX_CHANNEL_NAME,
+    Channel,
+    channel_id,
+    channel_in,
+    check_channel_name,
+    notes_id,
+)
+from capsule.format.documents.head import Head, ParsedHead
+from capsule.format.documents.new import new_capsule
 from capsule.ids import is_id
 
 STAMP = "2026-01-01T00:00:00.000Z"

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule.errors import CapsuleError, InvalidDocument
-from capsule.format import codec, validation
+from capsule.format import validation
+from capsule.format.documents.new import empty_context, inactive_lock, new_capsule, new_metadata
+from capsule.format.json import codec
 from capsule.format.merge.clean_form import clean, cleaned
-from capsule.format.new import empty_context, inactive_lock, new_capsule, new_metadata
 
 STAMP = "2025-01-12T10:00:00.000Z"
 LOCK = {"active": True, "instanceId": "i", "timestamp": STAMP, "user": "anna", "host": "lab", "pid": 4, "name": "n"}

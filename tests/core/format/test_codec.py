@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from capsule.errors import InvalidDocument, InvalidInput
-from capsule.format import codec
+from capsule.format.json import codec
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 leaves = (

@@ -9,9 +9,10 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.format import codec, migrations
+from capsule.format import migrations
+from capsule.format.documents.new import new_capsule
+from capsule.format.json import codec
 from capsule.format.merge.comparison import compare
-from capsule.format.new import new_capsule
 
 NOON = "2026-01-01T12:00:00.000Z"
 LATER = "2026-01-02T12:00:00.000Z"

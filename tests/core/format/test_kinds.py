@@ -8,13 +8,14 @@ import jsonschema  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
 from capsule.errors import InvalidDocument, InvalidInput
-from capsule.format import codec, schema
-from capsule.format.agents import new_agent, new_project
-from capsule.format.channels import Channel
+from capsule.format import schema
+from capsule.format.documents.agents import new_agent, new_project
+from capsule.format.documents.channels import Channel
+from capsule.format.documents.message import check_message
+from capsule.format.documents.new import new_capsule
+from capsule.format.json import codec
 from capsule.format.kinds import AGENT, CONVERSATION, KINDS, PROJECT, Kind
 from capsule.format.merge.clean_form import clean
-from capsule.format.message import check_message
-from capsule.format.new import new_capsule
 from capsule.git.drivers.filter import kind_of
 from capsule.git.setup.attributes import attribute_lines
 

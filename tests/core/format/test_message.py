@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from capsule.errors import InvalidInput
-from capsule.format.message import check_message
+from capsule.format.documents.message import check_message
 from capsule.format.models import Message
 
 

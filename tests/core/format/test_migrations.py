@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from capsule.errors import InvalidDocument
-from capsule.format import codec
-from capsule.format.canonical import in_order
+from capsule.format.documents.new import empty_context, new_capsule, new_metadata
+from capsule.format.json import codec
+from capsule.format.json.canonical import in_order
 from capsule.format.migrations import current
-from capsule.format.new import empty_context, new_capsule, new_metadata
 from capsule.format.validation import check
 from capsule.ids import message_id_for
 

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule.errors import InvalidDocument
-from capsule.format import codec, validation
+from capsule.format import validation
+from capsule.format.documents.new import new_capsule
 from capsule.format.fields import PARTS, Field
-from capsule.format.new import new_capsule
+from capsule.format.json import codec
 from capsule.format.text.readable import as_text, readable
 from tests.core.format.test_cleaning import DOCUMENT
 

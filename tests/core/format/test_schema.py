@@ -8,8 +8,9 @@ import jsonschema  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
 from capsule.errors import NotFound
-from capsule.format import codec, schema
-from capsule.format.new import CURRENT
+from capsule.format import schema
+from capsule.format.documents.new import CURRENT
+from capsule.format.json import codec
 from capsule.store import attributes
 
 ROOT = Path(__file__).parents[3]

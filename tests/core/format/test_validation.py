@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule.errors import InvalidDocument
-from capsule.format import codec
+from capsule.format.documents.new import new_capsule
+from capsule.format.json import codec
 from capsule.format.migrations import current
 from capsule.format.models import Capsule
-from capsule.format.new import new_capsule
 from capsule.format.validation import MAX_PROBLEMS, check, notes
 
 SAMPLES = sorted((Path(__file__).parents[2] / "data" / "capsules").glob("*.json"))

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.format import anatomy, codec, new
+from capsule.format.documents import new
+from capsule.format.json import anatomy, codec
 
 STAMP = "2025-01-12T10:30:00.000Z"
 TEXTS = st.text(st.characters(codec="utf-8") | st.sampled_from('\n"\\{}[], '), max_size=40)

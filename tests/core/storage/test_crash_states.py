@@ -18,8 +18,9 @@ from capsule import Store
 from capsule.disk.syscalls import Syscalls
 from capsule.engines.files import repair
 from capsule.errors import InvalidDocument, NotFound
-from capsule.format import anatomy, codec, new
-from capsule.format.decoding import decoded
+from capsule.format.documents import new
+from capsule.format.json import anatomy, codec
+from capsule.format.validation import decoded
 from capsule.maintenance.doctor import examine
 from tests.core.storage.faults import lock_by_name, nothing, stale_save, store_on, tear
 from tests.torture.filesystem import Disk, Rebooted, Recorder, contents_after_cut

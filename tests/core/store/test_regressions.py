@@ -14,9 +14,9 @@ import pytest
 from capsule import Store, timestamps
 from capsule.engines.files import external_edits
 from capsule.errors import InvalidDocument, NotFound
-from capsule.format import new as new_format
-from capsule.format.merge.reconcile import reconcile
-from capsule.format.merge.records import head_record
+from capsule.format.documents import new as new_format
+from capsule.format.saved.reconcile import reconcile
+from capsule.format.saved.records import head_record
 from capsule.maintenance import doctor
 from tests.core.store.files import contents, file_of, opened, put_over, quarantined, save, text_of
 

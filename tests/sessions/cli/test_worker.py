@@ -147,7 +147,7 @@ def test_a_worker_loads_nothing_heavy_before_its_command_starts(capsule: Program
         "socket",
         "secrets",
         "tempfile",
-        "capsule.format.merge.reconcile",
+        "capsule.format.saved.reconcile",
         "capsule.store.pages",
         "capsule.format.filters",
     }

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from capsule.errors import CapsuleError
-from capsule.format import codec, migrations, new, validation
+from capsule.format import migrations, validation
+from capsule.format.documents import new
+from capsule.format.json import codec
 from capsule.transfer.branches import active_line
 from capsule.transfer.coercion import moment
 from capsule.transfer.conversion import document_of

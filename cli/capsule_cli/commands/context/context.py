@@ -190,7 +190,7 @@ def show(id: Id, files: bool = flag("--files", "List the files with their sizes 
         found = _context_of(store, id)
     metadata = found.get("metadata") or {}
     if asked.json:
-        from capsule.format.codec import encode
+        from capsule.format.json.codec import encode
 
         out_json_bytes(encode(metadata if files else found))
     elif files:

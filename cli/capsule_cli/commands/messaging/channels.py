@@ -154,7 +154,7 @@ def invite(
 @commands.command("members")
 def members(channel: Channel) -> None:
     """List the agents in a channel."""
-    from capsule.format.members import as_json
+    from capsule.format.documents.members import as_json
 
     with store_as(agent_named()) as store:
         found = store.channels.members(channel)

@@ -239,7 +239,7 @@ def webhook(
 
 
 def _told(*items: Item) -> list[dict[str, Any]]:
-    from capsule.format.head import camel
+    from capsule.format.documents.head import camel
 
     return [{camel(name): value for name, value in asdict(item).items()} for item in items]
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from capsule.errors import InvalidInput
-from capsule.format.agents import GLOBAL
+from capsule.format.documents.agents import GLOBAL
 from capsule.format.fields import ACCESSES, TYPES, names
 
 #: Characters.

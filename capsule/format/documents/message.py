@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from capsule.errors import InvalidInput
-from capsule.format.canonical import order_message
 from capsule.format.fields import PARTS, ROLES
+from capsule.format.json.canonical import order_message
 from capsule.format.values import canonical_time, fault
 from capsule.ids import is_id
 

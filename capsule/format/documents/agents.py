@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from capsule.errors import InvalidInput
-from capsule.format.new import CURRENT
+from capsule.format.documents.new import CURRENT
 from capsule.ids import folder_ids
 
 Document = dict[str, Any]

@@ -24,8 +24,8 @@ from typing import Any, NoReturn
 import orjson
 
 from capsule.errors import InvalidDocument, InvalidInput, Problem
-from capsule.format.text import places
-from capsule.format.text.places import Where, dotted, place_in
+from capsule.format.json import places
+from capsule.format.json.places import Where, dotted, place_in
 
 #: Objects and lists inside each other, the document itself included: what orjson writes.
 MAX_DEPTH = 254

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from capsule import timestamps
-from capsule.format import codec
 from capsule.format.fields import names
+from capsule.format.json import codec
 
 #: An `updatedAt` that no write ever had.
 _NO_STAMP = "1970-01-01T00:00:00.000Z"

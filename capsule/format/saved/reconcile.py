@@ -32,8 +32,8 @@ from typing import Any
 import orjson
 
 from capsule import timestamps
-from capsule.format.merge.records import HEAD, Write, apart, decoded, digest, headed
 from capsule.format.merge.values import ABSENT, flat_head, sorted_bytes
+from capsule.format.saved.records import HEAD, Write, apart, decoded, digest, headed
 
 #: How `Outcome.remade` calls a lock.
 THE_LOCK = "the lock"

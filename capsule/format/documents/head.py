@@ -10,9 +10,9 @@ from collections import OrderedDict
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from capsule.format.channels import Channel, channel_in
-from capsule.format.members import Member, are_members, as_json, members_in
-from capsule.format.servers import are_switches, switches_in
+from capsule.format.documents.channels import Channel, channel_in
+from capsule.format.documents.members import Member, are_members, as_json, members_in
+from capsule.format.documents.servers import are_switches, switches_in
 
 _OPTIONAL = ("sourceConversationId", "titleSetBy", "forkedFrom", "history", "createdBy", "description")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from capsule.format.canonical import in_order
+from capsule.format.json.canonical import in_order
 
 #: The version of the format that is written.
 CURRENT = "2.1"
