@@ -14,7 +14,7 @@ from itertools import chain, islice
 from typing import IO, TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput, NotFound
-from capsule.transfer.conversion import draft_of
+from capsule.transfer.drafts.conversion import draft_of
 from capsule.transfer.interface import Format
 from capsule.transfer.registry import format_named, formats
 

@@ -22,15 +22,15 @@ from capsule.format.json import codec
 from capsule.store.change import REMOVED
 from capsule.store.creation import TakenId, write_new
 from capsule.store.reading import KIND
-from capsule.transfer.conversion import Empty, Tell, document_of, source_id
-from capsule.transfer.digests import digest_of, digest_of_document
+from capsule.transfer.drafts.conversion import Empty, Tell, document_of, source_id
+from capsule.transfer.drafts.digests import digest_of, digest_of_document
+from capsule.transfer.drafts.memory import Memory, Read
+from capsule.transfer.drafts.privacy import keeps_id
+from capsule.transfer.drafts.report import Report, Taken
+from capsule.transfer.drafts.revision import OnConflict, Revised, contradicts, revised
 from capsule.transfer.interface import Draft, Format, Source, around, read_bytes
-from capsule.transfer.memory import Memory, Read
-from capsule.transfer.privacy import keeps_id
+from capsule.transfer.reading.sources import File, OpenFile, files_at, from_disk, opened, spooled
 from capsule.transfer.registry import drafts_of, format_named, format_of, tell_unknown
-from capsule.transfer.report import Report, Taken
-from capsule.transfer.revision import OnConflict, Revised, contradicts, revised
-from capsule.transfer.sources import File, OpenFile, files_at, from_disk, opened, spooled
 
 if TYPE_CHECKING:
     from capsule.store.store import Store

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from capsule.errors import InvalidInput
-from capsule.transfer.pairs import OWN, Fields, Pair, applied, difference
-from capsule.transfer.values import MOST, Record, Shape, first_values, records, shape_of
+from capsule.transfer.reading.values import MOST, Record, Shape, first_values, records, shape_of
+from capsule.transfer.records.pairs import OWN, applied, difference
+from capsule.transfer.records.pairs import Fields as Fields
+from capsule.transfer.records.pairs import Pair as Pair
 
 if TYPE_CHECKING:
     import sqlite3
@@ -187,7 +189,7 @@ class Draft:
         return found
 
 
-def taken(head: Pair, record: Fields, line: int | None = None) -> Draft:
+def head_to_capsule(head: Pair, record: Fields, line: int | None = None) -> Draft:
     """The draft of a record that is the head of a conversation, without messages.
 
     Args:
@@ -196,12 +198,12 @@ def taken(head: Pair, record: Fields, line: int | None = None) -> Draft:
         line: The line of the file at which it begins.
     """
     is_own = isinstance(own := record.get(OWN), dict) and isinstance(own.get("id"), str)
-    return Draft(head.taken(record), [], line, is_own)
+    return Draft(head.to_capsule(record), [], line, is_own)
 
 
-def given(head: Pair, draft: Draft) -> Fields:
-    """The record of the head of a draft: what `taken` reads."""
-    record = head.given(draft.head, is_edited=draft.is_edited)
+def head_to_record(head: Pair, draft: Draft) -> Fields:
+    """The record of the head of a draft: what `head_to_capsule` reads."""
+    record = head.to_record(draft.head, is_edited=draft.is_edited)
     return record | {OWN: record.get(OWN, {}) | {"id": draft.id}} if draft.is_own else record
 
 
@@ -261,26 +263,3 @@ class Format:
     places: tuple[str, ...] = ()
     plain: Callable[[Draft], bytes] | None = None
     is_for_people: bool = False
-
-
-__all__ = [
-    "ODD",
-    "Draft",
-    "Fields",
-    "Format",
-    "Pair",
-    "Source",
-    "around",
-    "by_record",
-    "first",
-    "given",
-    "own_of",
-    "read_bytes",
-    "read_each",
-    "read_records",
-    "read_rows",
-    "read_text",
-    "shape",
-    "taken",
-    "with_own",
-]

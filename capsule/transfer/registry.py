@@ -16,7 +16,7 @@ from importlib import import_module, metadata
 
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.transfer.interface import ODD, Draft, Format, Source, shape
-from capsule.transfer.values import records
+from capsule.transfer.reading.values import records
 
 GROUP = "capsule.formats"
 #: Modules of this package; each has FORMATS, a list.

@@ -13,11 +13,11 @@ from typing import Any
 
 from capsule import Store
 from capsule.errors import InvalidInput
-from capsule.transfer.conversion import document_of, draft_of, source_id
+from capsule.transfer.drafts.conversion import document_of, draft_of, source_id
+from capsule.transfer.drafts.report import Report
 from capsule.transfer.interface import Format, Source, read_bytes
+from capsule.transfer.reading.sources import File, Problems, files_at, opened
 from capsule.transfer.registry import drafts_of, format_of, formats
-from capsule.transfer.report import Report
-from capsule.transfer.sources import File, Problems, files_at, opened
 
 DATA = Path(__file__).parent / "data"
 STAMP = "2026-01-02T10:00:00.000Z"

@@ -109,7 +109,7 @@ def test_a_file_in_zstandard_is_unpacked_as_far_as_it_goes(
 
 
 def test_a_text_that_is_too_large_is_refused_by_its_line(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("capsule.transfer.values.MOST", 10_000)
+    monkeypatch.setattr("capsule.transfer.reading.values.MOST", 10_000)
     report = take(store, said("a") + said("x" * (3 << 20), id="c2") + said("b", id="c3"))
 
     assert len(report.conversations) == 2

@@ -15,9 +15,9 @@ from capsule.errors import InvalidInput, NotFound
 from capsule.format.documents.message import check_message
 from capsule.ids import imported_conversation_id, imported_message_id
 from capsule.store.pages import Filter
-from capsule.transfer.coercion import object_of
-from capsule.transfer.pairs import Fields, Pair, applied, difference, with_source, without_source
-from capsule.transfer.values import cleaned
+from capsule.transfer.reading.values import cleaned
+from capsule.transfer.records.coercion import object_of
+from capsule.transfer.records.pairs import Fields, Pair, applied, difference, with_source, without_source
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head

@@ -16,10 +16,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from capsule.transfer.coercion import encoded_lines, json_of, uuid_of
 from capsule.transfer.formats.agents.claude_records import Message, records_of
 from capsule.transfer.interface import Draft, Fields, Format, Source, around, by_record, first, read_records, read_text
-from capsule.transfer.pairs import OWN, applied, difference, with_source, without_source
+from capsule.transfer.records.coercion import encoded_lines, json_of, uuid_of
+from capsule.transfer.records.pairs import OWN, applied, difference, with_source, without_source
 
 #: What all records of a session say, and what they say if nothing else is known.
 _COMMON = ("isSidechain", "userType", "entrypoint", "cwd", "sessionId", "version", "gitBranch", "slug", "agentId")

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
-from capsule.transfer.branches import active_line
-from capsule.transfer.coercion import encoded_lines, milliseconds, moment, objects_of, text_of, uuid_of
+from capsule.transfer.drafts.branches import active_line
 from capsule.transfer.formats.agents.codex_lines import EVENTS, Talk, parts_of, texts_of, unfolded, url_of
 from capsule.transfer.interface import Draft, Fields, Format, Source, around, by_record, read_records
-from capsule.transfer.pairs import OWN, difference, without_source
+from capsule.transfer.records.coercion import encoded_lines, milliseconds, moment, objects_of, text_of, uuid_of
+from capsule.transfer.records.pairs import OWN, difference, without_source
 
 Line = tuple[int | None, Fields]
 _UUID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")

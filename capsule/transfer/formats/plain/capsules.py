@@ -12,14 +12,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from capsule.errors import CapsuleError
-from capsule.format import migrations, validation
+from capsule.format import migrations
+from capsule.format import validation
 from capsule.format.documents import new
 from capsule.format.json import codec
-from capsule.transfer.branches import active_line
-from capsule.transfer.coercion import moment
-from capsule.transfer.conversion import document_of
+from capsule.transfer.drafts.branches import active_line
+from capsule.transfer.records.coercion import moment
+from capsule.transfer.drafts.conversion import document_of
 from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, read_bytes, read_records, shape
-from capsule.transfer.pairs import OWN, applied, difference
+from capsule.transfer.records.coercion import moment
+from capsule.transfer.records.pairs import OWN, applied, difference
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _HEAD = ("id", "title", "createdAt", "updatedAt")

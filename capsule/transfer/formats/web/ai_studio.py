@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from capsule.transfer.coercion import counts_of, filled, moment, object_of, objects_of, part_text, rest, text_of
 from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, read_each
+from capsule.transfer.records.coercion import counts_of, filled, moment, object_of, objects_of, part_text, rest, text_of
 
 #: Files in a chunk, and those of Google Drive and YouTube, of which it has the id.
 _INLINE = ("inlineData", "inlineImage", "inlineFile", "inlineAudio")

@@ -13,8 +13,6 @@ from typing import Any
 
 import orjson
 
-from capsule.transfer.coercion import json_of, moment, objects_of, seconds, text_of
-from capsule.transfer.columns import Column, is_on, pair_of
 from capsule.transfer.interface import (
     Draft,
     Format,
@@ -22,12 +20,14 @@ from capsule.transfer.interface import (
     around,
     by_record,
     first,
-    given,
+    head_to_capsule,
+    head_to_record,
     read_bytes,
     read_each,
-    taken,
 )
-from capsule.transfer.pairs import Fields, Pair
+from capsule.transfer.records.coercion import json_of, moment, objects_of, seconds, text_of
+from capsule.transfer.records.columns import Column, is_on, pair_of
+from capsule.transfer.records.pairs import Fields, Pair
 
 #: The node that newer exports begin with, and that is written where there is none.
 _ROOT = "client-created-root"
@@ -209,12 +209,12 @@ def _draft(record: Fields, line: int, source: Source) -> Draft:
     if joints.get(_ROOT) == {"id": _ROOT, "message": None, "parent": None, "children": children.get(_ROOT, [])}:
         del joints[_ROOT]
     about = {name: value for name, value in record.items() if name != "mapping"}
-    draft = taken(_HEAD, about | ({"mapping": joints} if joints else {}), line)
+    draft = head_to_capsule(_HEAD, about | ({"mapping": joints} if joints else {}), line)
     for id, node in nodes.items():
         entry: Fields = {"id": id, "parent": node.get("parent")}
         if node.get("message"):
             with around(source.tell, f"message {id!r:.60}", line):
-                entry = _MESSAGE.taken(node)
+                entry = _MESSAGE.to_capsule(node)
                 if _lacks_time(node["message"], entry):
                     source.tell(f"message {id!r:.60} has no time", line)
                 if _odd(_content_of(node["message"])):
@@ -262,8 +262,8 @@ def _listed(manifest: Source) -> list[str]:
 
 
 def _write_draft(draft: Draft) -> bytes:
-    record = given(_HEAD, draft)
-    nodes = [_MESSAGE.given(one, is_edited=one.get("id") in draft.edited) for one in draft.history]
+    record = head_to_record(_HEAD, draft)
+    nodes = [_MESSAGE.to_record(one, is_edited=one.get("id") in draft.edited) for one in draft.history]
     joints = record.pop("mapping", None) or {_ROOT: {"id": _ROOT, "message": None, "parent": None}}
     mapping = {**joints, **{node["id"]: node for node in nodes}}
     root = next((id for id, node in joints.items() if node.get("parent") is None), None)

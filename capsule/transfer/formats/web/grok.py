@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from capsule.transfer.coercion import filled, moment, object_of, objects_of, rest, text_of
 from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, read_each, read_records
+from capsule.transfer.records.coercion import filled, moment, object_of, objects_of, rest, text_of
 
 _OF_A_CONVERSATION = ("id", "title", "create_time", "modify_time", "leaf_response_id")
 _OF_A_RESPONSE = (

@@ -13,9 +13,6 @@ from typing import Any
 
 import orjson
 
-from capsule.transfer import turns
-from capsule.transfer.coercion import data_of, data_url, filled, moment, object_of, objects_of, rest, seconds, text_of
-from capsule.transfer.columns import Column, context_of, is_on, pair_of, text_of_context
 from capsule.transfer.formats.web.open_webui_text import ITEMS, do, done, pieces, plain, show, shown, text_in
 from capsule.transfer.interface import (
     Draft,
@@ -23,14 +20,27 @@ from capsule.transfer.interface import (
     Source,
     around,
     first,
-    given,
+    head_to_capsule,
+    head_to_record,
     read_each,
     read_records,
     read_rows,
-    taken,
 )
-from capsule.transfer.pairs import Fields, Pair
-from capsule.transfer.turns import Names, Turn
+from capsule.transfer.records import turns
+from capsule.transfer.records.coercion import (
+    data_of,
+    data_url,
+    filled,
+    moment,
+    object_of,
+    objects_of,
+    rest,
+    seconds,
+    text_of,
+)
+from capsule.transfer.records.columns import Column, context_of, is_on, pair_of, text_of_context
+from capsule.transfer.records.pairs import Fields, Pair
+from capsule.transfer.records.turns import Names, Turn
 
 _ROLES = ("user", "assistant", "system", "tool")
 _TOKENS = {"prompt_tokens": "inputTokens", "input_tokens": "inputTokens", "prompt_eval_count": "inputTokens"}
@@ -186,7 +196,7 @@ def _draft(row: Fields, line: int | None, source: Source) -> Draft | None:
     about = row | {"chat": rest(chat, "history", "messages")}
     if "currentId" in history and text_of(history["currentId"])[:1] != "#":
         about["currentId"] = history["currentId"]
-    draft, records = taken(_HEAD, about, line), []
+    draft, records = head_to_capsule(_HEAD, about, line), []
     for key, message in messages.items():
         if not isinstance(message, dict) or not ("role" in message or "content" in message):
             source.tell(f"message {key!r:.60} is none", line)
@@ -198,7 +208,7 @@ def _draft(row: Fields, line: int | None, source: Source) -> Draft | None:
     turns.without_children(records, "parentId", "childrenIds")
     for record in records:
         with around(source.tell, f"message {record.get('id')!r:.60}", line):
-            draft.history += _TURN.taken(record)
+            draft.history += _TURN.to_capsule(record)
     turns.with_current(draft, "currentId", about)
     return draft
 
@@ -222,7 +232,7 @@ def _read_file_of(source: Source) -> Iterator[Draft]:
 
 def _write_file_of(draft: Draft) -> bytes:
     records, homes = turns.records_of(draft, _TURN, turns.is_turn)
-    row = turns.with_home(given(_HEAD, draft), "currentId", homes)
+    row = turns.with_home(head_to_record(_HEAD, draft), "currentId", homes)
     turns.with_children(records, "parentId", "childrenIds")
     current = {"currentId": records[-1]["id"]} if records else {}
     current |= {"currentId": row.pop("currentId")} if "currentId" in row else {}

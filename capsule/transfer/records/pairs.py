@@ -4,7 +4,7 @@ A format reads a record into our fields and writes it back as well as the fields
 goes into `metadata.source`, and an export puts it back. What the fields hold that the record has no place for goes
 into the record, under `capsule`, and an import takes it out again.
 
-What must stay true: `taken(given(x)) == x` and `given(taken(record)) == record`, for any pair of functions. Pure.
+What must stay true: `to_capsule(to_record(x)) == x` and `to_record(to_capsule(record)) == record`, for any pair of functions. Pure.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Pair:
     read: Callable[[Fields], Fields]
     write: Callable[[Fields], Fields]
 
-    def taken(self, record: Fields) -> Fields:
+    def to_capsule(self, record: Fields) -> Fields:
         """Our fields of a record, with what they lack in `metadata.source`."""
         own = record.get(OWN)
         if isinstance(own, dict):
@@ -100,7 +100,7 @@ class Pair:
             fields = applied(fields, own)
         return with_source(fields, difference(record, self.write(fields)))
 
-    def given(self, fields: Fields, *, is_edited: bool = False) -> Fields:
+    def to_record(self, fields: Fields, *, is_edited: bool = False) -> Fields:
         """The record of our fields, with what a source had besides.
 
         Args:

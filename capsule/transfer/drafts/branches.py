@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from capsule.format.tree.tree import Tree
-from capsule.transfer.pairs import Fields
+from capsule.transfer.records.pairs import Fields
 
 #: The parent of a root.
 _ROOT = ""

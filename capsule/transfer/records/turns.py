@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from capsule.transfer.coercion import filled, moment
 from capsule.transfer.interface import Draft, Fields
-from capsule.transfer.pairs import OWN, applied, difference, with_source, without_source
+from capsule.transfer.records.coercion import filled, moment
+from capsule.transfer.records.pairs import OWN, applied, difference, with_source, without_source
 
 #: The key of the number of messages in `metadata.source` of the last.
 _MESSAGES = "$messages"
@@ -197,7 +197,7 @@ class Turn:
     opened: Callable[[Fields], Fields]
     closed: Callable[[Fields], Fields]
 
-    def taken(self, record: Fields) -> list[Fields]:
+    def to_capsule(self, record: Fields) -> list[Fields]:
         """The messages of a record, with what they lack in `metadata.source` of the last."""
         own = record.get(OWN)
         record = self.opened({name: value for name, value in record.items() if name != OWN})
@@ -213,7 +213,7 @@ class Turn:
     def _written(self, entries: list[Fields]) -> Fields:
         return self.opened(self.closed(self.write(entries)))
 
-    def given(self, entries: list[Fields], parent: Any, *, is_edited: bool) -> Fields:
+    def to_record(self, entries: list[Fields], parent: Any, *, is_edited: bool) -> Fields:
         """The record of messages, with what a source had besides.
 
         Args:
@@ -279,7 +279,7 @@ def records_of(
     for group in groups:
         parent = group[0]["parent"]
         is_edited = any(entry["id"] in draft.edited for entry in group)
-        records.append(turn.given(group, homes.get(parent, parent), is_edited=is_edited))
+        records.append(turn.to_record(group, homes.get(parent, parent), is_edited=is_edited))
     return records, homes
 
 

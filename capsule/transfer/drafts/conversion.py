@@ -29,9 +29,8 @@ from capsule.format.text.titles import check_title, title_by_rule, title_from
 from capsule.format.tree.tree import Tree
 from capsule.ids import imported_conversation_id, imported_message_id
 from capsule.timestamps import is_canonical
-from capsule.transfer.branches import ordered
-from capsule.transfer.coercion import moment
-from capsule.transfer.digests import (
+from capsule.transfer.drafts.branches import ordered
+from capsule.transfer.drafts.digests import (
     IMPORTED,
     OF_METADATA,
     RELATED,
@@ -42,10 +41,11 @@ from capsule.transfer.digests import (
     is_undated,
     without_defaults,
 )
+from capsule.transfer.drafts.privacy import keeps_id, without_agents
 from capsule.transfer.interface import Draft, Fields, Source
-from capsule.transfer.pairs import OWN
-from capsule.transfer.privacy import keeps_id, without_agents
-from capsule.transfer.values import MOST
+from capsule.transfer.reading.values import MOST
+from capsule.transfer.records.coercion import moment
+from capsule.transfer.records.pairs import OWN
 
 Document = dict[str, Any]
 #: Takes what is odd, and the id at the source of the message that it is about.

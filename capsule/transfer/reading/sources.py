@@ -1,4 +1,4 @@
-"""The files of an import: on disk, in a zip, in a stream. With `databases.py` the only module here that opens files.
+"""The files of an import: on disk, in a zip, in a stream. With `databases.py` the only module that opens files.
 
 What must stay true: nothing is unpacked to a path that an archive names, nothing outside the given folder is read, and
 no file takes more memory than a chunk. What is refused is told by its name.
@@ -24,9 +24,9 @@ from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import IO, BinaryIO
 
 from capsule.errors import InvalidInput, NotFound
-from capsule.transfer.databases import opened_database
-from capsule.transfer.folders import walked
 from capsule.transfer.interface import HEAD
+from capsule.transfer.reading.databases import opened_database
+from capsule.transfer.reading.folders import walked
 
 _CHUNK = 1 << 20
 #: Problems of one import that are told in full; the others are counted.

@@ -17,13 +17,13 @@ import orjson
 import capsule
 from capsule.errors import CapsuleError, InvalidDocument, NotFound
 from capsule.store.reading import KIND
-from capsule.transfer.digests import IMPORTED
-from capsule.transfer.pairs import OWN
-from capsule.transfer.report import Taken
+from capsule.transfer.drafts.digests import IMPORTED
+from capsule.transfer.drafts.report import Taken
+from capsule.transfer.records.pairs import OWN
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
-    from capsule.transfer.sources import File
+    from capsule.transfer.reading.sources import File
 
 _KIND, _ID = "imports", "digests"
 #: What it says has this form; with the version of Capsule.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from capsule.transfer.pairs import Fields, Pair
+from capsule.transfer.records.pairs import Fields, Pair
 
 _ABSENT: Any = object()
 

@@ -12,9 +12,9 @@ from capsule.format.documents.agents import is_agent_id
 from capsule.format.documents.members import members_in
 from capsule.ids import imported_conversation_id, is_id
 from capsule.rules.policy import RESERVED
-from capsule.transfer.digests import IMPORTED, OF_METADATA, RELATED, SOURCE
+from capsule.transfer.drafts.digests import IMPORTED, OF_METADATA, RELATED, SOURCE
 from capsule.transfer.interface import Draft, Fields
-from capsule.transfer.pairs import OWN, with_source
+from capsule.transfer.records.pairs import OWN, with_source
 
 
 def keeps_id(draft: Draft, *, is_trusted: bool) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from capsule.format.json.canonical import order_message
 from capsule.format.tree.tree import Tree
-from capsule.transfer.digests import IMPORTED, digest_of_message, digests_of_head, is_edited
+from capsule.transfer.drafts.digests import IMPORTED, digest_of_message, digests_of_head, is_edited
 
 Document = dict[str, Any]
 #: Where the source and this store changed the same: leave it, take what the source has, or make a second conversation.
