@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from capsule.errors import InvalidInput
 from capsule.transfer.reading.values import MOST, Record, Shape, first_values, records, shape_of
-from capsule.transfer.records.pairs import OWN, applied, difference
+from capsule.transfer.records.pairs import OWN, applied, difference, without_source
 from capsule.transfer.records.pairs import Fields as Fields
 from capsule.transfer.records.pairs import Pair as Pair
 
@@ -86,10 +86,7 @@ ODD = (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueErr
 def around(tell: Callable[..., None], what: str, line: int | None = None) -> Iterator[None]:
     """Read around what is not as its format says: the block ends there, and what it is about is told.
 
-    Args:
-        tell: As `Source.tell`.
-        what: What the block reads.
-        line: The line of it.
+    `what` is what the block reads, and `line` the line of it.
     """
     try:
         yield
@@ -104,10 +101,8 @@ def read_each(
 ) -> Iterator[Draft]:
     """The drafts of a file that are made of one item each; what is odd about an item is told, and it is passed over.
 
-    Args:
-        source: The file.
-        make: Makes the draft of an item and its line; None: it is no conversation.
-        items: The items with their lines; None: the JSON objects of the file.
+    `make` is given an item and its line, and returns None for what is no conversation. Without `items`, they are the
+    JSON objects of the file.
     """
     for line, item in read_records(source) if items is None else items:
         draft = None
@@ -115,6 +110,13 @@ def read_each(
             draft = make(item, line)
         if draft is not None:
             yield draft
+
+
+def each(make: Callable[[Any, Any, Source], Draft | None], items: Any = None) -> Callable[[Source], Iterator[Draft]]:
+    """As `read_each`, for a format: `make` and `items` are given the file too."""
+    return lambda source: read_each(
+        source, lambda item, line: make(item, line, source), None if items is None else items(source)
+    )
 
 
 def read_rows(database: sqlite3.Connection, sql: str, *values: object) -> Iterator[Fields]:
@@ -190,13 +192,7 @@ class Draft:
 
 
 def head_to_capsule(head: Pair, record: Fields, line: int | None = None) -> Draft:
-    """The draft of a record that is the head of a conversation, without messages.
-
-    Args:
-        head: The pair for the head.
-        record: The record.
-        line: The line of the file at which it begins.
-    """
+    """The draft of a record that is the head of a conversation, without messages."""
     is_own = isinstance(own := record.get(OWN), dict) and isinstance(own.get("id"), str)
     return Draft(head.to_capsule(record), [], line, is_own)
 
@@ -208,14 +204,19 @@ def head_to_record(head: Pair, draft: Draft) -> Fields:
 
 
 def own_of(draft: Draft, again: Draft) -> Fields:
-    """What a draft has and a record of it lacks, which is kept in the record; empty: nothing.
-
-    Args:
-        draft: The draft.
-        again: What is read of the record.
-    """
+    """What a draft has and a record of it lacks, which is kept in the record; `again` is what is read of the record."""
     own = difference({"head": draft.head, "history": draft.history}, {"head": again.head, "history": again.history})
     return own | {"head": own.get("head", {}) | {"id": draft.id}} if draft.is_own else own
+
+
+def kept_of(head: Fields, keeps: Callable[[Any], bool] = lambda current: False) -> Fields:
+    """What of a head the records of messages may not tell; `keeps` says whether the current message is such."""
+    plain = without_source(head)[0]
+    metadata = {
+        name: value for name, value in plain.pop("metadata", {}).items() if name != "currentNode" or keeps(value)
+    }
+    plain.pop("id", None)
+    return plain | ({"metadata": metadata} if metadata else {})
 
 
 def with_own(draft: Draft, own: Any) -> Draft:

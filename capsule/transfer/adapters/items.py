@@ -43,11 +43,9 @@ class Items:
         self.id = imported_conversation_id(name, session)
 
     def add(self, items: list[Any], key: Callable[[Any], str | None] = lambda item: None) -> None:
-        """Append items in one write. Raises the errors of `Store.append`. Cost: one fdatasync.
+        """Append items in one write; `key` gives the id that an item has of its own. Cost: one fdatasync.
 
-        Args:
-            items: The items.
-            key: Gives the id that an item has of its own; None: it has none.
+        Raises the errors of `Store.append`.
         """
         messages = []
         for item in items:
@@ -97,11 +95,9 @@ class Items:
 
 
 def sessions(store: Store, name: str) -> Iterator[tuple[Head, Fields]]:
-    """The conversations of the sessions of an SDK that has keys, with their keys. Cost: reading the head of each.
+    """The conversations of the sessions of an SDK, whose name is a tag of them, with their keys.
 
-    Args:
-        store: The store.
-        name: The name of the SDK, which is a tag of them.
+    Cost: reading the head of each.
     """
     for head in store.list(Filter(tags=(name,), archived=None)).heads:
         with suppress(NotFound):  # It is deleted by now.

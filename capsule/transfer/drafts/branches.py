@@ -25,9 +25,7 @@ def ordered(history: list[Fields], tell: Callable[[str, str], None]) -> list[Fie
 
     A message without an id gets its place, after `#`. A parent of None is a root.
 
-    Args:
-        history: As a draft has it.
-        tell: Takes what is odd, and the id of the message.
+    `tell` takes what is odd, and the id of the message.
     """
     if (quick := _in_order(history)) is not None:
         return quick

@@ -35,11 +35,7 @@ class Revised:
 
 
 def contradicts(present: Document, incoming: Document) -> bool:
-    """Whether a source has other words than it had for a message that was left as it was here, and is not dated later.
-
-    Args:
-        present, incoming: As `revised` takes them; the source's ids are not those of a capsule.
-    """
+    """Whether a source has other words for a message that was left as it was here, and is not dated later."""
     if _time_of(incoming) != _time_of(present):
         return False
     there = {entry["id"]: entry for entry in present["history"]}

@@ -22,12 +22,7 @@ def _known() -> frozenset[str]:
 
 
 def walked(top: str | Path, folder: str | Path) -> Iterator[tuple[str, list[str]]]:
-    """A folder and those in it, sorted, each with the names of its files; hidden ones only as `is_entered` has them.
-
-    Args:
-        top: The folder that was given, which may be hidden itself.
-        folder: The folder at which to begin: it, or one in it.
-    """
+    """A folder in `top` and those in it, sorted, each with the names of its files; hidden ones only as `is_entered`."""
     for path, folders, names in os.walk(folder):
         folders.sort()
         if is_entered(path, top):
@@ -41,10 +36,7 @@ def walked(top: str | Path, folder: str | Path) -> Iterator[tuple[str, list[str]
 def is_entered(folder: str, top: str | Path, *, on_the_way: bool = False) -> bool:
     """Whether the files of a folder are imported: no folder on the way is hidden, or a program keeps them there.
 
-    Args:
-        folder: The folder.
-        top: The folder that was given.
-        on_the_way: Whether a folder in which there may be such a folder counts too.
+    `top` is the folder that was given, and with `on_the_way` a folder counts too in which there may be such a folder.
     """
     parts = Path(os.path.relpath(folder, top)).parts
     hidden = "/".join(dropwhile(lambda part: not part.startswith(".") or part == "..", parts))

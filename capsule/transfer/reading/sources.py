@@ -197,12 +197,7 @@ def from_disk(path: Path) -> IO[bytes]:
 def files_at(path: str | os.PathLike[str], problems: Problems, open_file: OpenFile = from_disk) -> Iterator[File]:
     """The files at a path: the file, or those of a folder and its folders as `walked` finds them.
 
-    Args:
-        path: The path.
-        problems: Takes what is refused or damaged.
-        open_file: Opens a file on disk.
-
-    Raises NotFound if there is nothing. Cost: listing the folder.
+    `problems` takes what is refused or damaged. Raises NotFound if there is nothing. Cost: listing the folder.
     """
     given = Path(path)
     if not given.exists():

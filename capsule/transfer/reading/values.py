@@ -132,10 +132,7 @@ def first_values(head: bytes) -> tuple[dict[str, Any], ...]:
 def records(chunks: Iterable[bytes], head: bytes, tell: Tell) -> Iterator[Record]:
     """The objects of a file, each with the line at which it begins.
 
-    Args:
-        chunks: The whole file.
-        head: Its beginning.
-        tell: Takes each damage.
+    `head` is the beginning of the file, and `tell` takes each damage.
     """
     shape = shape_of(head)
     if head.startswith(_UTF16):
@@ -245,11 +242,7 @@ def _lines(chunks: Iterable[bytes], tell: Tell) -> Iterator[Record]:
 def _mended(line: int, data: bytes, keys: set[str], tell: Tell) -> Iterator[dict[str, Any]]:
     """The objects that can be read of a line that is no valid JSON: several, or what another one was written over.
 
-    Args:
-        line: The number of the line.
-        data: The line.
-        keys: Those of another record, which tell a record from what is in one.
-        tell: Takes what is lost, or what is odd.
+    The keys of another record tell a record from what is in one.
     """
     text = data.decode("utf-8", "replace").replace("\0", "").strip("\ufeff \t\r\n")
     at, found, reason, failures = 0, [], "", 0

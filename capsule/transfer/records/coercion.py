@@ -45,6 +45,11 @@ def milliseconds(time: str | None) -> int | None:
     return timestamps.ms_of(time) if time else None
 
 
+def is_text(value: Any) -> bool:
+    """Whether a value is a text."""
+    return isinstance(value, str)
+
+
 def text_of(value: Any) -> str:
     """A value as a text: itself if it is one, empty for None, else its JSON."""
     if isinstance(value, str):

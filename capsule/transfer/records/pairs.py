@@ -4,7 +4,8 @@ A format reads a record into our fields and writes it back as well as the fields
 goes into `metadata.source`, and an export puts it back. What the fields hold that the record has no place for goes
 into the record, under `capsule`, and an import takes it out again.
 
-What must stay true: `to_capsule(to_record(x)) == x` and `to_record(to_capsule(record)) == record`, for any pair of functions. Pure.
+What must stay true: of any pair of functions, `to_capsule` gives back what `to_record` was given, and the other way
+round. Pure.
 """
 
 from __future__ import annotations

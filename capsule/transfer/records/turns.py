@@ -128,12 +128,7 @@ class Names:
     ) -> list[Fields]:
         """The messages of a record, with what it says of all of them.
 
-        Args:
-            record: The record.
-            entries: The messages as it tells them; they are changed.
-            files: Its attachments.
-            usage: Its counts of tokens.
-            form: How it has what its messages say; empty: as most have it.
+        The entries are changed. `form` says how it has what its messages say; empty: as most have it.
         """
         time, model = moment(record.get(self.time)), record.get("model")
         for entry in entries:
@@ -239,10 +234,7 @@ def records_of(
 ) -> tuple[list[Fields], dict[Any, Any]]:
     """The records of a draft, in its order, each with an id and a parent; and the ids of records by those of messages.
 
-    Args:
-        draft: The draft.
-        turn: The pair of functions.
-        is_turn: Whether messages that no record had go into one.
+    `is_turn` says whether messages that no record had go into one.
     """
     groups: list[list[Fields]] = []
     before: Any = None

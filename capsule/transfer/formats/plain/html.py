@@ -160,16 +160,5 @@ def _write(draft: Draft) -> bytes:
 """.encode()
 
 
-FORMATS = [
-    Format(
-        "html",
-        "HTML page",
-        lambda source: False,
-        None,
-        _write,
-        extension=".html",
-        embeds_files=True,
-        is_portable=False,
-        plain=_write,
-    )
-]
+_ABOUT: Fields = {"extension": ".html", "embeds_files": True, "is_portable": False, "plain": _write}
+FORMATS = [Format("html", "HTML page", lambda source: False, None, _write, **_ABOUT)]

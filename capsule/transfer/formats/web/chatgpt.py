@@ -25,7 +25,7 @@ from capsule.transfer.interface import (
     read_bytes,
     read_each,
 )
-from capsule.transfer.records.coercion import json_of, moment, objects_of, seconds, text_of
+from capsule.transfer.records.coercion import is_text, json_of, moment, object_of, objects_of, seconds, text_of
 from capsule.transfer.records.columns import Column, is_on, pair_of
 from capsule.transfer.records.pairs import Fields, Pair
 
@@ -86,7 +86,11 @@ def _read_content(content: Fields, recipient: Any) -> Fields:
     if isinstance(parts, list):
         texts = [part for part in parts if isinstance(part, str)]
         texts += [text_of(part.get("text")) for part in objects_of(parts) if "text" in part]
-        files = [{"name": _name(one), "type": "image", "pointer": one} for part in parts for one in _pointers(part)]
+        files = [
+            {"name": one.rpartition("/")[2], "type": "image", "pointer": one}
+            for part in parts
+            for one in _pointers(part)
+        ]
         return {"content": "\n\n".join(texts + data)} | ({"attachments": files} if files else {})
     text = content.get(_TEXTS.get(str(kind), "text"))
     if not isinstance(text, str):
@@ -117,10 +121,6 @@ def _odd(content: Fields) -> list[Any]:
         ]
     is_text = kind == "thoughts" or isinstance(content.get(_TEXTS.get(str(kind), "text")), str)
     return [] if is_text or all(isinstance(value, str) or not value for value in content.values()) else [content]
-
-
-def _name(pointer: Any) -> str:
-    return pointer.rpartition("/")[2] if isinstance(pointer, str) else "image"
 
 
 def _write(fields: Fields) -> Fields:
@@ -178,8 +178,7 @@ def _children(nodes: dict[str, Fields]) -> dict[str, list[str]]:
 
 
 def _told_children(node: Fields) -> list[str]:
-    children = node.get("children")
-    return [child for child in children if isinstance(child, str)] if isinstance(children, list) else []
+    return list(filter(is_text, children)) if isinstance(children := node.get("children"), list) else []
 
 
 def _lacks_time(message: Fields, entry: Fields) -> bool:
@@ -247,18 +246,12 @@ def _files(source: Source) -> dict[str, Source]:
 def _tell_missing(source: Source) -> None:
     """Report the parts of an export that its manifest lists and that are not there, with the first that is."""
     for manifest in source.near("export_manifest.json"):
-        listed = _listed(manifest)
+        listed = list(filter(is_text, object_of(read_bytes(manifest).decode("utf-8", "replace")).get("files") or ()))
         there = {name: bool(list(source.near(name))) for name in listed}
         if next((name for name in listed if there[name]), "") == source.name.rpartition("/")[2]:
             for name in listed:
                 if not there[name]:
                     manifest.tell(f"{name} is listed and missing")
-
-
-def _listed(manifest: Source) -> list[str]:
-    value = json_of(read_bytes(manifest).decode("utf-8", "replace"))
-    files = value.get("files") if isinstance(value, dict) else None
-    return [name for name in files or () if isinstance(name, str)]
 
 
 def _write_draft(draft: Draft) -> bytes:
@@ -287,14 +280,6 @@ def _is_part(source: Source) -> bool:
     return any("chatgpt_plus_user" in one or "conversations-000.json" in one.get("files", ()) for one in whole)
 
 
-FORMATS = [
-    Format(
-        "chatgpt",
-        "ChatGPT export",
-        by_record(lambda record: isinstance(record.get("mapping"), dict)),
-        _read_file_of,
-        _write_draft,
-        joined="array",
-        is_part=_is_part,
-    )
-]
+_BOTH = (_read_file_of, _write_draft)
+_recognizes = by_record(lambda record: isinstance(record.get("mapping"), dict))
+FORMATS = [Format("chatgpt", "ChatGPT export", _recognizes, *_BOTH, joined="array", is_part=_is_part)]

@@ -19,10 +19,10 @@ from capsule.transfer.interface import (
     Format,
     Source,
     around,
+    each,
     first,
     head_to_capsule,
     head_to_record,
-    read_each,
     read_records,
     read_rows,
 )
@@ -226,10 +226,6 @@ def _rows(source: Source) -> Iterator[tuple[int | None, Fields]]:
         yield from ((line, row) for row in (objects_of(listed) if isinstance(listed, list) else [record]))
 
 
-def _read_file_of(source: Source) -> Iterator[Draft]:
-    yield from read_each(source, lambda row, line: _draft(row, line, source), _rows(source))
-
-
 def _write_file_of(draft: Draft) -> bytes:
     records, homes = turns.records_of(draft, _TURN, turns.is_turn)
     row = turns.with_home(head_to_record(_HEAD, draft), "currentId", homes)
@@ -251,5 +247,5 @@ def _recognizes(source: Source) -> bool:
     return {"auth", "chat", "user"} <= source.tables or any(map(_is_ours, first(source)))
 
 
-_BOTH = (_read_file_of, _write_file_of)
+_BOTH = (each(_draft, _rows), _write_file_of)
 FORMATS = [Format("open-webui", "Open WebUI", _recognizes, *_BOTH, joined="array", embeds_files=True)]
