@@ -78,19 +78,19 @@ def passing(commands: typer.Typer, opens: Opens) -> Callable[[str, str], Callabl
                 call: The method of the store, or what is given the store and the arguments.
                 shown: `Rows` of a list; `details`; or the words, in which `{0}` is what the call returned, `{agent}`
                     who acts, and the other names are arguments; or what makes the words of these.
-                value: Makes the JSON of what the call returned and the arguments; None: it is what was returned.
+                value: Makes the JSON of what the call returned and was given; None: it is what was returned.
                 opens: Opens the store.
                 takes: The parameters: their types, or a type and a default.
             """
 
-            def run(**arguments: Any) -> None:
+            def run(**given: Any) -> None:
                 with opens() as opened:
                     store = opened[0] if isinstance(opened, tuple) else opened
-                    given = {key: _read(store, takes[key], argument) for key, argument in arguments.items()}
+                    given = {key: _read(store, takes[key], argument) for key, argument in given.items()}
                     result = attrgetter(call)(store)(**given) if isinstance(call, str) else call(store, **given)
                     agent = store.agent
-                json = value(result, **arguments) if value else as_json(result)
-                words = {"agent": agent} | {key: one_line(_joined(one)) for key, one in arguments.items()}
+                json = value(result, **given) if value else as_json(result)
+                words = {"agent": agent} | {key: one_line(_joined(one)) for key, one in given.items()}
                 if isinstance(shown, Rows):
                     shown.show(result)
                 elif shown is details:

@@ -6,7 +6,7 @@ import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from capsule_cli.completion import complete_agent, of_store
+from capsule_cli.completion import complete_agent, completing
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import Agent, argument, flag, group_of, option, refuse
@@ -19,13 +19,9 @@ if TYPE_CHECKING:
 group, commands = group_of("Let messages wake programs that answer them, and see what becomes of each message.")
 does = passing(commands, store_of)
 
-
-def complete_session(incomplete: str) -> list[tuple[str, str]]:
-    """The ids of the sessions that begin with `incomplete`, with their agents and places."""
-    rows = of_store(lambda store: list(store.sessions.list()))
-    return [(row.id, f"{row.agent} {row.place}".strip()) for row in rows if row.id.startswith(incomplete)]
-
-
+complete_session = completing(
+    lambda store: store.sessions.list(), lambda session: (session.id, f"{session.agent} {session.place}".strip())
+)
 _SESSION = "The session: its id, or a unique beginning of it."
 Session = Annotated[str, argument("SESSION", _SESSION, ..., autocompletion=complete_session)]
 _PLACE = "A conversation, a channel by its name, or an agent; or ADAPTER:PLACE, as webhook:ci for the webhook ci."
