@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import sys
 import zipfile
 from contextlib import closing, suppress
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 from capsule import Store
@@ -113,3 +115,9 @@ def written(documents: list[dict[str, Any]], format: Format, shelf: Shelf | None
     assert format.write is not None
     load = (shelf or Shelf()).files.get if format.embeds_files else None
     return [format.write(draft_of(document, format.name, load)) for document in documents]
+
+
+def run_twice(script: str, root: Path) -> None:
+    """Run a script twice at once, each time with the store and with a name, `a` or `b`, as its arguments."""
+    running = [Popen([sys.executable, "-c", f"if True:\n{script}", str(root), who]) for who in "ab"]
+    assert [process.wait() for process in running] == [0, 0]

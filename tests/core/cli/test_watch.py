@@ -64,7 +64,7 @@ def test_watch_tells_json_lines_with_cursors_to_go_on_from(capsule: Any) -> None
     (appended,) = kinds(process, "appended")
     assert appended["messages"] == [message]
     assert (appended["source"], appended["own"], appended["count"]) == ("store", False, 1)
-    again = capsule.start("watch", "--json", "--cursor", appended["cursor"])
+    again = capsule.start("watch", "--json", "--cursor", appended["cursor"], "plan")
     capsule("rename", "plan", "Other")
     assert json.loads(lines(again, 1)[0])["kind"] == "head"
 
