@@ -12,12 +12,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from capsule.errors import CapsuleError
-from capsule.format import migrations
-from capsule.format import validation
+from capsule.format import migrations, validation
 from capsule.format.documents import new
 from capsule.format.json import codec
 from capsule.transfer.drafts.branches import active_line
-from capsule.transfer.records.coercion import moment
 from capsule.transfer.drafts.conversion import document_of
 from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, read_bytes, read_records, shape
 from capsule.transfer.records.coercion import moment
