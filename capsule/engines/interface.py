@@ -140,9 +140,6 @@ class Transaction(Protocol):
             ends_active: As in `append`; None: as it is.
         """
 
-    def refresh_lock(self, stamp: str) -> bool:
-        """Overwrite the time of the lock in place; False: the engine can't, and nothing was written."""
-
     def replace(self, document: Document) -> None:
         """Replace the document by another version. Raises `InvalidDocument`."""
 

@@ -143,10 +143,6 @@ class MemoryTransaction:
             head | {key: value for key, value in self._now.document.items() if key not in kept | head}
         )
 
-    def refresh_lock(self, stamp: str) -> bool:
-        """See `Transaction.refresh_lock`."""
-        return False
-
     def replace(self, document: Document) -> None:
         """See `Transaction.replace`."""
         data = codec.encode(document)

@@ -201,7 +201,7 @@ class Holder:
             conversation.ensure_may("append")  # A lock keeps others from writing.
             orphan = self._admitted(conversation.id, conversation.head.lock)
             if conversation.head.lock is not None and orphan is None:
-                conversation.refresh_lock()
+                conversation.set_lock(conversation.refreshed_lock())
                 return
             record = self._take(client, agent)
             if record is None:
@@ -280,7 +280,7 @@ class Holder:
         def act(conversation: Conversation) -> None:
             lock = conversation.head.lock
             if lock is not None and lock.get("instanceId") == self.me().instance:
-                conversation.refresh_lock()
+                conversation.set_lock(conversation.refreshed_lock())
 
         self._write(id, act)
 

@@ -209,7 +209,7 @@ class Conversation:
 
     def _changed(self, change: Callable[[Document], None], stamp: str) -> Document:
         """The head with a change, `updatedAt` already in it."""
-        lock, before = self.admitted(), self._before()  # In this order: admitting may refresh the lock in place.
+        lock, before = self.admitted(), self._before()
         head = _copied(before) | {"updatedAt": stamp}
         change(head)
         if lock is not None:
@@ -267,7 +267,7 @@ class Conversation:
         """
         from capsule.format.tree.pruning import removed
 
-        lock, before = self.admitted(), self.document()  # In this order: admitting may refresh the lock in place.
+        lock, before = self.admitted(), self.document()
         stamp = before["updatedAt"] if keeps_time else self._stamp()
         after = _copied(before)
         after["updatedAt"] = stamp
@@ -303,18 +303,10 @@ class Conversation:
         """Record a lock; None: nobody holds one."""
         self.change_head(lambda head: head["metadata"].update(lock=lock or new.inactive_lock()))
 
-    def refreshed_lock(self) -> Document | None:
-        """Set the lock's time to now, in place. If the engine can't do that: the lock to record with a write."""
-        stamp = timestamps.now()
-        if self.transaction.refresh_lock(stamp):
-            return None
+    def refreshed_lock(self) -> Document:
+        """The lock with the present time, to record with a write."""
         lock: Document = self.head.document["metadata"]["lock"]
-        return lock | {"timestamp": stamp}
-
-    def refresh_lock(self) -> None:
-        """Set the lock's time to now."""
-        if (lock := self.refreshed_lock()) is not None:
-            self.set_lock(lock)
+        return lock | {"timestamp": timestamps.now()}
 
 
 def unasked(conversation: Conversation) -> None:

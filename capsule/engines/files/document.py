@@ -22,7 +22,7 @@ from capsule.engines.files.disk.trash import QUARANTINE, TRASH
 from capsule.engines.files.note import Note, new_tag
 from capsule.engines.files.protocols import Known
 from capsule.engines.files.rehead import Rehead
-from capsule.engines.files.splice import Overtaken, Unflushed, splice, stamp_in_place
+from capsule.engines.files.splice import Overtaken, Unflushed, splice
 from capsule.engines.values import Trashed
 from capsule.errors import CapsuleError, Interfered, Refused
 from capsule.format.json.anatomy import Anatomy, head_of
@@ -187,7 +187,9 @@ class HeldDocument:
         """
         anatomy = known.anatomy or self._anatomy(known)
         if self._storage.replaces_on_append or self._links > 1:
-            return self._restamped(known._replace(time=time), anatomy.updated_at, stamp, entries, records)
+            head, at = whole_files.pread_all(self.sys, self._mutex.document_fd, anatomy.context), anatomy.updated_at
+            head = head[:at] + stamp.encode() + head[at + WIDTH :]
+            return self.rehead(known._replace(time=time), head, entries, records)
         if known.doubt:
             with whole_files.naming(os.path.dirname(self.path), "flush"):
                 whole_files.sync_directory(self.sys, os.path.dirname(self.path))
@@ -233,25 +235,6 @@ class HeldDocument:
         note = self.note.write if is_done else self.note.doubt
         note(Known(Signature(0, 0, 0, 0), None, new_tag(), "", self._storage.boot, doubt))
         self.close()
-
-    def _restamped(self, known: Known, at: int, stamp: str, entries: list[bytes], records: list[bytes]) -> Known:
-        """Overwrite a timestamp of the head, and append, in a new file."""
-        head = whole_files.pread_all(self.sys, self._mutex.document_fd, self._anatomy(known).context)
-        return self.rehead(known, head[:at] + stamp.encode() + head[at + WIDTH :], entries, records)
-
-    def restamp(self, known: Known, lock_stamp: str) -> Known:
-        """Overwrite the lock's timestamp in place. Raises `Interfered`, `StorageFailed`."""
-        anatomy = self._anatomy(known)
-        if self._storage.replaces_on_append or self._links > 1:
-            return self._restamped(known, anatomy.lock_at, lock_stamp, [], [])
-        try:
-            signature = stamp_in_place(self.sys, self._mutex.document_fd, self.path, known, anatomy.lock_at, lock_stamp)
-        except Interfered:
-            self._distrust(known.doubt)
-            raise
-        except OSError as error:
-            raise self._failed(error, "refresh the lock of") from error
-        return self.note.write(known._replace(signature=signature, tag=new_tag()))
 
     def rehead(
         self,

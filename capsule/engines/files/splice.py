@@ -101,26 +101,6 @@ def splice(
     return found, after
 
 
-def stamp_in_place(sys: Syscalls, fd: int, path: str, known: Known, offset: int, stamp: str) -> Signature:
-    """Overwrite one timestamp of the head in place; the file's signature afterwards. Raises as `splice`."""
-    if signature(sys.fstat(fd)) != known.signature:
-        raise Interfered
-    before = sys.pread(fd, WIDTH + 2, offset - 1)
-    if len(before) != WIDTH + 2 or before[:1] != b'"' or before[-1:] != b'"':
-        raise Interfered
-    try:
-        pwrite_all(sys, fd, stamp.encode(), offset)
-    except OSError:
-        with suppress(OSError):
-            pwrite_all(sys, fd, before[1:-1], offset)
-        raise
-    found = _flushed(sys, fd, path, known.signature.inode)
-    is_ours = sys.pread(fd, WIDTH + 2, offset - 1) == b'"' + stamp.encode() + b'"'
-    if found is None or found.size != known.signature.size or not is_ours:
-        raise Interfered
-    return found
-
-
 def _flushed(sys: Syscalls, fd: int, path: str, inode: int) -> Signature | None:
     """The signature of the file once it is flushed; None when `path` names another one by then. Raises `Unflushed`."""
     try:

@@ -255,13 +255,6 @@ class FileTransaction:
         written = anatomy.joined(codec.encode(head))
         self._go_on(self._held.rehead(self._known, written, encoded, records, lines), head)
 
-    def refresh_lock(self, stamp: str) -> bool:
-        """See `Transaction.refresh_lock`."""
-        if self._known.anatomy is None or self._known.anatomy.lock_at < 0:
-            return False
-        self._go_on(self._held.restamp(self._known, stamp))
-        return True
-
     def replace(self, document: Document) -> None:
         """See `Transaction.replace`."""
         before = self.document()

@@ -8,9 +8,6 @@ the storage layer and its callers leans on these offsets.
     {                          <- 0
       "id": ...,
       "updatedAt": "2025...",  <- updated_at: the first digit
-      "metadata": {
-        "lock": {
-          "timestamp": "...",  <- lock_at: the first digit, or -1 when it is null
       ...
       "context": {             <- context: the first byte of this line
       "history": [             <- history: the byte after the bracket
@@ -58,7 +55,6 @@ class Anatomy(NamedTuple):
 
     size: int
     updated_at: int
-    lock_at: int
     context: int
     history: int
     tail: int
@@ -75,8 +71,8 @@ def survey(data: bytes) -> Anatomy | None:
     history = data.find(_HISTORY, context - 1) + len(_HISTORY)
     if context == 0 or history < len(_HISTORY):
         return None
-    stamps = _stamps(data[:context])
-    if stamps is None:
+    updated_at = _stamp_in(data[:context])
+    if updated_at < 0:
         return None
     if data.endswith(_CLOSING) and len(data) - len(_CLOSING) > history:
         tail = len(data) - len(_CLOSING)
@@ -84,21 +80,14 @@ def survey(data: bytes) -> Anatomy | None:
         tail = history
     else:
         return None
-    return Anatomy(len(data), *stamps, context, history, tail, data.count(_ENTRY, history, tail))
+    return Anatomy(len(data), updated_at, context, history, tail, data.count(_ENTRY, history, tail))
 
 
-def _stamps(head: bytes) -> tuple[int, int] | None:
-    """Offsets of the two timestamps that are overwritten in place: `updatedAt` and the lock's."""
-    updated_at = _time_behind(b'\n  "updatedAt": "', head)
-    start = head.find(b'\n    "lock": {\n', head.find(b'\n  "metadata": {\n'))
-    lock = head[start : head.find(b"\n    }", start + 1)] if start >= 0 else b""
-    at = _time_behind(b'\n      "timestamp": "', lock) if b'\n      "active": true' in lock else -1
-    return None if updated_at < 0 else (updated_at, start + at if at >= 0 else -1)
-
-
-def _time_behind(key: bytes, block: bytes) -> int:
-    at = block.find(key) + len(key)
-    return at if at >= len(key) and block[at + WIDTH : at + WIDTH + 1] == b'"' else -1
+def _stamp_in(head: bytes) -> int:
+    """The offset of `updatedAt`, which is overwritten in place; -1 when there is none."""
+    key = b'\n  "updatedAt": "'
+    at = head.find(key) + len(key)
+    return at if at >= len(key) and head[at + WIDTH : at + WIDTH + 1] == b'"' else -1
 
 
 def head_of(beginning: bytes) -> bytes | None:
@@ -135,11 +124,10 @@ def spliced(anatomy: Anatomy, entries: list[bytes]) -> tuple[bytes, Anatomy]:
 
 def reheaded(anatomy: Anatomy, head: bytes) -> Anatomy | None:
     """The anatomy once `head` (as `joined` gives it) stands in place of the old one; None if it is no head."""
-    stamps = _stamps(head)
-    if stamps is None:
+    updated_at = _stamp_in(head)
+    if updated_at < 0:
         return None
-    after = anatomy._replace(updated_at=stamps[0], lock_at=stamps[1], context=len(head))
-    return moved(after, len(head) - anatomy.context)
+    return moved(anatomy._replace(updated_at=updated_at, context=len(head)), len(head) - anatomy.context)
 
 
 def moved(anatomy: Anatomy, by: int) -> Anatomy:

@@ -276,7 +276,7 @@ def _head(outcome: Outcome, writes: list[Write], read: _Read) -> None:
 
 
 def _lock_of(flat: _Flat) -> str:
-    """What tells one lock from another; its time is refreshed in place, and in no record."""
+    """What tells one lock from another; its time is refreshed, formerly without a record."""
     lock = flat.get(_LOCK)
     return digest({**lock, "timestamp": None} if isinstance(lock, dict) else lock)
 

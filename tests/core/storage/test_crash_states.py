@@ -214,23 +214,6 @@ def test_a_torn_splice_is_mended_at_any_position_in_its_sectors(
     assert tried > 500
 
 
-def test_a_torn_time_of_the_lock_is_mended(rng: random.Random) -> None:
-    lock = {"active": True, "instanceId": "i", "timestamp": STAMP, "user": "u", "host": "h"}
-    for shift in range(512):
-        data = codec.encode(new.new_capsule("plan", "T" * shift, STAMP, lock=lock))
-        parts = anatomy.survey(data)
-        assert parts is not None
-        later = data[: parts.lock_at] + b"2031-12-31T23:59:59.999Z" + data[parts.lock_at + 24 :]
-        for state in contents_after_cut([data, later], rng, long=True):
-            try:
-                document = decoded(state, "plan.json", "plan")
-            except InvalidDocument:
-                found = repair.mend(state)
-                assert found is not None, state
-                document = decoded(found.data, "plan.json", "plan")
-            assert document["history"] == []
-
-
 @pytest.mark.parametrize(
     "typed",
     [

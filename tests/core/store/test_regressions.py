@@ -183,7 +183,7 @@ def test_a_title_changed_by_hand_and_back_without_a_write_in_between_stays_so(
         assert store.document(group)["title"] == title
 
 
-def test_a_stale_save_does_not_bring_back_a_lock_refreshed_in_place(root: Path, store: Store) -> None:
+def test_a_stale_save_does_not_bring_back_a_lock_that_was_refreshed(root: Path, store: Store) -> None:
     # No record has the time of such a lock, so that it was taken for one added by the person. (Found by the model.)
     id = store.create(title="Plan", type="group").id
     with store.locks.take(id):
