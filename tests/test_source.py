@@ -29,6 +29,7 @@ LAYERS = (
         "capsule.engines.files.disk",
         "capsule.engines.files.protocols",
         "capsule.engines.answers",
+        "capsule.engines.capabilities",
         "capsule.engines.changes",
         "capsule.engines.retrying",
         "capsule.engines.values",

@@ -1,8 +1,8 @@
 """The interface of an engine: transactions on one document, and queries over all of them.
 
 What must stay true: the Store and everything above it know documents, places and versions, and never bytes, offsets,
-paths or SQL. A write is all or nothing, and durable when the call returns. An ability of only some engines has a name
-in `capabilities`, so that a door can name what is missing.
+paths or SQL. A write is all or nothing, and durable when the call returns. What only some engines can do is a protocol
+in `capabilities`, which is asked for.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from capsule.engines.values import News, Notices, Tracker, Trashed
 from capsule.errors import NotFound, Remedy
 
 if TYPE_CHECKING:
+    from capsule.engines.capabilities import OutsideEdits
     from capsule.engines.index.index import Index
     from capsule.format.documents.head import ParsedHead
 
@@ -25,10 +26,6 @@ CONVERSATIONS = "conversations"
 INBOUND, OUTBOUND = "inbound", "outbound"
 #: The kinds of documents that have entries.
 WITH_ENTRIES = (CONVERSATIONS, INBOUND, OUTBOUND)
-#: Each document is a file with a path.
-PATHS = "paths"
-#: Other programs may change documents: there is a quarantine, and the doctor can examine the store.
-OUTSIDE_EDITS = "outside_edits"
 
 
 def missing(kind: str, id: str) -> NotFound:
@@ -157,13 +154,7 @@ class Transaction(Protocol):
 
 
 class Engine(Protocol):
-    """The documents of one store.
-
-    Attributes:
-        capabilities: Its further abilities: `PATHS`, `OUTSIDE_EDITS`.
-    """
-
-    capabilities: frozenset[str]
+    """The documents of one store."""
 
     # -- One document ----------------------------------------------------------------------------------------------
 
@@ -256,6 +247,9 @@ class Engine(Protocol):
 
     def name(self, kind: str, id: str) -> str:
         """The name of a document in errors and heads: its path, or its kind and id."""
+
+    def outside_edits(self, what: str = "this") -> OutsideEdits:
+        """The documents as files, for what needs them; `what` names it. Raises Refused: there are none to be had."""
 
     # -- All conversations -----------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from capsule import timestamps
 from capsule.disk.touched import Touched
@@ -35,8 +35,6 @@ class MemoryEngine:
     Args:
         timeout_s: How long to wait for a document that another thread writes, in seconds.
     """
-
-    capabilities: frozenset[str] = frozenset()
 
     def __init__(self, timeout_s: float = 10.0) -> None:
         self._timeout_s = timeout_s
@@ -195,6 +193,10 @@ class MemoryEngine:
         """See `Engine.head`."""
         stored = self._stored(CONVERSATIONS, id)
         return stored.document, len(stored.data)
+
+    def outside_edits(self, what: str = "this") -> NoReturn:
+        """See `Engine.outside_edits`."""
+        raise Refused(f"{what} needs a store that keeps files; this one keeps none", path="")
 
     # -- All conversations -----------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from capsule.rules import locking
 from capsule.rules.locking import Identity
 
 if TYPE_CHECKING:
-    from capsule.engines.files.document import HeldDocument
+    from capsule.engines.capabilities import HeldFile
     from capsule.engines.interface import Engine
     from capsule.engines.values import Trashed
     from capsule.settings import Settings
@@ -265,7 +265,7 @@ class Holder:
         self._forget(conversation.id)
         return trashed
 
-    def discard_damaged(self, held: HeldDocument) -> Trashed:
+    def discard_damaged(self, held: HeldFile) -> Trashed:
         """Delete a document that doesn't parse, unless its bytes contain the lock of another instance."""
         try:
             got = held.read()

@@ -13,8 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from capsule import locate
-from capsule.engines.files.engine import FilesEngine
-from capsule.engines.files.storage import FileStorage
+from capsule.engines import opening
 from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused
 from capsule.ids import check_id
 from capsule.locks.holder import Holder
@@ -184,7 +183,7 @@ class Store(Writing):
         """
         root = locate.find_store(path)
         settings = locate.load_settings(root)
-        engine = FilesEngine(FileStorage(root, **settings.of_storage))
+        engine = opening.files(root, settings)
         return cls(
             root, settings, engine, keep_locks=keep_locks, instance=instance, user=user, agent=agent, folder=folder
         )
@@ -207,11 +206,10 @@ class Store(Writing):
 
         Raises InvalidInput. Cost: none worth mentioning.
         """
-        from capsule.engines.memory import MemoryEngine
         from capsule.settings import Settings
 
         settings = Settings()
-        engine = MemoryEngine(settings.mutex_timeout_s)
+        engine = opening.in_memory(settings)
         return cls("", settings, engine, keep_locks=keep_locks, instance=instance, user=user, agent=agent)
 
     def beside(

@@ -12,14 +12,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
-from capsule.engines.files.engine import files_of
 from capsule.engines.retrying import again
 from capsule.engines.values import Trashed
 from capsule.errors import CapsuleError, Interfered, InvalidDocument, NotFound, Remedy
 from capsule.format import migrations
 from capsule.format.documents.head import Head
 from capsule.format.documents.new import inactive_lock
-from capsule.format.json import anatomy, canonical, codec
+from capsule.format.json import anatomy
+from capsule.format.json import canonical
+from capsule.format.json import codec
+from capsule.format.decoding import decoded
+from capsule.format.saved.reconcile import reconcile
+from capsule.format.saved.records import head_record
 from capsule.format.references import one_of
 from capsule.format.saved.reconcile import reconcile
 from capsule.format.saved.records import head_record
@@ -191,7 +195,7 @@ def discard(store: Store, id: str) -> Trashed:
     try:
         return store._change(check_id(id), act, unasked)
     except InvalidDocument:
-        with files_of(store.engine).mutex(KIND, id) as held:
+        with store.engine.outside_edits().mutex(KIND, id) as held:
             trashed = store._holder.discard_damaged(held)
             store._wrote(id, "deleted")
             return trashed
@@ -268,7 +272,7 @@ class Versions:
 
     def _in_place_of_damaged(self, id: str, wanted: dict[str, Any]) -> Restored:
         """Replace a file that does not parse, so that its lock is unknown."""
-        with files_of(self._store.engine).mutex(KIND, id) as held:
+        with self._store.engine.outside_edits().mutex(KIND, id) as held:
             got = held.read()
             if got is None or _is_sound(got[0], held.path, id):
                 raise Interfered
@@ -278,8 +282,7 @@ class Versions:
             document = wanted | {"updatedAt": timestamps.later_than(taken_in.newest)}
             data = codec.encode(document)
             records = [*taken_in.seen, head_record(document["updatedAt"], document, len(document["history"]))]
-            known = held.replace(got[1], data, anatomy.survey(data), records)
-            self._store._wrote(id, known.tag)
+            self._store._wrote(id, held.put(got[1], data, records))
         return Restored(self._store._head_of(id, document), kept)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from capsule.engines.interface import CONVERSATIONS, missing
 from capsule.errors import CapsuleError, InvalidDocument, NotFound, Refused
@@ -63,9 +63,6 @@ class AgentView:
         engine: The engine of the whole store.
         state_of: Gives what a decision depends on besides a conversation; see `Directory.state`.
     """
-
-    #: An agent has neither the paths of documents nor versions from outside, as git and the doctor need them.
-    capabilities: frozenset[str] = frozenset()
 
     def __init__(self, agent: str, engine: Engine, state_of: StateOf) -> None:
         self.agent = agent
@@ -181,6 +178,11 @@ class AgentView:
             return data, count
         entries = codec.decode_entries(data, self._engine.name(CONVERSATIONS, id))
         return codec.encode_entries(entries[before(entries, since) :]), count
+
+    def outside_edits(self, what: str = "this") -> NoReturn:
+        """Raises Refused: an agent has neither the paths of documents nor versions from outside."""
+        why = f"{what} needs the files of the store, which agent {self.agent} does not reach, only a person"
+        raise Refused(why, path="")
 
     def instances(self) -> dict[str, dict[str, Any]]:
         """See `Engine.instances`. Those of agents that the agent does not find are left out."""

@@ -364,13 +364,11 @@ def test_a_key_that_made_what_the_agent_may_not_find_any_more_is_used_up(store: 
 
 def test_the_history_in_git_and_the_files_are_a_persons(store: Store) -> None:
     from capsule import git
-    from capsule.engines.files.engine import files_of
 
     eve = store.beside(agent="eve")
-    assert eve.engine.capabilities == frozenset()
     for ask in (
         lambda: git.open(eve),
-        lambda: files_of(eve.engine),
+        lambda: eve.engine.outside_edits(),
         lambda: eve.incoming.version("conversations", "x"),
     ):
         with pytest.raises(Refused):

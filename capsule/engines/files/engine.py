@@ -22,7 +22,7 @@ from capsule.engines.files.external_edits import STEP_NS, forget_texts, settle
 from capsule.engines.files.protocols import Known, Place
 from capsule.engines.files.storage import FileStorage
 from capsule.engines.files.transaction import Caches, FileTransaction, entries_in
-from capsule.engines.interface import CONVERSATIONS, OUTSIDE_EDITS, PATHS, WITH_ENTRIES, Document, Engine, missing
+from capsule.engines.interface import CONVERSATIONS, WITH_ENTRIES, Document, missing
 from capsule.engines.retrying import again
 from capsule.engines.values import News, Tracker, Trashed
 from capsule.errors import Interfered, InvalidDocument, Refused, StorageFailed, StoreBusy
@@ -44,25 +44,12 @@ _SOON_S = 0.5
 _UNSOUND = (InvalidDocument, ValueError, TypeError, LookupError, AttributeError)
 
 
-def files_of(engine: Engine, what: str = "this") -> FileStorage:
-    """The files of an engine, for what only files have. Raises `Refused` if it has none, and for an agent."""
-    if isinstance(engine, FilesEngine):
-        return engine.storage
-    if (agent := getattr(engine, "agent", None)) is not None:
-        raise Refused(
-            f"{what} needs the files of the store, which agent {agent} does not reach, only a person", path=""
-        )
-    raise Refused(f"{what} needs a store that keeps files; this one keeps none", path="")
-
-
 class FilesEngine(BesideDocuments):
     """The documents of one store as files. See `Engine`. Several threads may use it.
 
     Args:
         storage: The files.
     """
-
-    capabilities = frozenset({PATHS, OUTSIDE_EDITS})
 
     def __init__(self, storage: FileStorage) -> None:
         self.storage = storage
@@ -257,6 +244,10 @@ class FilesEngine(BesideDocuments):
                 return got[0], known, 0
 
         return again(look)  # Writers leave no gap: read what they have, under the mutex.
+
+    def outside_edits(self, what: str = "this") -> FileStorage:
+        """See `Engine.outside_edits`."""
+        return self.storage
 
     # -- All conversations -----------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import orjson
 
 from capsule import timestamps
 from capsule.disk.whole_files import Signature
+from capsule.engines.capabilities import Mended
 from capsule.engines.files.checkouts import replaced
 from capsule.engines.files.protocols import Known
 from capsule.engines.interface import missing
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from capsule.engines.files.document import HeldDocument
-    from capsule.engines.files.repair import Mended
     from capsule.engines.files.storage import FileStorage
     from capsule.format.saved.reconcile import Outcome
 
@@ -134,7 +134,7 @@ def mendable(held: HeldDocument, data: bytes, signature: Signature, *, asked: bo
         splice = repair.Splice(at, [codec.encode_entry(entry) for entry in entries], stamp)
         whole = repair.redo(data, splice, cut=is_left or (n == 0 and held.is_torn(signature)))
         if whole is not None:
-            found: Mended | None = repair.Mended(whole, "completed where a write was interrupted")
+            found: Mended | None = Mended(whole, "completed where a write was interrupted")
             break
     else:
         found = repair.mend(data) if is_left else None
@@ -204,17 +204,8 @@ def _take_in(
     records = [*outcome.seen, head_record(stamp, merged, len(merged["history"]))]
     known_now = held.replace(signature, written, anatomy.survey(written), records)
     if outcome.changed:
-        _log.warning(_FROM_OLDER if is_gits is False else _AS_COMMITTED, held.path, lacking(outcome))
+        _log.warning(_FROM_OLDER if is_gits is False else _AS_COMMITTED, held.path, outcome.lacking)
     return known_now
-
-
-def lacking(outcome: Outcome) -> str:
-    """What a saved version lacks, in words."""
-    said = list(outcome.remade)
-    if outcome.restored:
-        many = len(outcome.restored)
-        said.insert(0, f"{many} message{'s' if many > 1 else ''}")
-    return ", ".join(said)
 
 
 def _respect_git(held: HeldDocument, outcome: Outcome) -> None:
@@ -227,7 +218,7 @@ def _respect_git(held: HeldDocument, outcome: Outcome) -> None:
     _log.warning(
         "%s: git put a version there that lacks what was written since: %s; it is kept as %s",
         held.path,
-        lacking(outcome),
+        outcome.lacking,
         kept,
     )
 

@@ -29,6 +29,7 @@ import orjson
 
 from capsule import timestamps
 from capsule.format.json import anatomy
+from capsule.engines.capabilities import Mended
 
 _SECTOR = 512
 _CLOSING = b"\n  ]\n}\n"
@@ -52,13 +53,6 @@ class Splice(NamedTuple):
     at: int
     entries: list[bytes]
     stamp: str
-
-
-class Mended(NamedTuple):
-    """A file made whole: its bytes, and in words what was done."""
-
-    data: bytes
-    what: str
 
 
 def redo(data: bytes, splice: Splice, *, cut: bool) -> bytes | None:

@@ -11,19 +11,20 @@ import stat
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
 
 from capsule.disk import whole_files
 from capsule.disk.syscalls import Syscalls
 from capsule.disk.whole_files import Signature
+from capsule.engines.capabilities import Leftover, Mended, Scanned
 from capsule.engines.files import note
+from capsule.engines.files.checkouts import committed
 from capsule.engines.files.disk.derived import Derived
 from capsule.engines.files.disk.instances import Instances
 from capsule.engines.files.disk.layout import LOCAL, NESTED, Directory, Layout
 from capsule.engines.files.disk.mutex import Mutexes
 from capsule.engines.files.disk.trash import QUARANTINE, Keeping
 from capsule.engines.files.document import HeldDocument
-from capsule.engines.files.protocols import Known, Scanned
+from capsule.engines.files.protocols import Known
 from capsule.engines.values import Tracker
 from capsule.errors import CapsuleError, NotFound
 from capsule.format.json.anatomy import last_entries
@@ -35,17 +36,8 @@ _TAIL_CHUNK = 64 * 1024
 _CONTEXT_LINE = b'\n  "context": '
 
 
-class Leftover(NamedTuple):
-    """Something a dead process left behind, or a document that vanished without the store."""
-
-    kind: str
-    id: str
-    path: str
-    what: str
-
-
 class FileStorage:
-    """A store's documents as files below one directory.
+    """A store's documents as files below one directory. It is the engine's `OutsideEdits`, and a `Source`.
 
     Args:
         root: The store's directory.
@@ -131,6 +123,16 @@ class FileStorage:
         except OSError:
             return None
         return known if whole_files.signature(found) == known.signature else None
+
+    def is_as_left(self, kind: str, id: str) -> bool:
+        """See `OutsideEdits.is_as_left`."""
+        return self.known(kind, id) is not None
+
+    def cut_back(self, data: bytes) -> Mended | None:
+        """See `OutsideEdits.cut_back`."""
+        from capsule.engines.files.repair import mend
+
+        return mend(data)
 
     def open(self, path: str, flags: int = os.O_RDONLY) -> tuple[int, os.stat_result]:
         """Open a document. Raises as `files.open_document`."""
@@ -280,6 +282,8 @@ class FileStorage:
         directory = self.layout.documents(kind)
         with whole_files.naming(directory, "watch"):
             return DirectoryNotices(directory, _SUFFIX)
+
+    committed = staticmethod(committed)
 
     def clear_temporary(self, kind: str, id: str) -> str:
         """Put away a temporary that a dead writer left; the caller holds the mutex. In words what was done."""

@@ -270,7 +270,7 @@ class FileTransaction:
 
     def drop_kept(self, kept: Trashed) -> None:
         """See `Transaction.drop_kept`."""
-        self._held.drop_kept(kept)
+        self._held.storage.keeping.drop(kept.token)
 
     def set_aside(self, reason: str) -> str:
         """See `Transaction.set_aside`."""

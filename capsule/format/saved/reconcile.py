@@ -73,6 +73,12 @@ class Outcome:
         """Whether `document` differs from the saved version."""
         return bool(self.restored or self.remade)
 
+    @property
+    def lacking(self) -> str:
+        """What the saved version lacks, in words."""
+        many = len(self.restored)
+        return ", ".join([*([f"{many} message{'s' * (many > 1)}"] if many else []), *self.remade])
+
 
 def reconcile(
     saved: dict[str, Any], records: list[list[bytes]], *, deliberate: bool | None = None, interrupted: bool = False

@@ -18,7 +18,7 @@ from functools import cached_property
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from capsule.engines.memory import MemoryEngine
+from capsule.engines import opening
 from capsule.errors import InvalidDocument, NotFound, Remedy
 from capsule.format import migrations
 from capsule.format.merge.comparison import compare
@@ -59,9 +59,7 @@ class PastVersion:
     def store(self) -> Store:
         """A store in memory that holds this version alone. Raises InvalidDocument: It does not parse."""
         document = migrations.current(decoded(self.data, self.path, self.id), self.path)[0]
-        engine = MemoryEngine()
-        engine.put(KIND, self.id, document, self.data)
-        return Store("", Settings(), engine)
+        return Store("", Settings(), opening.in_memory(Settings(), [(KIND, document, self.data)]))
 
     @property
     def document(self) -> dict[str, Any]:

@@ -99,10 +99,8 @@ def validate(
     if paths:
         files = list(dict.fromkeys(file for path in paths for file in _files(path)))
     else:
-        from capsule.engines.files.engine import files_of
-
         with store_of() as store:
-            files_of(store.engine)  # An agent does not even learn how many there are.
+            store.engine.outside_edits()  # An agent does not even learn how many there are.
             folders = [os.path.join(store.root, kind) for kind in KINDS]
             files = [file for folder in folders if os.path.isdir(folder) for file in _files(folder)]
             files += filter(os.path.lexists, [os.path.join(store.root, _OVERRIDES)])

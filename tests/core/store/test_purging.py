@@ -13,7 +13,6 @@ import pytest
 
 from capsule import Store, timestamps
 from capsule.engines.files.disk.layout import FOLDERS, KINDS
-from capsule.engines.files.engine import files_of
 from capsule.messaging.doorbells import registry as doorbells
 from capsule.messaging.doorbells.interface import Target
 from capsule.sessions.events import delivered, incoming, outgoing
@@ -155,7 +154,7 @@ def _deleted_of_every_kind(store: Store) -> None:
 
 
 def test_a_purge_visits_every_kind_and_leaves_attachments(store: Store, root: Path) -> None:
-    storage = files_of(store.engine)
+    storage = store.engine.storage
     _deleted_of_every_kind(store)
     missing = {kind for kind in KINDS if not storage.remembered(kind)}
     assert missing | {kind for kind in FOLDERS if not store.engine.files(kind, "s")} == {"attachments"}
