@@ -137,14 +137,13 @@ class Transaction(Protocol):
             ends_active: As in `append`; None: as it is.
         """
 
-    def replace(self, document: Document) -> None:
-        """Replace the document by another version. Raises `InvalidDocument`."""
+    def replace(self, document: Document, removed: tuple[str, Document] | None = None) -> None:
+        """Replace the document by another version. Raises `InvalidDocument`.
 
-    def keep(self, kind: str, document: Document) -> Trashed:
-        """Put a document of another kind into the trash, under this document's id."""
-
-    def drop_kept(self, kept: Trashed) -> None:
-        """Erase a document from the trash."""
+        Args:
+            document: The other version.
+            removed: What of the present one goes to the trash first: a kind, and a document.
+        """
 
     def set_aside(self, reason: str) -> str:
         """Keep a copy of the present document; the path or name of the copy."""
@@ -153,8 +152,67 @@ class Transaction(Protocol):
         """Move the document to the trash."""
 
 
+class Files(Protocol):
+    """Files that are no documents: those of messages, and attachments."""
+
+    def keep(self, kind: str, id: str, name: str, data: bytes) -> str:
+        """Keep a file that is no document, durably; the same file again changes nothing.
+
+        Args:
+            kind: `inbox` or `outbox` of a session, or `attachments`, which belong to all.
+            id: The session; of an attachment its name.
+            name: The file's name in its folder.
+            data: What it holds.
+
+        Returns: its path, or its kind, id and name.
+
+        Raises:
+            Refused: A file of this name has another content, or the system did not permit it.
+            InvalidInput: This is no name of a file.
+        """
+
+    def read(self, kind: str, id: str, name: str) -> bytes:
+        """What such a file holds. Raises `NotFound`, InvalidInput; InvalidDocument if it is no regular file."""
+
+    def names(self, kind: str, id: str) -> list[str]:
+        """The names of these files of one session, sorted; of `attachments` all."""
+
+    def drop(self, kind: str, id: str, name: str) -> None:
+        """Erase such a file, if it is there. Raises InvalidInput, Refused, StorageFailed."""
+
+
+class Trash(Protocol):
+    """What was deleted, until it is purged."""
+
+    def entries(self, kind: str) -> list[Trashed]:
+        """The entries of the trash, newest first."""
+
+    def read(self, token: str) -> bytes:
+        """One document in the trash. Raises `NotFound`."""
+
+    def restore(self, kind: str, id: str, token: str) -> None:
+        """Move a document out of the trash. Raises `Refused` if its id is taken."""
+
+    def drop(self, token: str) -> None:
+        """Erase one document, if it is there."""
+
+    def purge(self, older_than_s: float) -> list[str]:
+        """Erase the entries of trash and quarantine that are older; the names of those erased."""
+
+
 class Engine(Protocol):
-    """The documents of one store."""
+    """The documents of one store.
+
+    Attributes:
+        files: What it keeps beside them.
+        trash: What was deleted.
+    """
+
+    @property
+    def files(self) -> Files: ...
+
+    @property
+    def trash(self) -> Trash: ...
 
     # -- One document ----------------------------------------------------------------------------------------------
 
@@ -268,31 +326,6 @@ class Engine(Protocol):
         Of a write by another program nothing is told before a store has taken it in.
         """
 
-    def keep_file(self, kind: str, id: str, name: str, data: bytes) -> str:
-        """Keep a file that is no document, durably; the same file again changes nothing.
-
-        Args:
-            kind: `inbox` or `outbox` of a session, or `attachments`, which belong to all.
-            id: The session; of an attachment its name.
-            name: The file's name in its folder.
-            data: What it holds.
-
-        Returns: its path, or its kind, id and name.
-
-        Raises:
-            Refused: A file of this name has another content, or the system did not permit it.
-            InvalidInput: This is no name of a file.
-        """
-
-    def file(self, kind: str, id: str, name: str) -> bytes:
-        """What such a file holds. Raises `NotFound`, InvalidInput; InvalidDocument if it is no regular file."""
-
-    def files(self, kind: str, id: str) -> list[str]:
-        """The names of these files of one session, sorted; of `attachments` all."""
-
-    def drop_file(self, kind: str, id: str, name: str) -> None:
-        """Erase such a file, if it is there. Raises InvalidInput, Refused, StorageFailed."""
-
     def beat(self, kind: str, id: str) -> None:
         """Note that whoever works for a document of a kind is at work now. It is not durable."""
 
@@ -308,20 +341,6 @@ class Engine(Protocol):
 
         Raises StoreBusy, which names the holder if that is known.
         """
-
-    # -- Trash -----------------------------------------------------------------------------------------------------
-
-    def trash(self, kind: str) -> list[Trashed]:
-        """The entries of the trash, newest first."""
-
-    def trashed(self, token: str) -> bytes:
-        """One document in the trash. Raises `NotFound`."""
-
-    def restore(self, kind: str, id: str, token: str) -> None:
-        """Move a document out of the trash. Raises `Refused` if its id is taken."""
-
-    def purge(self, older_than_s: float) -> list[str]:
-        """Erase the entries of trash and quarantine that are older; the names of those erased."""
 
     # -- Instances -------------------------------------------------------------------------------------------------
 

@@ -14,14 +14,18 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from capsule import timestamps
 from capsule.disk.touched import Touched
-from capsule.engines.files.disk.layout import FOLDERS
 from capsule.engines.interface import CONVERSATIONS, Document, missing
+from capsule.engines.memory_beside import MemoryFiles, MemoryTrash
 from capsule.engines.memory_source import MemorySource
 from capsule.engines.memory_transaction import MemoryTransaction, Stored
 from capsule.engines.values import News, Notices, Trashed
-from capsule.errors import Interfered, NotFound, Refused, StoreBusy
+from capsule.errors import Interfered
+from capsule.errors import NotFound
+from capsule.errors import Refused
+from capsule.errors import StoreBusy
 from capsule.format.json import codec
-from capsule.ids import check_file_name, check_id
+from capsule.ids import check_file_name
+from capsule.ids import check_id
 
 if TYPE_CHECKING:
     from capsule.engines.index.index import Index
@@ -41,8 +45,8 @@ class MemoryEngine:
         self._guard = threading.RLock()
         self._documents: dict[tuple[str, str], Stored] = {}
         self._locks: dict[tuple[str, str], threading.Lock] = {}
-        self._trash: dict[str, tuple[Trashed, str, bytes]] = {}
-        self._files: dict[tuple[str, str], bytes] = {}
+        self.trash = MemoryTrash(self._put_back)
+        self.files = MemoryFiles()
         self._beats: dict[tuple[str, str], str] = {}
         self._instances: dict[str, dict[str, Any]] = {}
         self._trackers: weakref.WeakSet[Touched] = weakref.WeakSet()
@@ -121,6 +125,12 @@ class MemoryEngine:
             if after is not None:
                 self.put(kind, id, codec.decode(after, self.name(kind, id)), after)
 
+    def _put_back(self, kind: str, id: str, data: bytes) -> None:
+        with self._exclusive(kind, id) as stored:
+            if stored is not None:
+                raise Refused(f"{self.name(kind, id)} is there already; delete it, then restore again", path="")
+            self.put(kind, id, codec.decode(data, self.name(kind, id)), data)
+
     def delete(self, kind: str, id: str) -> Trashed:
         """See `Engine.delete`."""
         with self._exclusive(kind, id):
@@ -129,7 +139,7 @@ class MemoryEngine:
     def remove(self, kind: str, id: str) -> Trashed:
         """Move a document to the trash; the caller has the exclusive right to it."""
         with self._guard:
-            trashed = self.discard(kind, id, self._stored(kind, id).data)
+            trashed = self.trash.keep(kind, id, self._stored(kind, id).data)
             del self._documents[kind, id]
             self._touched(kind, id)
             return trashed
@@ -226,32 +236,6 @@ class MemoryEngine:
         """See `Engine.notices`."""
         return Notices(self._added(self._of_all))
 
-    def keep_file(self, kind: str, id: str, name: str, data: bytes) -> str:
-        """See `Engine.keep_file`."""
-        if self._files.setdefault(self._place(kind, id, name), data) != data:
-            raise Refused(f"{kind}/{id}/{name} is there already, with another content; choose another name", path="")
-        return f"{kind}/{id}/{name}"
-
-    def file(self, kind: str, id: str, name: str) -> bytes:
-        """See `Engine.file`."""
-        try:
-            return self._files[self._place(kind, id, name)]
-        except KeyError:
-            raise NotFound(f"there is no {kind}/{id}/{name}", id=name) from None
-
-    def files(self, kind: str, id: str) -> list[str]:
-        """See `Engine.files`."""
-        with self._guard:
-            return sorted(name for folder, name in self._files if folder == FOLDERS[kind].format(check_id(id)))
-
-    def drop_file(self, kind: str, id: str, name: str) -> None:
-        """See `Engine.drop_file`."""
-        self._files.pop(self._place(kind, id, name), None)
-
-    @staticmethod
-    def _place(kind: str, id: str, name: str) -> tuple[str, str]:
-        return FOLDERS[kind].format(check_id(id)), check_file_name(name)
-
     def beat(self, kind: str, id: str) -> None:
         """See `Engine.beat`."""
         self._beats[kind, check_id(id)] = timestamps.now()
@@ -264,49 +248,7 @@ class MemoryEngine:
         """See `Engine.hold`."""
         return self._locked("hold", name, timeout_s, name)
 
-    # -- Trash and instances ---------------------------------------------------------------------------------------
-
-    def discard(self, kind: str, id: str, data: bytes) -> Trashed:
-        """Put a document into the trash."""
-        with self._guard:
-            self._serial += 1
-            trashed = Trashed(id, timestamps.now(), f"{kind}~{id}~{self._serial}", "")
-            self._trash[trashed.token] = trashed, kind, data
-            return trashed
-
-    def drop(self, trashed: Trashed) -> None:
-        """Erase a document from the trash."""
-        self._trash.pop(trashed.token, None)
-
-    def trash(self, kind: str) -> list[Trashed]:
-        """See `Engine.trash`."""
-        with self._guard:
-            return [trashed for trashed, each, _ in reversed(self._trash.values()) if each == kind]
-
-    def trashed(self, token: str) -> bytes:
-        """See `Engine.trashed`."""
-        try:
-            return self._trash[token][2]
-        except KeyError:
-            raise NotFound(f"{token} is not in the trash", id=token) from None
-
-    def restore(self, kind: str, id: str, token: str) -> None:
-        """See `Engine.restore`."""
-        with self._exclusive(kind, id) as stored:
-            if stored is not None:
-                raise Refused(f"{self.name(kind, id)} is there already; delete it, then restore again", path="")
-            data = self.trashed(token)
-            self.put(kind, id, codec.decode(data, self.name(kind, id)), data)
-            del self._trash[token]
-
-    def purge(self, older_than_s: float) -> list[str]:
-        """See `Engine.purge`."""
-        now = timestamps.now()
-        with self._guard:
-            times = {token: trashed.deleted_at for token, (trashed, *_) in self._trash.items()}
-            erased = [token for token, at in times.items() if timestamps.seconds_between(at, now) >= older_than_s]
-            self._trash = {token: entry for token, entry in self._trash.items() if token not in erased}
-            return erased
+    # -- Instances ---------------------------------------------------------------------------------------
 
     def announce(self, instance: str, about: Mapping[str, Any] | None = None) -> None:
         """See `Engine.announce`."""

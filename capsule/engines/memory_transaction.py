@@ -143,10 +143,12 @@ class MemoryTransaction:
             head | {key: value for key, value in self._now.document.items() if key not in kept | head}
         )
 
-    def replace(self, document: Document) -> None:
+    def replace(self, document: Document, removed: tuple[str, Document] | None = None) -> None:
         """See `Transaction.replace`."""
         data = codec.encode(document)
         validation.check(document, data, self.name)
+        if removed is not None:
+            self._engine.trash.keep(removed[0], self.id, codec.encode(removed[1]))
         self._write(document, data=data)
 
     def _write(
@@ -159,17 +161,9 @@ class MemoryTransaction:
         if new_tag:
             self.head = ParsedHead(self._now.tag, head_in(document))
 
-    def keep(self, kind: str, document: Document) -> Trashed:
-        """See `Transaction.keep`."""
-        return self._engine.discard(kind, self.id, codec.encode(document))
-
-    def drop_kept(self, kept: Trashed) -> None:
-        """See `Transaction.drop_kept`."""
-        self._engine.drop(kept)
-
     def set_aside(self, reason: str) -> str:
         """See `Transaction.set_aside`."""
-        return self._engine.discard(reason, self.id, self._now.data).token
+        return self._engine.trash.keep(reason, self.id, self._now.data).token
 
     def delete(self) -> Trashed:
         """See `Transaction.delete`."""

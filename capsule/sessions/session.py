@@ -150,7 +150,7 @@ class Session:
             made[:] = [_complete(event, now) for event in edit(self._folds)]
             if made:
                 for name, data in files.items():
-                    self._engine.keep_file(mine.box, self.id, name, data)
+                    self._engine.files.keep(mine.box, self.id, name, data)
                 encoded = [codec.encode_entry(event) for event in made]
                 stamp = timestamps.later_than(transaction.newest)
                 transaction.append(made, encoded, stamp, time=now, head=None, ends_active=True)
@@ -176,9 +176,9 @@ class Session:
                 stamp = timestamps.later_than(transaction.newest)
                 transaction.replace(document | {"updatedAt": stamp, "history": events})
             said = codec.encode_entries(events)
-            for name in self._engine.files(box, self.id):
+            for name in self._engine.files.names(box, self.id):
                 if orjson.dumps(name)[1:-1] not in said:
-                    self._engine.drop_file(box, self.id, name)
+                    self._engine.files.drop(box, self.id, name)
 
         self._in.write(self._out, partial(act, self._in.box, Folds.compacted_inbound))
         self._out.write(self._in, partial(act, self._out.box, Folds.compacted_outbound))
@@ -193,7 +193,7 @@ class Session:
 
     def file(self, box: Box, name: str) -> bytes:
         """What a file of a message holds. Raises NotFound, InvalidInput, InvalidDocument. Cost: reading it."""
-        return self._engine.file(box, self.id, name)
+        return self._engine.files.read(box, self.id, name)
 
 
 def _complete(event: Event, now: str) -> Event:

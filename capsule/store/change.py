@@ -10,9 +10,13 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
-from capsule.errors import Interfered, InvalidDocument, InvalidInput
+from capsule.errors import Interfered
+from capsule.errors import InvalidDocument
+from capsule.errors import InvalidInput
 from capsule.format import migrations
 from capsule.format.documents import new
+from capsule.format.json import canonical
+from capsule.format.json import codec
 from capsule.format.fields import names
 from capsule.format.json import canonical, codec
 from capsule.format.text.titles import title_by_rule
@@ -289,13 +293,7 @@ class Conversation:
             there = {entry.get("id") for entry in before["history"]}
             self._own.appended(self.id, [entry for entry in after["history"] if entry.get("id") not in there])
         gone = removed(before, after, reason) if reason else None
-        kept = None if gone is None else self.transaction.keep(REMOVED, gone)
-        try:
-            self.transaction.replace(after)
-        except (Interfered, InvalidDocument):
-            if kept is not None:
-                self.transaction.drop_kept(kept)
-            raise
+        self.transaction.replace(after, None if gone is None else (REMOVED, gone))
         self.recorded = lock
         return after
 

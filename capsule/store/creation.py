@@ -97,7 +97,7 @@ def made_once(
         try:
             head = store.head(id)
         except NotFound:
-            if any(trashed.id == id for trashed in store.engine.trash(KIND)):
+            if any(trashed.id == id for trashed in store.engine.trash.entries(KIND)):
                 raise InvalidInput(
                     f"conversation {id} was made under this idempotency key and deleted since; nothing was made. Use "
                     "a new key for a new conversation"

@@ -72,7 +72,7 @@ class Trash:
         """
         data = b""
         try:
-            data = self._store.engine.trashed(trashed.token)
+            data = self._store.engine.trash.read(trashed.token)
             document, _ = migrations.current(codec.decode(data, trashed.path), trashed.path)
             head = Head.of(document, trashed.path, len(data))
         except CapsuleError as error:
@@ -96,7 +96,7 @@ class Trash:
         wanted = one_of(sorted({trashed.id for trashed in deleted}), id, "deleted conversation", Remedy("trash"))
         latest = trashed or next(entry for entry in deleted if entry.id == wanted)
         self._store._wrote(wanted, "restored")
-        self._store.engine.restore(KIND, wanted, latest.token)
+        self._store.engine.trash.restore(KIND, wanted, latest.token)
         try:
             return self._store.head(wanted)
         except InvalidDocument as error:
@@ -111,9 +111,9 @@ class Trash:
         Raises Refused, StorageFailed. Cost: reading the listed messages.
         """
         removed = []
-        for trashed in self._store.engine.trash(REMOVED):
+        for trashed in self._store.engine.trash.entries(REMOVED):
             if id is None or trashed.id == id:
-                kept = codec.decode(self._store.engine.trashed(trashed.token), trashed.path)
+                kept = codec.decode(self._store.engine.trash.read(trashed.token), trashed.path)
                 removed.append(Removed(trashed, kept["title"], kept["removed"]["reason"], kept["history"]))
         return removed
 
@@ -132,12 +132,12 @@ class Trash:
         Raises the errors of `append`; NotFound if they are not in the trash, or the conversation was deleted.
         Cost: reading and writing the whole file.
         """
-        kept = codec.decode(self._store.engine.trashed(trashed.token), trashed.path)
+        kept = codec.decode(self._store.engine.trash.read(trashed.token), trashed.path)
 
         def act(conversation: Conversation) -> list[str]:
             before = conversation.document()
             after = conversation.rewrite(lambda document: put_back(document, kept), reason="restored")
-            conversation.transaction.drop_kept(trashed)
+            self._store.engine.trash.drop(trashed.token)
             there = {entry["id"]: entry["content"] for entry in before["history"]}
             wanted = {entry["id"] for entry in kept["history"]}
             return [
@@ -170,7 +170,7 @@ class Trash:
         if self._store.agent is None:
             self._store.sessions.compact()
             self._store.import_.forget()
-        return self._store.engine.purge(older_than_s)
+        return self._store.engine.trash.purge(older_than_s)
 
     def list(self) -> list[Trashed]:
         """List the deleted conversations, the newest first.
@@ -180,7 +180,7 @@ class Trash:
 
         Cost: listing a directory.
         """
-        return self._store.engine.trash(KIND)
+        return self._store.engine.trash.entries(KIND)
 
 
 def discard(store: Store, id: str) -> Trashed:

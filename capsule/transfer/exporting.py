@@ -147,7 +147,7 @@ class _Writing:
     def _file(self, digest: str) -> bytes | None:
         """An attachment; None: it is not there, or it holds secrets."""
         try:
-            data = self._store._whole.file("attachments", digest, digest)
+            data = self._store._whole.files.read("attachments", digest, digest)
         except (NotFound, InvalidInput):
             return None
         if self._is_redacted:

@@ -361,18 +361,18 @@ class _Run:
 
     def _in_trash(self) -> set[str]:
         if self._trashed is None:
-            self._trashed = {trashed.id for trashed in self._store.engine.trash(KIND)}
+            self._trashed = {trashed.id for trashed in self._store.engine.trash.entries(KIND)}
         return self._trashed
 
     def _removed_from(self, id: str) -> set[str]:
         """The ids of the messages that were removed from a conversation, or changed, as far as the trash has them."""
         if self._removed is None:
             self._removed = {}
-            for trashed in self._store.engine.trash(REMOVED):
+            for trashed in self._store.engine.trash.entries(REMOVED):
                 self._removed.setdefault(trashed.id, []).append(trashed)
         removed = set()
         for trashed in self._removed.get(id, ()):
-            kept = codec.decode(self._store.engine.trashed(trashed.token), trashed.path)
+            kept = codec.decode(self._store.engine.trash.read(trashed.token), trashed.path)
             removed |= {entry["id"] for entry in kept["history"]}
         return removed
 
@@ -380,5 +380,5 @@ class _Run:
         content = data if isinstance(data, bytes) else read_bytes(data, _LARGEST_FILE)
         digest = sha256(content).hexdigest()
         if not self._is_dry_run:
-            self._store.engine.keep_file("attachments", digest, digest, content)
+            self._store.engine.files.keep("attachments", digest, digest, content)
         return digest, len(content)

@@ -139,7 +139,7 @@ def asked_by(name: str, id: str) -> str:
 
 def in_trash(store: Store, id: str, kind: str = KIND) -> Trashed:
     """The conversation in the trash, or messages of it, as the owner sees it."""
-    return next((trashed for trashed in store._whole.trash(kind) if trashed.id == id), None) or refuse()
+    return next((trashed for trashed in store._whole.trash.entries(kind) if trashed.id == id), None) or refuse()
 
 
 def refuse() -> Never:

@@ -387,11 +387,11 @@ def test_the_files_of_sessions_are_closed_to_an_agent(store: Store, kind: str) -
         lambda: eve.create(kind, {"id": "s_1"}),
         lambda: eve.delete(kind, "s_1"),
         lambda: eve.transaction(kind, "s_1").__enter__(),
-        lambda: eve.restore(kind, "s_1", "token"),
+        lambda: eve.trash.restore(kind, "s_1", "token"),
     ):
         with pytest.raises((Refused, NotFound)):
             ask()
-    assert eve.trash(kind) == []
+    assert eve.trash.entries(kind) == []
 
 
 def test_every_question_to_an_engine_or_an_index_is_judged_or_listed_as_harmless(store: Store) -> None:
@@ -409,5 +409,5 @@ def test_every_question_to_an_engine_or_an_index_is_judged_or_listed_as_harmless
 
 
 #: What an agent can't ask an engine, and the index, at all.
-CLOSED_OF_ENGINE = {"keep_file", "drop_file", "file", "files", "beat", "beaten", "hold", "follow", "notices"}
+CLOSED_OF_ENGINE = {"files", "beat", "beaten", "hold", "follow", "notices"}
 CLOSED = {"query", "marks_at", "first_behind", "place_of", "conversation_of", "said_after", "behind", "recalled"}

@@ -1,4 +1,4 @@
-"""What a store of files keeps beside its documents: files of messages, heartbeats, and kernel locks by name.
+"""What a store of files keeps beside its documents: a trash, files of messages, heartbeats, and kernel locks by name.
 
 What must stay true: a file gets its name once it is durable, and never another content; no directory on the way to it
 is a symlink; and a lock goes with its process, however that dies.
@@ -6,45 +6,40 @@ is a symlink; and a lock goes with its process, however that dies.
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
 from capsule import timestamps
 from capsule.disk import whole_files
-from capsule.engines.files.disk.layout import Directory
+from capsule.engines.files.disk.layout import KINDS, Directory
 from capsule.engines.files.disk.trash import TRASH
+from capsule.engines.files.external_edits import forget_texts
 from capsule.engines.files.storage import FileStorage
+from capsule.engines.interface import WITH_ENTRIES
+from capsule.engines.retrying import again
 from capsule.engines.values import Notices
-from capsule.errors import NotFound, Refused, StoreBusy
+from capsule.errors import InvalidDocument, NotFound, Refused, StoreBusy
 from capsule.ids import check_file_name, check_id, new_id
 
+_log = logging.getLogger("capsule")
 
-class BesideDocuments:
-    """The part of an engine of files that is about no document.
 
-    Attributes:
-        storage: The files.
-    """
+class AttachedFiles:
+    """The files beside the documents of a `FileStorage`. See `Files`, which describes the methods."""
 
-    storage: FileStorage
+    def __init__(self, storage: FileStorage) -> None:
+        self._storage = storage
+        self._sys = storage.sys
+        self._layout = storage.layout
 
-    def notices(self) -> Notices:
-        """See `Engine.notices`. Costs one watch, as every write ends with the header of its note in a mutex file."""
-        from capsule.disk.notices import DirectoryNotices  # Seldom needed, and ctypes with it.
-
-        mutexes = Directory(self.storage.layout, self.storage.sys, "mutex")
-        with whole_files.naming(mutexes.path, "watch"):
-            mutexes.ensure()
-            return Notices(DirectoryNotices(mutexes.path, ""))
-
-    def keep_file(self, kind: str, id: str, name: str, data: bytes) -> str:
-        """See `Engine.keep_file`. Costs writing and flushing it; or reading it, if it is there."""
-        layout, sys = self.storage.layout, self.storage.sys
-        folder = layout.folder(kind, id)
-        path = f"{folder}/{check_file_name(name)}"
+    def keep(self, kind: str, id: str, name: str, data: bytes) -> str:
+        """Costs writing and flushing it; or reading it, if it is there."""
+        layout, sys = self._layout, self._sys
+        folder, path = self._place(kind, id, name)
         with whole_files.naming(path, "write"):
             there = self._content(folder, path)
             if there is None:
@@ -66,39 +61,93 @@ class BesideDocuments:
             whole_files.sync_directory(sys, folder)
         return path
 
-    def file(self, kind: str, id: str, name: str) -> bytes:
-        """See `Engine.file`."""
-        folder = self.storage.layout.folder(kind, id)
-        path = f"{folder}/{check_file_name(name)}"
+    def read(self, kind: str, id: str, name: str) -> bytes:
+        folder, path = self._place(kind, id, name)
         with whole_files.naming(path, "read"):
             data = self._content(folder, path)
         if data is None:
             raise NotFound(f"there is no {path}", id=name)
         return data
 
-    def _content(self, folder: str, path: str) -> bytes | None:
-        self.storage.layout.check(self.storage.sys, folder)
-        with suppress(FileNotFoundError):
-            return self.storage.read_file(path)
-        return None
-
-    def files(self, kind: str, id: str) -> list[str]:
-        """See `Engine.files`. Costs one scandir, and an lstat a file."""
-        folder, sys = self.storage.layout.folder(kind, id), self.storage.sys
+    def names(self, kind: str, id: str) -> list[str]:
+        """Costs one scandir, and an lstat a file."""
+        folder = self._layout.folder(kind, id)
         with whole_files.naming(folder, "list"), suppress(FileNotFoundError):
-            self.storage.layout.check(sys, folder)
-            names = ((name, found) for name, found in sys.names(folder) if not name.startswith("."))
+            self._layout.check(self._sys, folder)
+            names = ((name, found) for name, found in self._sys.names(folder) if not name.startswith("."))
             return sorted(name for name, found in names if stat.S_ISREG(found.st_mode))
         return []
 
-    def drop_file(self, kind: str, id: str, name: str) -> None:
-        """See `Engine.drop_file`."""
-        layout, sys = self.storage.layout, self.storage.sys
-        folder = layout.folder(kind, id)
-        path = f"{folder}/{check_file_name(name)}"
+    def drop(self, kind: str, id: str, name: str) -> None:
+        folder, path = self._place(kind, id, name)
         with whole_files.naming(path, "erase"):
-            layout.check(sys, folder)
-            whole_files.drop_name(sys, path)
+            self._layout.check(self._sys, folder)
+            whole_files.drop_name(self._sys, path)
+
+    def _place(self, kind: str, id: str, name: str) -> tuple[str, str]:
+        folder = self._layout.folder(kind, id)
+        return folder, f"{folder}/{check_file_name(name)}"
+
+    def _content(self, folder: str, path: str) -> bytes | None:
+        self._layout.check(self._sys, folder)
+        with suppress(FileNotFoundError):
+            return self._storage.read_file(path)
+        return None
+
+
+class FileTrash:
+    """The trash of a `FileStorage`. See `Trash`, which describes the methods.
+
+    Args:
+        storage: The files.
+        drop_index: Drops what the index has, to be built anew.
+    """
+
+    def __init__(self, storage: FileStorage, drop_index: Callable[[], None]) -> None:
+        self._storage = storage
+        self._drop_index = drop_index
+        self.entries = storage.keeping.trashed
+        self.read = storage.keeping.read
+        self.drop = storage.keeping.drop
+
+    def restore(self, kind: str, id: str, token: str) -> None:
+        with self._storage.mutex(kind, id) as held:
+            held.restore(token)
+
+    def purge(self, older_than_s: float) -> list[str]:
+        """Costs reading every conversation that was written here; the index is built anew."""
+        storage = self._storage
+        for kind in KINDS:
+            for leftover in storage.leftovers(kind):
+                if leftover.kind == "temporary":
+                    storage.sweep(kind, leftover)
+        gone = storage.keeping.purge(older_than_s)
+        for name in ((kind, id) for kind in WITH_ENTRIES for id in storage.remembered(kind)):
+            try:
+                again(partial(forget_texts, storage, *name))
+            except InvalidDocument as error:
+                _log.warning("%s; what the store remembers of it was not purged", error.message)
+        self._drop_index()
+        return gone
+
+
+class BesideDocuments:
+    """The part of an engine of files that is about no document.
+
+    Attributes:
+        storage: The files.
+    """
+
+    storage: FileStorage
+
+    def notices(self) -> Notices:
+        """See `Engine.notices`. Costs one watch, as every write ends with the header of its note in a mutex file."""
+        from capsule.disk.notices import DirectoryNotices  # Seldom needed, and ctypes with it.
+
+        mutexes = Directory(self.storage.layout, self.storage.sys, "mutex")
+        with whole_files.naming(mutexes.path, "watch"):
+            mutexes.ensure()
+            return Notices(DirectoryNotices(mutexes.path, ""))
 
     def beat(self, kind: str, id: str) -> None:
         """See `Engine.beat`. Costs an open and a write, which nobody flushes."""

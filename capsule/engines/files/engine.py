@@ -6,7 +6,6 @@ that a hand edit is seen at once and a torn tail never is; and a store that can'
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 
 from capsule.disk.whole_files import Signature
-from capsule.engines.files.beside import BesideDocuments
-from capsule.engines.files.disk.layout import KINDS, LOCAL
-from capsule.engines.files.external_edits import STEP_NS, forget_texts, settle
+from capsule.engines.files.beside import AttachedFiles, BesideDocuments, FileTrash
+from capsule.engines.files.disk.layout import LOCAL
+from capsule.engines.files.external_edits import STEP_NS, settle
 from capsule.engines.files.protocols import Known, Place
 from capsule.engines.files.storage import FileStorage
 from capsule.engines.files.transaction import Caches, FileTransaction, entries_in
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from capsule.engines.index.index import Index
 
 T = TypeVar("T")
-_log = logging.getLogger("capsule")
 
 _TRIES = 5
 _SOON_S = 0.5
@@ -53,6 +51,8 @@ class FilesEngine(BesideDocuments):
 
     def __init__(self, storage: FileStorage) -> None:
         self.storage = storage
+        self.files = AttachedFiles(storage)
+        self.trash = FileTrash(storage, lambda: self.index.drop())
         self._caches = Caches()
         self._guard = threading.Lock()
         self._index: Index | None = None
@@ -266,35 +266,7 @@ class FilesEngine(BesideDocuments):
         """See `Engine.tracker`."""
         return self.storage.notices(CONVERSATIONS)
 
-    # -- Trash and instances ---------------------------------------------------------------------------------------
-
-    def trash(self, kind: str) -> list[Trashed]:
-        """See `Engine.trash`."""
-        return self.storage.keeping.trashed(kind)
-
-    def trashed(self, token: str) -> bytes:
-        """See `Engine.trashed`."""
-        return self.storage.keeping.read(token)
-
-    def restore(self, kind: str, id: str, token: str) -> None:
-        """See `Engine.restore`."""
-        with self.storage.mutex(kind, id) as held:
-            held.restore(token)
-
-    def purge(self, older_than_s: float) -> list[str]:
-        """See `Engine.purge`. Costs reading every conversation that was written here; the index is built anew."""
-        for kind in KINDS:
-            for leftover in self.storage.leftovers(kind):
-                if leftover.kind == "temporary":
-                    self.storage.sweep(kind, leftover)
-        gone = self.storage.keeping.purge(older_than_s)
-        for name in ((kind, id) for kind in WITH_ENTRIES for id in self.storage.remembered(kind)):
-            try:
-                again(partial(forget_texts, self.storage, *name))
-            except InvalidDocument as error:
-                _log.warning("%s; what the store remembers of it was not purged", error.message)
-        self.index.drop()
-        return gone
+    # -- Instances ---------------------------------------------------------------------------------------
 
     def announce(self, instance: str, about: Mapping[str, Any] | None = None) -> None:
         """See `Engine.announce`."""

@@ -255,22 +255,20 @@ class FileTransaction:
         written = anatomy.joined(codec.encode(head))
         self._go_on(self._held.rehead(self._known, written, encoded, records, lines), head)
 
-    def replace(self, document: Document) -> None:
+    def replace(self, document: Document, removed: tuple[str, Document] | None = None) -> None:
         """See `Transaction.replace`."""
         before = self.document()
         data = codec.encode(document)
         decoded(data, self.name, self.id)
         records = records_between(before, document)
-        known = self._held.replace(self._known.signature, data, anatomy.survey(data), records)
+        kept = removed and self._held.keep(removed[0], codec.encode(removed[1]))
+        try:
+            known = self._held.replace(self._known.signature, data, anatomy.survey(data), records)
+        except Interfered:
+            if kept:
+                self._held.storage.keeping.drop(kept.token)
+            raise
         self._go_on(known, head_in(document), document)
-
-    def keep(self, kind: str, document: Document) -> Trashed:
-        """See `Transaction.keep`."""
-        return self._held.keep(kind, codec.encode(document))
-
-    def drop_kept(self, kept: Trashed) -> None:
-        """See `Transaction.drop_kept`."""
-        self._held.storage.keeping.drop(kept.token)
 
     def set_aside(self, reason: str) -> str:
         """See `Transaction.set_aside`."""

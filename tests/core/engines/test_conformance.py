@@ -214,38 +214,40 @@ def test_a_document_without_entries_is_deleted_and_restored(engine: Engine) -> N
         engine.delete("agents", "anna")
     engine.edit("agents", "anna", lambda data: b'{"n": 1}')
     trashed = engine.delete("agents", "anna")
-    assert engine.ids("agents") == [] and engine.trash("agents") == [trashed]
+    assert engine.ids("agents") == [] and engine.trash.entries("agents") == [trashed]
     with pytest.raises(NotFound):
         engine.read("agents", "anna")
-    engine.restore("agents", "anna", trashed.token)
-    assert engine.read("agents", "anna") == b'{"n": 1}' and engine.trash("agents") == []
+    engine.trash.restore("agents", "anna", trashed.token)
+    assert engine.read("agents", "anna") == b'{"n": 1}' and engine.trash.entries("agents") == []
 
 
 def test_a_deleted_document_can_be_restored_until_it_is_purged(engine: Engine) -> None:
     id = make(engine, "one")
     with engine.transaction(CONVERSATIONS, id) as transaction:
         trashed = transaction.delete()
-    assert not engine.exists(CONVERSATIONS, id) and engine.trash(CONVERSATIONS) == [trashed]
-    assert b'"one"' in engine.trashed(trashed.token)
-    engine.restore(CONVERSATIONS, id, trashed.token)
-    assert texts(engine, id) == ["one"] and engine.trash(CONVERSATIONS) == []
+    assert not engine.exists(CONVERSATIONS, id) and engine.trash.entries(CONVERSATIONS) == [trashed]
+    assert b'"one"' in engine.trash.read(trashed.token)
+    engine.trash.restore(CONVERSATIONS, id, trashed.token)
+    assert texts(engine, id) == ["one"] and engine.trash.entries(CONVERSATIONS) == []
     with engine.transaction(CONVERSATIONS, id) as transaction:
         trashed = transaction.delete()
     make(engine, "another", id=id)
     with pytest.raises(Refused):
-        engine.restore(CONVERSATIONS, id, trashed.token)
-    assert len(engine.purge(0)) == 1 and engine.purge(0) == []
+        engine.trash.restore(CONVERSATIONS, id, trashed.token)
+    assert len(engine.trash.purge(0)) == 1 and engine.trash.purge(0) == []
     with pytest.raises(NotFound):
-        engine.trashed(trashed.token)
+        engine.trash.read(trashed.token)
 
 
-def test_dropping_kept_messages_keeps_the_document(engine: Engine) -> None:
+def test_what_a_replacement_removes_is_in_the_trash_until_it_is_dropped(engine: Engine) -> None:
     id = make(engine, "one")
     with engine.transaction(CONVERSATIONS, id) as transaction:
-        kept = transaction.keep("messages", transaction.document())
-        assert engine.trash("messages") == [kept] and engine.trash(CONVERSATIONS) == []
-        transaction.drop_kept(kept)
-    assert engine.trash("messages") == [] and engine.exists(CONVERSATIONS, id)
+        transaction.replace(transaction.document() | {"history": []}, ("messages", transaction.document()))
+    (kept,) = engine.trash.entries("messages")
+    assert engine.trash.entries(CONVERSATIONS) == [] and b'"one"' in engine.trash.read(kept.token)
+    engine.trash.drop(kept.token)
+    engine.trash.drop(kept.token)
+    assert engine.trash.entries("messages") == [] and texts(engine, id) == []
 
 
 def test_lists_searches_and_counts_include_the_latest_write(store: Store) -> None:
