@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from capsule.engines.capabilities import OutsideEdits
     from capsule.engines.index.index import Index
     from capsule.format.documents.head import ParsedHead
+    from capsule.engines.machine import Machine
 
 T = TypeVar("T")
 Document = dict[str, Any]
@@ -206,6 +207,7 @@ class Engine(Protocol):
     Attributes:
         files: What it keeps beside them.
         trash: What was deleted.
+        machine: What is of this machine alone, whatever the engine.
     """
 
     @property
@@ -213,6 +215,9 @@ class Engine(Protocol):
 
     @property
     def trash(self) -> Trash: ...
+
+    @property
+    def machine(self) -> Machine: ...
 
     # -- One document ----------------------------------------------------------------------------------------------
 

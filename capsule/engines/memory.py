@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from capsule import timestamps
 from capsule.disk.touched import Touched
 from capsule.engines.interface import CONVERSATIONS, Document, missing
+from capsule.engines.machine import Machine, MemoryMachine
 from capsule.engines.memory_beside import MemoryFiles, MemoryTrash
 from capsule.engines.memory_source import MemorySource
 from capsule.engines.memory_transaction import MemoryTransaction, Stored
@@ -47,6 +48,7 @@ class MemoryEngine:
         self._locks: dict[tuple[str, str], threading.Lock] = {}
         self.trash = MemoryTrash(self._put_back)
         self.files = MemoryFiles()
+        self.machine: Machine = MemoryMachine()
         self._beats: dict[tuple[str, str], str] = {}
         self._instances: dict[str, dict[str, Any]] = {}
         self._trackers: weakref.WeakSet[Touched] = weakref.WeakSet()

@@ -54,7 +54,7 @@ class Sessions:
         """The webhooks of this machine, with their secrets."""
         from capsule.sessions.adapters.webhook import Webhooks
 
-        return Webhooks(self._engine)
+        return Webhooks(self._engine.machine)
 
     # -- Sessions --------------------------------------------------------------------------------------------------
 

@@ -129,7 +129,7 @@ class Store(Writing):
 
             # If the agent is to be made, it is the owner who makes it.
             self.agent = check_id(self._directory.identity(agent, folder) or self.agents.identity(agent, folder))
-            seal = Seal(self.agent, engine)
+            seal = Seal(self.agent, engine.machine)
             view = seen_by(self.agent, engine, lambda object, others: self._state_of(object, others))
             self.engine, self._place, self._told = view, seal.place, seal.sealed
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from capsule.engines.interface import Engine, Transaction
     from capsule.engines.values import Trashed
     from capsule.format.documents.head import Head
+    from capsule.engines.machine import Machine
     from capsule.rules.policy import StateOf
 
 #: What an agent has of an engine as it is: it tells of no conversation that the agent may not read.
@@ -184,6 +185,11 @@ class AgentView:
         """See `Engine.trash`."""
         return TrashView(self, self._engine.trash)
 
+    @property
+    def machine(self) -> Machine:
+        """See `Engine.machine`. An agent reaches some kinds of documents."""
+        return self._engine.machine.for_agent(self.agent)
+
     def outside_edits(self, what: str = "this") -> NoReturn:
         """Raises Refused: an agent has neither the paths of documents nor versions from outside."""
         why = f"{what} needs the files of the store, which agent {self.agent} does not reach, only a person"
@@ -206,7 +212,7 @@ class IndexView:
         self._agent = agent
         self._engine = engine
         self._state_of = state_of
-        self._seal = Seal(agent, engine)
+        self._seal = Seal(agent, engine.machine)
         #: How far the journal was read from the last cursor without a change to tell.
         self._read_to: dict[str, str] = {}
         self._last = policy.State()

@@ -379,6 +379,10 @@ def test_the_history_in_git_and_the_files_are_a_persons(store: Store) -> None:
 def test_the_files_of_sessions_are_closed_to_an_agent(store: Store, kind: str) -> None:
     eve = store.beside(agent="eve").engine
     for ask in (
+        lambda: eve.machine.read(kind, "s_1"),
+        lambda: eve.machine.ids(kind),
+        lambda: eve.machine.edit(kind, "s_1", lambda before: {}),
+        lambda: eve.machine.delete(kind, "s_1"),
         lambda: eve.read(kind, "s_1"),
         lambda: eve.document(kind, "s_1"),
         lambda: eve.ids(kind),

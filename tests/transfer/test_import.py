@@ -226,7 +226,7 @@ def test_two_sources_that_disagree_on_a_conversation_are_both_kept(
     assert [texts(store, id)[:2] for id in (first, second)] == [["Do it", "first"], ["Do it", "second"]]
     assert [first in note.what and second in note.what for note in reports[-1].notes.found] == [True]
     for again in ([tmp_path], [files[1]], [files[0]]):
-        store.engine.delete("imports", "digests")
+        store.engine.machine.delete("imports", "digests")
         assert set(states(store.import_(*again))) == {"unchanged"}
     files[1].write_bytes(runs[1].replace(b"second", b"changed"))
     assert states(store.import_(tmp_path)) == ["unchanged", "updated"]

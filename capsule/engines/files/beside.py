@@ -1,4 +1,4 @@
-"""What a store of files keeps beside its documents: a trash, files of messages, heartbeats, and kernel locks by name.
+"""What a store of files keeps beside its documents: the trash, files of messages, what is of this machine, and more.
 
 What must stay true: a file gets its name once it is durable, and never another content; no directory on the way to it
 is a symlink; and a lock goes with its process, however that dies.
@@ -15,17 +15,21 @@ from functools import partial
 
 from capsule import timestamps
 from capsule.disk import whole_files
+from capsule.disk.whole_files import Signature
 from capsule.engines.files.disk.layout import KINDS, Directory
 from capsule.engines.files.disk.trash import TRASH
 from capsule.engines.files.external_edits import forget_texts
 from capsule.engines.files.storage import FileStorage
 from capsule.engines.interface import WITH_ENTRIES
+from capsule.engines.machine import Machine
 from capsule.engines.retrying import again
 from capsule.engines.values import Notices
 from capsule.errors import InvalidDocument, NotFound, Refused, StoreBusy
 from capsule.ids import check_file_name, check_id, new_id
 
 _log = logging.getLogger("capsule")
+
+_TRIES = 50
 
 
 class AttachedFiles:
@@ -129,6 +133,47 @@ class FileTrash:
                 _log.warning("%s; what the store remembers of it was not purged", error.message)
         self._drop_index()
         return gone
+
+
+class FileMachine(Machine):
+    """The documents of this machine as files in `.capsule/`. See `Machine`."""
+
+    def __init__(self, storage: FileStorage) -> None:
+        self._storage = storage
+
+    def _ids(self, kind: str) -> list[str]:
+        return self._storage.ids(kind)
+
+    def _read(self, kind: str, id: str) -> bytes | None:
+        got = self._storage.read(kind, id)
+        if got is None or self._is_ours(kind, id, got[1]):
+            return got and got[0]
+        with self._storage.mutex(kind, id) as held:  # Perhaps a write was under way.
+            got = held.read()
+            return got[0] if got and self._is_ours(kind, id, got[1]) else None
+
+    def _edit(self, kind: str, id: str, change: Callable[[bytes | None], bytes | None]) -> None:
+        def edit() -> None:
+            with self._storage.mutex(kind, id) as held:
+                got = held.read()
+                after = change(got[0] if got and self._is_ours(kind, id, got[1]) else None)
+                if after is not None:
+                    held.replace(got[1] if got else None, after, None, [])
+
+        again(edit, self._storage.path(kind, id), id, _TRIES)
+
+    def _delete(self, kind: str, id: str) -> None:
+        with self._storage.mutex(kind, id) as held:
+            if self._storage.exists(kind, id):
+                held.delete()
+
+    def _is_ours(self, kind: str, id: str, signature: Signature) -> bool:
+        """Whether this user wrote the file here, as a clone can carry any other.
+
+        The note knows the inode and the times of what was written, which nobody can foretell of a clone.
+        """
+        noted = self._storage.noted(kind, id)
+        return noted is not None and noted.signature == signature and self._storage.is_own(kind, id)
 
 
 class BesideDocuments:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 
 from capsule.disk.whole_files import Signature
-from capsule.engines.files.beside import AttachedFiles, BesideDocuments, FileTrash
-from capsule.engines.files.disk.layout import LOCAL
+from capsule.engines.files.beside import AttachedFiles, BesideDocuments, FileMachine, FileTrash
 from capsule.engines.files.external_edits import STEP_NS, settle
 from capsule.engines.files.protocols import Known, Place
 from capsule.engines.files.storage import FileStorage
@@ -33,6 +32,7 @@ from capsule.ids import check_id
 
 if TYPE_CHECKING:
     from capsule.engines.index.index import Index
+    from capsule.engines.machine import Machine
 
 T = TypeVar("T")
 
@@ -52,6 +52,7 @@ class FilesEngine(BesideDocuments):
     def __init__(self, storage: FileStorage) -> None:
         self.storage = storage
         self.files = AttachedFiles(storage)
+        self.machine: Machine = FileMachine(storage)
         self.trash = FileTrash(storage, lambda: self.index.drop())
         self._caches = Caches()
         self._guard = threading.Lock()
@@ -78,19 +79,9 @@ class FilesEngine(BesideDocuments):
         """See `Engine.edit`."""
         with self.storage.mutex(kind, id) as held:
             got = held.read()
-            after = change(got[0] if got and self._is_ours(kind, id, got[1]) else None)
+            after = change(got and got[0])
             if after is not None:
                 held.replace(got[1] if got else None, after, None, [])
-
-    def _is_ours(self, kind: str, id: str, signature: Signature) -> bool:
-        """Whether a file counts: of a local kind only one that this user wrote here, as a clone can carry any other.
-
-        The note knows the inode and the times of what was written, which nobody can foretell of a clone.
-        """
-        if kind not in LOCAL:
-            return True
-        noted = self.storage.noted(kind, id)
-        return noted is not None and noted.signature == signature and self.storage.is_own(kind, id)
 
     def delete(self, kind: str, id: str) -> Trashed:
         """See `Engine.delete`."""
@@ -125,10 +116,6 @@ class FilesEngine(BesideDocuments):
         """See `Engine.read`. Costs reading and checking the file."""
         if kind not in WITH_ENTRIES:
             got = self.storage.read(kind, id)
-            if got is not None and not self._is_ours(kind, id, got[1]):
-                with self.storage.mutex(kind, id) as held:  # Perhaps a write was under way.
-                    got = held.read()
-                    got = got if got and self._is_ours(kind, id, got[1]) else None
             if got is None:
                 raise missing(kind, id)
             return got[0]

@@ -207,7 +207,7 @@ class Sending:
         else:
             told = {id for id in object.present - {sender} if owner.agents.documents.exists(id)}
         states = dict.fromkeys(sorted(told), "stored")
-        here = {*owner.engine.ids(doorbells.KIND), *owner.engine.ids(KIND_OF_HOMES)} - {sender}
+        here = {id for kind in (doorbells.KIND, KIND_OF_HOMES) for id in owner.engine.machine.ids(kind)} - {sender}
         idle = [id for id in sorted(here) if policy.relation(id, object) == "member" and not presence.listened(id)]
         online = presence.online() if idle else {}
         for agent in idle:

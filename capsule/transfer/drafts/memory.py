@@ -68,13 +68,11 @@ class Memory:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._before = b""
-        found: Any = None
-        with suppress(CapsuleError, ValueError):
-            if engine.exists(_KIND, _ID):
-                self._before = engine.read(_KIND, _ID)
-                found = orjson.loads(self._before)
-        if not isinstance(found, dict) or found.get("version") != _FORM:
+        found: dict[str, Any] = {}
+        with suppress(CapsuleError):
+            found = engine.machine.read(_KIND, _ID) or {}
+        self._before = orjson.dumps(found)
+        if found.get("version") != _FORM:
             found = {}
         self.files: dict[str, dict[str, Any]] = found.get("files", {})
         self.conversations: dict[str, tuple[str, str]] = found.get("conversations", {})
@@ -104,7 +102,7 @@ class Memory:
         """Forget the files, and the conversations that are gone. Raises the errors of `Engine.edit`."""
         self.files = {}
         self.conversations = {id: last for id, last in self.conversations.items() if self._engine.exists(KIND, id)}
-        if self._engine.exists(_KIND, _ID):
+        if self._engine.machine.read(_KIND, _ID) is not None:
             self._write()
 
     def save(self) -> None:
@@ -119,9 +117,8 @@ class Memory:
             "files": _last(self.files),
             "conversations": _last(self.conversations),
         }
-        data = orjson.dumps(document)
-        if data != self._before:
-            self._engine.edit(_KIND, _ID, lambda before: data)
+        if orjson.dumps(document) != self._before:
+            self._engine.machine.edit(_KIND, _ID, lambda before: document)
 
 
 def _last(found: dict[str, Any]) -> dict[str, Any]:

@@ -166,7 +166,7 @@ def test_unknown_fields_and_numbers_survive(engine: Engine) -> None:
     assert b"12345678901234567890123" in engine.read(CONVERSATIONS, "odd")
 
 
-@pytest.mark.parametrize("kind", ["overrides", "agents", "doorbells"])
+@pytest.mark.parametrize("kind", ["overrides", "agents"])
 def test_a_document_without_entries_is_read_and_changed_as_a_whole(engine: Engine, kind: str) -> None:
     seen: list[bytes | None] = []
 
@@ -183,6 +183,30 @@ def test_a_document_without_entries_is_read_and_changed_as_a_whole(engine: Engin
     assert engine.read(kind, "anna") == b'{"n": 1}' and engine.document(kind, "anna") == {"n": 1}
     engine.edit(kind, "anna", lambda data: b'{"n": 2}')
     assert engine.read(kind, "anna") == b'{"n": 2}'
+
+
+def test_a_document_of_the_machine_is_read_and_changed_as_a_whole(engine: Engine) -> None:
+    seen: list[Any] = []
+
+    def change(before: dict[str, Any] | None) -> dict[str, Any] | None:
+        seen.append(before)
+        return {"n": 1} if before is None else None
+
+    machine = engine.machine
+    assert machine.ids("homes") == [] and machine.read("homes", "anna") is None
+    for _ in range(2):
+        machine.edit("homes", "anna", change)
+    assert seen == [None, {"n": 1}] and machine.ids("homes") == ["anna"] and machine.ids("keys") == []
+    with pytest.raises(RuntimeError):
+        machine.edit("homes", "anna", lambda before: (_ for _ in ()).throw(RuntimeError))
+    assert machine.read("homes", "anna") == {"n": 1} == machine.for_agent("anna").read("homes", "anna")
+    with pytest.raises(Refused):
+        machine.for_agent("anna").read("keys", "cursors")
+    for _ in range(2):
+        machine.delete("homes", "anna")
+    assert machine.read("homes", "anna") is None
+    with pytest.raises(InvalidInput):
+        machine.edit("homes", "../anna", change)
 
 
 def test_each_write_of_a_document_gives_it_another_version(engine: Engine) -> None:
