@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from capsule.engines.values import News, Notices, Tracker, Trashed
 from capsule.errors import NotFound, Remedy
@@ -36,6 +36,28 @@ def missing(kind: str, id: str) -> NotFound:
     return NotFound(f"no session {id}" if kind in WITH_ENTRIES else f"there is no {kind}/{id}.json", id=id)
 
 
+class DocumentState(NamedTuple):
+    """What is known of a document with entries without reading it.
+
+    Attributes:
+        updated_at: Its `updatedAt`.
+        tag: A key for caches, which changes with every write but an append.
+        entries: The number of entries.
+        size: The size of the stored document, in bytes.
+        ends_active: Whether the last entry is known to be the end of the active branch.
+        newest: The latest known `updatedAt` of the document, present or past.
+        time: The time of the last append; empty: it isn't known.
+    """
+
+    updated_at: str
+    tag: str
+    entries: int
+    size: int
+    ends_active: bool
+    newest: str
+    time: str
+
+
 class Transaction(Protocol):
     """The exclusive right to one document.
 
@@ -46,7 +68,7 @@ class Transaction(Protocol):
         id: The document's id.
         name: Its name in errors: its path, or its kind and id.
         head: The fields of a conversation except context and history, parsed.
-        updated_at: Its `updatedAt`.
+        state: What else is known of it.
     """
 
     id: str
@@ -56,31 +78,7 @@ class Transaction(Protocol):
     def head(self) -> ParsedHead: ...
 
     @property
-    def updated_at(self) -> str: ...
-
-    @property
-    def tag(self) -> str:
-        """A key for caches, which changes with every write but an append."""
-
-    @property
-    def count(self) -> int:
-        """The number of entries."""
-
-    @property
-    def size(self) -> int:
-        """The size of the stored document, in bytes."""
-
-    @property
-    def ends_active(self) -> bool:
-        """Whether the last entry is known to be the end of the active branch."""
-
-    @property
-    def newest(self) -> str:
-        """The latest known `updatedAt` of the document, present or past."""
-
-    @property
-    def time(self) -> str:
-        """The time of the last append; empty: it isn't known."""
+    def state(self) -> DocumentState: ...
 
     def document(self) -> Document:
         """The whole document, current and in canonical order; not to be changed in place. Cost: one parse."""
@@ -122,7 +120,7 @@ class Transaction(Protocol):
             entries: Complete entries, at least one.
             encoded: The entries, as `codec.encode_entry` encodes them.
             stamp: The new `updatedAt`.
-            time: The time of the append; see the property `time`.
+            time: The time of the append; see `DocumentState`.
             head: A new head, in canonical order, in the same write; None: only `updatedAt` changes.
             ends_active: Whether the last entry is known to be the end of the active branch.
         """

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class MemoryEngine:
-    """The documents of one store in memory. See `Engine`. Several threads may use it.
+    """The documents of one store in memory. See `Engine`, which describes the methods. Several threads may use it.
 
     Args:
         timeout_s: How long to wait for a document that another thread writes, in seconds.
@@ -78,7 +78,6 @@ class MemoryEngine:
 
     @contextmanager
     def transaction(self, kind: str, id: str) -> Iterator[MemoryTransaction]:
-        """See `Engine.transaction`."""
         with self._exclusive(kind, id) as stored:
             if stored is None:
                 raise missing(kind, id)
@@ -111,7 +110,6 @@ class MemoryEngine:
             tracker.touch([f"{kind}-{id}"])
 
     def create(self, kind: str, document: Document, written: Callable[[str], None] | None = None) -> int:
-        """See `Engine.create`."""
         with self._exclusive(kind, document["id"]) as stored:
             if stored is not None:
                 raise Interfered
@@ -121,7 +119,6 @@ class MemoryEngine:
             return len(stored.data)
 
     def edit(self, kind: str, id: str, change: Callable[[bytes | None], bytes | None]) -> None:
-        """See `Engine.edit`."""
         with self._exclusive(kind, id) as stored:
             after = change(stored.data if stored else None)
             if after is not None:
@@ -134,7 +131,6 @@ class MemoryEngine:
             self.put(kind, id, codec.decode(data, self.name(kind, id)), data)
 
     def delete(self, kind: str, id: str) -> Trashed:
-        """See `Engine.delete`."""
         with self._exclusive(kind, id):
             return self.remove(kind, id)
 
@@ -147,27 +143,22 @@ class MemoryEngine:
             return trashed
 
     def exists(self, kind: str, id: str) -> bool:
-        """See `Engine.exists`."""
         return (kind, id) in self._documents
 
     def version(self, kind: str, id: str) -> object | None:
-        """See `Engine.version`."""
         stored = self._documents.get((kind, id))
         return stored and stored.serial
 
     def versions(self, kind: str) -> dict[str, object]:
-        """See `Engine.versions`."""
         with self._guard:
             found = {id: stored.serial for (each, id), stored in self._documents.items() if each == kind}
         return dict(sorted(found.items()))
 
     def ids(self, kind: str) -> list[str]:
-        """See `Engine.ids`."""
         with self._guard:
             return sorted(id for each, id in self._documents if each == kind)
 
     def name(self, kind: str, id: str) -> str:
-        """See `Engine.name`."""
         return f"{kind}/{id}.json"
 
     def stored(self, kind: str, id: str) -> Stored | None:
@@ -181,33 +172,26 @@ class MemoryEngine:
         return stored
 
     def read(self, kind: str, id: str) -> bytes:
-        """See `Engine.read`."""
         return self._stored(kind, id).data
 
     def document(self, kind: str, id: str) -> Document:
-        """See `Engine.document`."""
         return self._stored(kind, id).document
 
     def follow(self, kind: str, id: str, since: tuple[str, int] | None = None) -> News:
-        """See `Engine.follow`."""
         return self._stored(kind, id).follow(since)
 
     def parsed(self, id: str, parse: Callable[[bytes, bool], T]) -> T:
-        """See `Engine.parsed`."""
         return parse(self._stored(CONVERSATIONS, id).data, True)
 
     def tail(self, id: str, n: int) -> tuple[bytes, int]:
-        """See `Engine.tail`."""
         history = self._stored(CONVERSATIONS, id).document["history"]
         return codec.encode_entries(history[-n:] if n > 0 else []), len(history)
 
     def head(self, id: str) -> tuple[Document, int]:
-        """See `Engine.head`."""
         stored = self._stored(CONVERSATIONS, id)
         return stored.document, len(stored.data)
 
     def outside_edits(self, what: str = "this") -> NoReturn:
-        """See `Engine.outside_edits`."""
         raise Refused(f"{what} needs a store that keeps files; this one keeps none", path="")
 
     # -- All conversations -----------------------------------------------------------------------------------------
@@ -223,7 +207,6 @@ class MemoryEngine:
             return self._index
 
     def tracker(self) -> Touched:
-        """See `Engine.tracker`."""
         return self._added(self._trackers)
 
     def _added(self, trackers: weakref.WeakSet[Touched]) -> Touched:
@@ -235,42 +218,34 @@ class MemoryEngine:
     # -- Beside the documents --------------------------------------------------------------------------------------
 
     def notices(self) -> Notices:
-        """See `Engine.notices`."""
         return Notices(self._added(self._of_all))
 
     def beat(self, kind: str, id: str) -> None:
-        """See `Engine.beat`."""
         self._beats[kind, check_id(id)] = timestamps.now()
 
     def beaten(self, kind: str, id: str) -> str | None:
-        """See `Engine.beaten`."""
         return self._beats.get((kind, check_id(id)))
 
     def hold(self, name: str, timeout_s: float | None) -> AbstractContextManager[None]:
-        """See `Engine.hold`."""
         return self._locked("hold", name, timeout_s, name)
 
     # -- Instances ---------------------------------------------------------------------------------------
 
     def announce(self, instance: str, about: Mapping[str, Any] | None = None) -> None:
-        """See `Engine.announce`."""
         if about is not None or instance not in self._instances:
             self._instances[instance] = dict(about or {})
 
     def instances(self) -> dict[str, dict[str, Any]]:
-        """See `Engine.instances`."""
         return {instance: dict(about) for instance, about in self._instances.items()}
 
     def withdraw(self, instance: str) -> None:
-        """See `Engine.withdraw`."""
         self._instances.pop(instance, None)
 
     def is_alive(self, instance: str) -> bool:
-        """See `Engine.is_alive`."""
         return instance in self._instances
 
     def close(self) -> None:
-        """See `Engine.close`. The documents stay, for other users of the engine."""
+        """The documents stay, for other users of the engine."""
         with self._guard:
             index, self._index = self._index, None
         if index is not None:

@@ -80,7 +80,9 @@ class OfOneType:
             if conversation.head.type != self.type:
                 raise InvalidInput(f"conversation {id} is no {self.type}, but a {conversation.head.type}")
             # Later than each message that there is, so that times tell who reads what.
-            stamp = timestamps.later_than(max(conversation.transaction.time, conversation.transaction.updated_at))
+            stamp = timestamps.later_than(
+                max(conversation.transaction.state.time, conversation.transaction.state.updated_at)
+            )
             return conversation.change_head(lambda head: change(head, stamp))
 
         return acting._head_of(id, acting._change(id, act))

@@ -146,13 +146,13 @@ class Session:
             if made and all(transaction.has(event["id"]) for event in made):  # By a try that was interrupted.
                 transaction.ensure_durable()
                 return made
-            now = timestamps.now(transaction.time)
+            now = timestamps.now(transaction.state.time)
             made[:] = [_complete(event, now) for event in edit(self._folds)]
             if made:
                 for name, data in files.items():
                     self._engine.files.keep(mine.box, self.id, name, data)
                 encoded = [codec.encode_entry(event) for event in made]
-                stamp = timestamps.later_than(transaction.newest)
+                stamp = timestamps.later_than(transaction.state.newest)
                 transaction.append(made, encoded, stamp, time=now, head=None, ends_active=True)
             return made
 
@@ -172,8 +172,8 @@ class Session:
             events, document = [_complete(event, now) for event in compacted(self._folds, now)], transaction.document()
             gone = {each.get("id") for each in document["history"] if each.get("event") == "message"}
             gone -= {event["id"] for event in events}
-            if gone or len(events) < transaction.count:
-                stamp = timestamps.later_than(transaction.newest)
+            if gone or len(events) < transaction.state.entries:
+                stamp = timestamps.later_than(transaction.state.newest)
                 transaction.replace(document | {"updatedAt": stamp, "history": events})
             said = codec.encode_entries(events)
             for name in self._engine.files.names(box, self.id):

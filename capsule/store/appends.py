@@ -90,7 +90,7 @@ def continued(conversation: Conversation, entries: list[Entry]) -> tuple[list[En
                 raise _unknown(conversation.id, parent)
             there.add(entry["id"])
         return entries, True
-    if conversation.transaction.ends_active and not any("parent" in entry for entry in entries):
+    if conversation.transaction.state.ends_active and not any("parent" in entry for entry in entries):
         return entries, True
     from capsule.format.tree.tree import Tree, link_of
 

@@ -126,7 +126,7 @@ class Conversation:
 
     def _stamp(self) -> str:
         """The new `updatedAt`: later than all earlier ones of the conversation, so that it names one write."""
-        return timestamps.later_than(self.transaction.newest)
+        return timestamps.later_than(self.transaction.state.newest)
 
     def _appended_before(self, messages: list[Document]) -> tuple[int, list[Document]] | None:
         """The place and the messages as an earlier, interrupted try has written them; None: it has not. A message that
@@ -143,7 +143,7 @@ class Conversation:
         if len(before) < len(messages):
             return None
         self.transaction.ensure_durable()
-        return next(iter(there), self.transaction.count), list(before.values())
+        return next(iter(there), self.transaction.state.entries), list(before.values())
 
     def append(self, messages: list[Document], *, move: bool = False) -> tuple[int, list[Document]]:
         """Append checked messages, durably. A message without a parent goes to the end of the active branch.
@@ -169,8 +169,7 @@ class Conversation:
             messages[:] = [signed(message, self._agent) for message in messages]
         if self._tries and (before := self._appended_before(messages)) is not None:
             return before
-        lock, at = self.admitted(), self.transaction
-        head_before = at.head
+        lock, at, head_before = self.admitted(), self.transaction.state, self.transaction.head
         # Unlike `updatedAt`, a message's time is never ahead of the clock. It is never earlier than the last message's,
         # nor than the last participant joined, who reads from there on.
         time = timestamps.now(max(at.time or at.updated_at, head_before.joined))
@@ -197,7 +196,7 @@ class Conversation:
             self._own.appended(self.id, entries)
         title = title_by_rule(entries) if head_before.untitled else ""
         newest = at.newest
-        place, stamp, head = at.count, time if time > newest else timestamps.later_than(newest), None
+        place, stamp, head = at.entries, time if time > newest else timestamps.later_than(newest), None
         if lock is not None or title or move:
 
             def change(head: Document) -> None:
@@ -207,7 +206,7 @@ class Conversation:
                     head["metadata"]["currentNode"] = entries[-1]["id"]
 
             head = self._changed(change, stamp)
-        at.append(entries, encoded, stamp, time=time, head=head, ends_active=is_active or move)
+        self.transaction.append(entries, encoded, stamp, time=time, head=head, ends_active=is_active or move)
         self.recorded = lock
         return place, entries
 
@@ -222,7 +221,7 @@ class Conversation:
         return canonical.in_order(head)
 
     def _before(self) -> Document:
-        return self.head.document | {"updatedAt": self.transaction.updated_at}
+        return self.head.document | {"updatedAt": self.transaction.state.updated_at}
 
     def change_head(self, change: Callable[[Document], None], *, ends_active: bool | None = None) -> Document:
         """Change title or metadata, without parsing messages.

@@ -43,14 +43,14 @@ class Own:
     @contextmanager
     def writing(self, conversation: Conversation) -> Iterator[None]:
         """Remember the version that the body writes, under the mutex, as own."""
-        before = conversation.transaction.tag
+        before = conversation.transaction.state.tag
         with self.under_way(conversation.id):
             try:
                 yield
             finally:
-                if conversation.transaction.tag != before:
+                if conversation.transaction.state.tag != before:
                     with self._done:
-                        self._remember(conversation.id, conversation.transaction.tag, before)
+                        self._remember(conversation.id, conversation.transaction.state.tag, before)
 
     @contextmanager
     def under_way(self, id: str) -> Iterator[None]:

@@ -186,7 +186,7 @@ class BesideDocuments:
     storage: FileStorage
 
     def notices(self) -> Notices:
-        """See `Engine.notices`. Costs one watch, as every write ends with the header of its note in a mutex file."""
+        """Costs one watch, as every write ends with the header of its note in a mutex file."""
         from capsule.disk.notices import DirectoryNotices  # Seldom needed, and ctypes with it.
 
         mutexes = Directory(self.storage.layout, self.storage.sys, "mutex")
@@ -195,7 +195,7 @@ class BesideDocuments:
             return Notices(DirectoryNotices(mutexes.path, ""))
 
     def beat(self, kind: str, id: str) -> None:
-        """See `Engine.beat`. Costs an open and a write, which nobody flushes."""
+        """Costs an open and a write, which nobody flushes."""
         layout, sys = self.storage.layout, self.storage.sys
         directory, path = self._heartbeat(kind, id)
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -205,7 +205,7 @@ class BesideDocuments:
                 sys.pwrite(fd, b"\n", 0)
 
     def beaten(self, kind: str, id: str) -> str | None:
-        """See `Engine.beaten`. Costs an lstat."""
+        """Costs an lstat."""
         _, path = self._heartbeat(kind, id)
         with whole_files.naming(path, "look at"), suppress(FileNotFoundError, NotADirectoryError):
             return timestamps.from_ms(self.storage.sys.lstat(path).st_mtime_ns // 1_000_000)
@@ -217,7 +217,7 @@ class BesideDocuments:
 
     @contextmanager
     def hold(self, name: str, timeout_s: float | None) -> Iterator[None]:
-        """See `Engine.hold`. Waiting without a limit costs no processor time."""
+        """Waiting without a limit costs no processor time."""
         mutexes, of_name = self.storage.mutexes, f"hold-{check_id(name)}"
         with whole_files.naming(mutexes.path(of_name), "lock"):
             try:

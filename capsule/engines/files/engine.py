@@ -43,7 +43,7 @@ _UNSOUND = (InvalidDocument, ValueError, TypeError, LookupError, AttributeError)
 
 
 class FilesEngine(BesideDocuments):
-    """The documents of one store as files. See `Engine`. Several threads may use it.
+    """The documents of one store as files. See `Engine`, which describes the methods. Several threads may use it.
 
     Args:
         storage: The files.
@@ -61,11 +61,10 @@ class FilesEngine(BesideDocuments):
     # -- One document ----------------------------------------------------------------------------------------------
 
     def transaction(self, kind: str, id: str) -> FileTransaction:
-        """See `Engine.transaction`. Costs nothing where the file is as the store left it; else a read of the whole."""
+        """Costs nothing where the file is as the store left it; else a read of the whole."""
         return FileTransaction(self.storage.mutex(kind, id), self._caches)
 
     def create(self, kind: str, document: Document, written: Callable[[str], None] | None = None) -> int:
-        """See `Engine.create`."""
         data = codec.encode(document)
         with self.storage.mutex(kind, document["id"]) as held:
             if self.storage.exists(kind, document["id"]):
@@ -76,7 +75,6 @@ class FilesEngine(BesideDocuments):
         return known.signature.size
 
     def edit(self, kind: str, id: str, change: Callable[[bytes | None], bytes | None]) -> None:
-        """See `Engine.edit`."""
         with self.storage.mutex(kind, id) as held:
             got = held.read()
             after = change(got and got[0])
@@ -84,36 +82,34 @@ class FilesEngine(BesideDocuments):
                 held.replace(got[1] if got else None, after, None, [])
 
     def delete(self, kind: str, id: str) -> Trashed:
-        """See `Engine.delete`."""
         with self.storage.mutex(kind, id) as held:
             if not self.storage.exists(kind, id):
                 raise missing(kind, id)
             return held.delete()
 
     def exists(self, kind: str, id: str) -> bool:
-        """See `Engine.exists`. Costs an lstat."""
+        """Costs an lstat."""
         return self.storage.exists(kind, id)
 
     def version(self, kind: str, id: str) -> object | None:
-        """See `Engine.version`. Costs an lstat."""
+        """Costs an lstat."""
         found = self.storage.find(kind, id)
         return None if found is None else _version(found.signature, time.time_ns())
 
     def versions(self, kind: str) -> dict[str, object]:
-        """See `Engine.versions`. Costs one scandir, and an lstat a file."""
+        """Costs one scandir, and an lstat a file."""
         now = time.time_ns()
         return {each.id: _version(each.signature, now) for each in sorted(self.storage.scan(kind))}
 
     def ids(self, kind: str) -> list[str]:
-        """See `Engine.ids`. Costs listing a directory."""
+        """Costs listing a directory."""
         return self.storage.ids(kind)
 
     def name(self, kind: str, id: str) -> str:
-        """See `Engine.name`."""
         return self.storage.path(kind, id)
 
     def read(self, kind: str, id: str) -> bytes:
-        """See `Engine.read`. Costs reading and checking the file."""
+        """Costs reading and checking the file."""
         if kind not in WITH_ENTRIES:
             got = self.storage.read(kind, id)
             if got is None:
@@ -127,14 +123,14 @@ class FilesEngine(BesideDocuments):
         return self._parsed(kind, id, parse)
 
     def document(self, kind: str, id: str) -> Document:
-        """See `Engine.document`. Costs reading and parsing the file."""
+        """Costs reading and parsing the file."""
         name = self.name(kind, id)
         if kind not in WITH_ENTRIES:
             return codec.decode(self.read(kind, id), name)
         return self._parsed(kind, id, lambda data, is_canonical: _document(data, is_canonical, name))
 
     def follow(self, kind: str, id: str, since: Place | None = None) -> News:
-        """See `Engine.follow`. Costs an lstat if nothing changed."""
+        """Costs an lstat if nothing changed."""
         if since is not None:
             found = self.storage.find(kind, id)
             if found is not None and found.signature == since.signature:
@@ -146,7 +142,6 @@ class FilesEngine(BesideDocuments):
         return News(known and Place.of(known), _document(data, _is_canonical(known), name)["history"], True)
 
     def parsed(self, id: str, parse: Callable[[bytes, bool], T]) -> T:
-        """See `Engine.parsed`."""
         return self._parsed(CONVERSATIONS, id, parse)
 
     def _parsed(self, kind: str, id: str, parse: Callable[[bytes, bool], T]) -> T:
@@ -162,7 +157,7 @@ class FilesEngine(BesideDocuments):
         return parse(data, _is_canonical(known))
 
     def tail(self, id: str, n: int) -> tuple[bytes, int]:
-        """See `Engine.tail`. Costs reading these entries."""
+        """Costs reading these entries."""
         for _ in range(_TRIES):
             known = self._settled(CONVERSATIONS, id)
             if known is None or known.anatomy is None:
@@ -174,7 +169,7 @@ class FilesEngine(BesideDocuments):
         return codec.encode_entries(history[-n:] if n > 0 else []), len(history)
 
     def head(self, id: str) -> tuple[Document, int]:
-        """See `Engine.head`. Costs reading the beginning of the file."""
+        """Costs reading the beginning of the file."""
         known = self._settled(CONVERSATIONS, id)
         path = self.name(CONVERSATIONS, id)
         size = known.signature.size if known else len(self.read(CONVERSATIONS, id))
@@ -233,7 +228,6 @@ class FilesEngine(BesideDocuments):
         return again(look)  # Writers leave no gap: read what they have, under the mutex.
 
     def outside_edits(self, what: str = "this") -> FileStorage:
-        """See `Engine.outside_edits`."""
         return self.storage
 
     # -- All conversations -----------------------------------------------------------------------------------------
@@ -250,29 +244,23 @@ class FilesEngine(BesideDocuments):
         return self._index
 
     def tracker(self) -> Tracker:
-        """See `Engine.tracker`."""
         return self.storage.notices(CONVERSATIONS)
 
     # -- Instances ---------------------------------------------------------------------------------------
 
     def announce(self, instance: str, about: Mapping[str, Any] | None = None) -> None:
-        """See `Engine.announce`."""
         self.storage.instances.announce(instance, about)
 
     def instances(self) -> dict[str, dict[str, Any]]:
-        """See `Engine.instances`."""
         return self.storage.instances.live()
 
     def withdraw(self, instance: str) -> None:
-        """See `Engine.withdraw`."""
         self.storage.instances.withdraw(instance)
 
     def is_alive(self, instance: str) -> bool:
-        """See `Engine.is_alive`."""
         return self.storage.instances.alive(instance)
 
     def close(self) -> None:
-        """See `Engine.close`."""
         if self._index is not None:
             self._index.close()
         self.storage.close()

@@ -98,7 +98,6 @@ class FileStorage:
         return directory
 
     def path(self, kind: str, id: str) -> str:
-        """See `Source.path`."""
         return self.layout.document(kind, id)
 
     def exists(self, kind: str, id: str) -> bool:
@@ -106,7 +105,6 @@ class FileStorage:
         return self.find(kind, check_id(id)) is not None
 
     def noted(self, kind: str, id: str) -> Known | None:
-        """See `Source.noted`."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with suppress(OSError), whole_files.opened(self.sys, self._mutex_files.file(f"{kind}-{id}"), flags) as fd:
             return note.read_header(self.sys, fd)
@@ -125,11 +123,9 @@ class FileStorage:
         return known if whole_files.signature(found) == known.signature else None
 
     def is_as_left(self, kind: str, id: str) -> bool:
-        """See `OutsideEdits.is_as_left`."""
         return self.known(kind, id) is not None
 
     def cut_back(self, data: bytes) -> Mended | None:
-        """See `OutsideEdits.cut_back`."""
         from capsule.engines.files.repair import mend
 
         return mend(data)
@@ -156,11 +152,9 @@ class FileStorage:
                 self.sys.close(fd)
 
     def read(self, kind: str, id: str) -> tuple[bytes, Signature] | None:
-        """See `Source.read`."""
         return self.read_from(kind, id, 0)
 
     def read_from(self, kind: str, id: str, offset: int) -> tuple[bytes, Signature] | None:
-        """See `Source.read_from`."""
         self._directory(kind, id)
         with suppress(NotFound), self._opened(self.layout.document(kind, id)) as (fd, found):
             size = max(found.st_size - offset, 0)
@@ -222,7 +216,7 @@ class FileStorage:
         return sorted(name[: -len(_SUFFIX)] for name in names if name.endswith(_SUFFIX) and name[0] != ".")
 
     def scan(self, kind: str) -> Iterator[Scanned]:
-        """See `Source.scan`. Costs one scandir, and an lstat a file."""
+        """Costs one scandir, and an lstat a file."""
         with whole_files.naming(self._directory(kind), "list"):
             try:
                 for name, path, found in self._names(kind):
@@ -252,7 +246,6 @@ class FileStorage:
                         yield flat, path, found
 
     def find(self, kind: str, id: str) -> Scanned | None:
-        """See `Source.find`."""
         if "/" in id or "\0" in id or id.startswith("."):
             return None
         path = f"{self._directory(kind, id)}/{self.layout.stem(kind, id)}{_SUFFIX}"
@@ -270,7 +263,6 @@ class FileStorage:
         return False
 
     def tracker(self, kind: str) -> Tracker | None:
-        """See `Source.tracker`."""
         from capsule.disk.notices import open_tracker
 
         return open_tracker(self.layout.documents(kind), _SUFFIX)

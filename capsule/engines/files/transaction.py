@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from capsule.engines.files.external_edits import settle
 from capsule.engines.files.protocols import Known, Place
+from capsule.engines.interface import DocumentState
 from capsule.engines.values import News, Trashed
 from capsule.errors import Interfered
 from capsule.format import migrations
@@ -79,7 +80,7 @@ class Caches:
 
 
 class FileTransaction:
-    """A conversation, settled under its mutex in a `with` block. See `Transaction`.
+    """A conversation, settled under its mutex in a `with` block. See `Transaction`, which describes the methods.
 
     Args:
         held: The document, whose mutex is taken with the block.
@@ -106,7 +107,7 @@ class FileTransaction:
         self._held.__exit__(kind, error, at)
 
     def _base(self) -> list[bytes]:
-        return [head_record(self.updated_at, self.head.document, self.count)]
+        return [head_record(self.state.updated_at, self.head.document, self.state.entries)]
 
     def _go_on(self, known: Known, head: Document | None = None, document: Document | None = None) -> None:
         """Go on from the document as it is now.
@@ -118,17 +119,17 @@ class FileTransaction:
         """
         heads, anatomy = self._caches.heads, known.anatomy
         self._known, self._whole = known, document
-        self.tag, self.size, self.time = known.tag, known.signature.size, known.time
         if head is not None:
             self.head = heads.put(self.name, known.tag, head)
         else:
             self.head = heads.get(self.name, known.tag) or heads.put(self.name, known.tag, self._read_head())
         if anatomy is not None:
-            self.updated_at, self.count, self.ends_active = known.stamp, anatomy.entries, anatomy.ends_active
+            stamp, count, ends_active = known.stamp, anatomy.entries, anatomy.ends_active
         else:
             whole = self.document()
-            self.updated_at, self.count, self.ends_active = str(whole["updatedAt"]), len(whole["history"]), False
-        self.newest = max(known.newest, self.updated_at)
+            stamp, count, ends_active = str(whole["updatedAt"]), len(whole["history"]), False
+        newest = max(known.newest, stamp)
+        self.state = DocumentState(stamp, known.tag, count, known.signature.size, ends_active, newest, known.time)
 
     def _read_head(self) -> Document:
         if self._known.anatomy is None:
@@ -136,7 +137,6 @@ class FileTransaction:
         return codec.decode(self._held.head(self._known), self.name)
 
     def document(self) -> Document:
-        """See `Transaction.document`."""
         if self._whole is None:
             got = self._held.read()
             if got is None or got[1] != self._known.signature:
@@ -149,14 +149,12 @@ class FileTransaction:
         return self._whole
 
     def follow(self, since: Place | None = None) -> News:
-        """See `Transaction.follow`."""
         place = Place.of(self._known)
         if since is None or not since.goes_on_in(self._known):
             return News(place, self.document()["history"], True)
         return News(place, entries_in(self._held.history(self._known, since.tail), self.name), False)
 
     def has(self, id: str) -> bool:
-        """See `Transaction.has`."""
         at = self._known.anatomy
         if at is None:
             return any(entry.get("id") == id for entry in self.document()["history"])
@@ -167,7 +165,6 @@ class FileTransaction:
         )
 
     def find_made(self, id: str) -> tuple[int, Document] | None:
-        """See `Transaction.find_made`."""
         known = self._known
         if known.anatomy is None:
             history = self.document()["history"]
@@ -181,11 +178,11 @@ class FileTransaction:
         return at, codec.decode(b'{"history":[' + entry + b"]}", self.name)["history"][0]
 
     def appended(self) -> list[Document]:
-        """See `Transaction.appended`. Costs reading the log."""
+        """Costs reading the log."""
         return appended(self._held.records())
 
     def ensure_durable(self) -> None:
-        """See `Transaction.ensure_durable`. After a flush that failed, every byte is written anew."""
+        """After a flush that failed, every byte is written anew."""
         if self._known.doubt == "bytes":
             document = self.document()
             data = codec.encode(document)
@@ -203,7 +200,6 @@ class FileTransaction:
         head: Document | None,
         ends_active: bool,
     ) -> None:
-        """See `Transaction.append`."""
         at = self._known.anatomy
         if at is None:
             changed = self._with_head(head or head_in(self.document()) | {"updatedAt": stamp})
@@ -223,7 +219,6 @@ class FileTransaction:
     def set_head(
         self, head: Document, *, context: Callable[[], Iterable[bytes]] | None = None, ends_active: bool | None = None
     ) -> None:
-        """See `Transaction.set_head`."""
         at = self._known.anatomy
         if at is None:
             changed = self._with_head(head)
@@ -235,7 +230,7 @@ class FileTransaction:
             self._known = self._known._replace(anatomy=at._replace(ends_active=ends_active))
         stamp = head["updatedAt"]
         # A write that leaves `updatedAt` as it is changes the lock and nothing else; of these there may be many.
-        is_lock = stamp == self.updated_at
+        is_lock = stamp == self.state.updated_at
         record = lock_record(stamp, head) if is_lock else head_record(stamp, head, at.entries)
         self._rehead(head, [], [record], context)
 
@@ -256,7 +251,6 @@ class FileTransaction:
         self._go_on(self._held.rehead(self._known, written, encoded, records, lines), head)
 
     def replace(self, document: Document, removed: tuple[str, Document] | None = None) -> None:
-        """See `Transaction.replace`."""
         before = self.document()
         data = codec.encode(document)
         decoded(data, self.name, self.id)
@@ -271,12 +265,10 @@ class FileTransaction:
         self._go_on(known, head_in(document), document)
 
     def set_aside(self, reason: str) -> str:
-        """See `Transaction.set_aside`."""
         got = self._held.read()
         if got is None:
             raise Interfered
         return self._held.quarantine(got[0], reason)
 
     def delete(self) -> Trashed:
-        """See `Transaction.delete`."""
         return self._held.delete()

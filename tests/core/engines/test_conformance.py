@@ -60,23 +60,23 @@ def test_a_head_and_entries_are_written_together(engine: Engine) -> None:
     id = make(engine, "one")
     with engine.transaction(CONVERSATIONS, id) as transaction:
         head = transaction.head.document | {"title": "New", "updatedAt": LATER}
-        before = transaction.tag
+        before = transaction.state.tag
     append(engine, id, "two", head=head)
     document = engine.document(CONVERSATIONS, id)
     assert (document["title"], texts(engine, id)) == ("New", ["one", "two"])
     with engine.transaction(CONVERSATIONS, id) as transaction:
-        assert transaction.tag != before and transaction.ends_active and transaction.count == 2
+        assert transaction.state.tag != before and transaction.state.ends_active and transaction.state.entries == 2
 
 
 def test_an_append_leaves_the_tag_and_any_other_write_changes_it(engine: Engine) -> None:
     id = make(engine, "one")
     with engine.transaction(CONVERSATIONS, id) as transaction:
-        before = transaction.tag
+        before = transaction.state.tag
     append(engine, id, "two")
     with engine.transaction(CONVERSATIONS, id) as transaction:
-        assert transaction.tag == before
+        assert transaction.state.tag == before
         transaction.set_head(transaction.head.document | {"title": "New", "updatedAt": LAST})
-        assert transaction.tag != before and transaction.head.document["title"] == "New"
+        assert transaction.state.tag != before and transaction.head.document["title"] == "New"
 
 
 def test_a_transaction_that_raises_keeps_its_earlier_writes(engine: Engine) -> None:
