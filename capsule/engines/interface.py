@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from capsule.engines.values import News, Notices, Tracker, Trashed
+from capsule.engines.values import News, Tracker, Trashed
 from capsule.errors import NotFound, Remedy
 
 if TYPE_CHECKING:
@@ -86,13 +86,10 @@ class Transaction(Protocol):
     def follow(self, since: Any = None) -> News:
         """As `Engine.follow`, of the document as it is here."""
 
-    def has(self, id: str) -> bool:
-        """Whether an entry has this id. Cost: reading back to it."""
+    def find(self, id: str) -> tuple[int, Document] | None:
+        """The place of the entry with an id, and the entry; None: there is none.
 
-    def find_made(self, id: str) -> tuple[int, Document] | None:
-        """The place of the entry with an id that is a UUIDv5, and the entry; None: there is none.
-
-        Cost: reading the entries appended since the last call.
+        Cost: reading back to it; of a UUIDv5 that is not there, reading the entries appended since the last call.
         """
 
     def appended(self) -> list[Document]:
@@ -318,16 +315,15 @@ class Engine(Protocol):
     def index(self) -> Index:
         """The index of the conversations: lists, search, and changes since a cursor."""
 
-    def tracker(self) -> Tracker:
-        """A tracker that waits for changes of conversations. Raises `StorageFailed`, `Refused`."""
+    def tracker(self, kind: str | None = None) -> Tracker:
+        """What tells of documents that are touched from now on. Raises `StorageFailed`, `Refused`.
+
+        Args:
+            kind: Tells by their ids which documents of this kind any program touched. None: tells `kind-id` of all that
+                stores wrote; of a write by another program nothing before a store has taken it in. See `Notices`.
+        """
 
     # -- Beside the documents --------------------------------------------------------------------------------------
-
-    def notices(self) -> Notices:
-        """What tells which documents of any kind a store wrote from now on. Raises `StorageFailed`, `Refused`.
-
-        Of a write by another program nothing is told before a store has taken it in.
-        """
 
     def beat(self, kind: str, id: str) -> None:
         """Note that whoever works for a document of a kind is at work now. It is not durable."""

@@ -19,7 +19,9 @@ from capsule.engines.machine import Machine, MemoryMachine
 from capsule.engines.memory_beside import MemoryFiles, MemoryTrash
 from capsule.engines.memory_source import MemorySource
 from capsule.engines.memory_transaction import MemoryTransaction, Stored
-from capsule.engines.values import News, Notices, Trashed
+from capsule.engines.values import News
+from capsule.engines.values import Notices
+from capsule.engines.values import Trashed
 from capsule.errors import Interfered
 from capsule.errors import NotFound
 from capsule.errors import Refused
@@ -51,8 +53,8 @@ class MemoryEngine:
         self.machine: Machine = MemoryMachine()
         self._beats: dict[tuple[str, str], str] = {}
         self._instances: dict[str, dict[str, Any]] = {}
-        self._trackers: weakref.WeakSet[Touched] = weakref.WeakSet()
-        self._of_all: weakref.WeakSet[Touched] = weakref.WeakSet()
+        #: By tracker, which kind it tells of; None: all.
+        self._trackers: weakref.WeakKeyDictionary[Touched, str | None] = weakref.WeakKeyDictionary()
         self._serial = 0
         self._index: Index | None = None
 
@@ -103,11 +105,9 @@ class MemoryEngine:
         return stored
 
     def _touched(self, kind: str, id: str) -> None:
-        if kind == CONVERSATIONS:
-            for tracker in list(self._trackers):
-                tracker.touch([id])
-        for tracker in list(self._of_all):
-            tracker.touch([f"{kind}-{id}"])
+        for tracker, of in list(self._trackers.items()):
+            if of in (kind, None):
+                tracker.touch([id if of else f"{kind}-{id}"])
 
     def create(self, kind: str, document: Document, written: Callable[[str], None] | None = None) -> int:
         with self._exclusive(kind, document["id"]) as stored:
@@ -206,19 +206,11 @@ class MemoryEngine:
                 self._index = Index(MemorySource(self), CONVERSATIONS, lambda id: None)
             return self._index
 
-    def tracker(self) -> Touched:
-        return self._added(self._trackers)
-
-    def _added(self, trackers: weakref.WeakSet[Touched]) -> Touched:
+    def tracker(self, kind: str | None = None) -> Touched:
         tracker = Touched()
         with self._guard:
-            trackers.add(tracker)
+            self._trackers[tracker] = kind
         return tracker
-
-    # -- Beside the documents --------------------------------------------------------------------------------------
-
-    def notices(self) -> Notices:
-        return Notices(self._added(self._of_all))
 
     def beat(self, kind: str, id: str) -> None:
         self._beats[kind, check_id(id)] = timestamps.now()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from capsule.disk.whole_files import Signature
 from capsule.engines.files.protocols import Known
-from capsule.engines.files.transaction import head_in
+from capsule.engines.files.transaction import found_in, head_in
 from capsule.engines.interface import Document, DocumentState
 from capsule.engines.memory_source import BOOT
 from capsule.engines.values import News, Trashed
@@ -75,11 +75,8 @@ class MemoryTransaction:
     def follow(self, since: tuple[str, int] | None = None) -> News:
         return self._now.follow(since)
 
-    def has(self, id: str) -> bool:
-        return any(entry.get("id") == id for entry in self._now.document["history"])
-
-    def find_made(self, id: str) -> tuple[int, Document] | None:
-        return next(((at, entry) for at, entry in enumerate(self.document()["history"]) if entry.get("id") == id), None)
+    def find(self, id: str) -> tuple[int, Document] | None:
+        return found_in(self._now.document["history"], id)
 
     def appended(self) -> list[Document]:
         return list(self._now.document["history"])

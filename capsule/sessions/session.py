@@ -143,7 +143,7 @@ class Session:
         made: list[Event] = []
 
         def act(transaction: Transaction) -> list[Event]:
-            if made and all(transaction.has(event["id"]) for event in made):  # By a try that was interrupted.
+            if made and all(transaction.find(event["id"]) for event in made):  # By a try that was interrupted.
                 transaction.ensure_durable()
                 return made
             now = timestamps.now(transaction.state.time)

@@ -86,7 +86,7 @@ def continued(conversation: Conversation, entries: list[Entry]) -> tuple[list[En
         there = set[str]()
         for entry in entries:
             parent = entry.get("parent")
-            if parent is not None and parent not in there and not conversation.transaction.has(parent):
+            if parent is not None and parent not in there and conversation.transaction.find(parent) is None:
                 raise _unknown(conversation.id, parent)
             there.add(entry["id"])
         return entries, True
@@ -147,7 +147,7 @@ def appended(
     Raises:
         InvalidInput: The key was used for another message.
     """
-    placed = conversation.transaction.find_made(message["id"])
+    placed = conversation.transaction.find(message["id"])
     if placed is None:
         return None
     at, entry = placed

@@ -23,7 +23,6 @@ from capsule.engines.files.storage import FileStorage
 from capsule.engines.interface import WITH_ENTRIES
 from capsule.engines.machine import Machine
 from capsule.engines.retrying import again
-from capsule.engines.values import Notices
 from capsule.errors import InvalidDocument, NotFound, Refused, StoreBusy
 from capsule.ids import check_file_name, check_id, new_id
 
@@ -184,15 +183,6 @@ class BesideDocuments:
     """
 
     storage: FileStorage
-
-    def notices(self) -> Notices:
-        """Costs one watch, as every write ends with the header of its note in a mutex file."""
-        from capsule.disk.notices import DirectoryNotices  # Seldom needed, and ctypes with it.
-
-        mutexes = Directory(self.storage.layout, self.storage.sys, "mutex")
-        with whole_files.naming(mutexes.path, "watch"):
-            mutexes.ensure()
-            return Notices(DirectoryNotices(mutexes.path, ""))
 
     def beat(self, kind: str, id: str) -> None:
         """Costs an open and a write, which nobody flushes."""

@@ -243,8 +243,9 @@ class FilesEngine(BesideDocuments):
                     self._index = Index(self.storage, CONVERSATIONS, self._settled_soon)
         return self._index
 
-    def tracker(self) -> Tracker:
-        return self.storage.notices(CONVERSATIONS)
+    def tracker(self, kind: str | None = None) -> Tracker:
+        """Costs one watch: every write ends with the header of its note in a mutex file."""
+        return self.storage.notices(kind)
 
     # -- Instances ---------------------------------------------------------------------------------------
 

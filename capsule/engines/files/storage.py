@@ -267,13 +267,16 @@ class FileStorage:
 
         return open_tracker(self.layout.documents(kind), _SUFFIX)
 
-    def notices(self, kind: str) -> Tracker:
-        """What wakes those who wait for documents of a kind. Raises `StorageFailed`, `Refused`."""
-        from capsule.disk.notices import DirectoryNotices
+    def notices(self, kind: str | None) -> Tracker:
+        """What wakes those who wait for documents of a kind, or for any mutex file (None). Raises `StorageFailed`,
+        `Refused`."""
+        from capsule.disk.notices import DirectoryNotices  # Seldom needed, and ctypes with it.
 
-        directory = self.layout.documents(kind)
+        directory = self._mutex_files.path if kind is None else self.layout.documents(kind)
         with whole_files.naming(directory, "watch"):
-            return DirectoryNotices(directory, _SUFFIX)
+            if kind is None:
+                self._mutex_files.ensure()
+            return DirectoryNotices(directory, _SUFFIX if kind else "")
 
     committed = staticmethod(committed)
 

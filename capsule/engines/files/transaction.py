@@ -46,6 +46,11 @@ def entries_in(block: bytes, name: str) -> list[Document]:
     return codec.decode_entries(b"[" + block.removeprefix(b",") + b"]", name) if block else []
 
 
+def found_in(history: list[Document], id: str) -> tuple[int, Document] | None:
+    """The place of the entry with an id, and the entry; None: there is none."""
+    return next(((at, entry) for at, entry in enumerate(history) if entry.get("id") == id), None)
+
+
 class Caches:
     """What an engine remembers of the conversations it saw: parsed heads, and ids that were made of something.
 
@@ -154,28 +159,21 @@ class FileTransaction:
             return News(place, self.document()["history"], True)
         return News(place, entries_in(self._held.history(self._known, since.tail), self.name), False)
 
-    def has(self, id: str) -> bool:
-        at = self._known.anatomy
+    def find(self, id: str) -> tuple[int, Document] | None:
+        """Costs reading back to it; and for an id that was made of something and is not there, only what is new."""
+        known, at = self._known, self._known.anatomy
         if at is None:
-            return any(entry.get("id") == id for entry in self.document()["history"])
-        line = anatomy.id_line(id)
-        near = max(at.history, at.tail - _NEAR)
-        return line in self._held.history(self._known, near) or (
-            near > at.history and line in self._held.history(self._known, at.history)
-        )
-
-    def find_made(self, id: str) -> tuple[int, Document] | None:
-        known = self._known
-        if known.anatomy is None:
-            history = self.document()["history"]
-            return next(((at, entry) for at, entry in enumerate(history) if entry.get("id") == id), None)
-        if id.encode() not in self._caches.made_ids(self.name, known, lambda start: self._held.history(known, start)):
+            return found_in(self.document()["history"], id)
+        if anatomy.made_ids(anatomy.id_line(id)) and id.encode() not in self._caches.made_ids(
+            self.name, known, lambda start: self._held.history(known, start)
+        ):
             return None
-        found = anatomy.entry_with(self._held.history(known, known.anatomy.history), id)
-        if found is None:
-            return None
-        at, entry = found
-        return at, codec.decode(b'{"history":[' + entry + b"]}", self.name)["history"][0]
+        for start in sorted({at.history, max(at.history, at.tail - _NEAR)}, reverse=True):
+            block = self._held.history(known, start)
+            if (found := anatomy.entry_with(block, id)) is not None:
+                entry = codec.decode(b'{"history":[' + found[1] + b"]}", self.name)["history"][0]
+                return at.entries - anatomy.begun_in(block) + found[0], entry
+        return None
 
     def appended(self) -> list[Document]:
         """Costs reading the log."""

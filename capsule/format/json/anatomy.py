@@ -191,13 +191,16 @@ def made_ids(block: bytes) -> frozenset[bytes]:
 
 
 def entry_with(history: bytes, id: str) -> tuple[int, bytes] | None:
-    """The entry with an id in the bytes from `history` to `tail`: its position, and its bytes as JSON.
-
-    No character of the id may be one that JSON escapes.
-    """
-    line = history.find(_ID % id.encode())
-    if line < 0:
+    """The entry with an id in a piece of the bytes from `history` to `tail`: its position among those that begin in the
+    piece, and its bytes as JSON; None also if it begins before the piece."""
+    line = history.find(id_line(id))
+    start = history.rfind(_ENTRY, 0, line + 1) if line >= 0 else -1
+    if start < 0:
         return None
-    start = history.rfind(_ENTRY, 0, line + 1)
     end = history.find(_ENTRY_END, line) + len(_ENTRY_END)
     return history.count(_ENTRY, 0, start), history[start:end]
+
+
+def begun_in(history: bytes) -> int:
+    """How many entries begin in such a piece."""
+    return history.count(_ENTRY)

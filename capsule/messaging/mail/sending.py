@@ -121,7 +121,7 @@ class Sending:
             inside.ensure_may("append")  # First, as the other refusals say what there is.
             object = policy.Object.at(inside.head)
             self._ensure_heard(object, sender, to)
-            if reply_to is not None and not inside.transaction.has(reply_to):
+            if reply_to is not None and inside.transaction.find(reply_to) is None:
                 raise InvalidInput(f"reply_to: {reply_to[:80]!r} is the id of no message in conversation {inside.id}")
             if keyed is not None and (before := appended(inside, keyed)) is not None:
                 return before[1], object

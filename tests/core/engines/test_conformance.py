@@ -130,11 +130,11 @@ def test_an_entry_is_found_by_its_id(engine: Engine) -> None:
     id = make(engine)
     engine.create(CONVERSATIONS, new_capsule("keyed", "", STAMP, messages=[message("one", made), message("two")]))
     with engine.transaction(CONVERSATIONS, "keyed") as transaction:
-        assert transaction.has(made) and not transaction.has(new_id())
-        found = transaction.find_made(made)
+        assert transaction.find(new_id()) is None
+        found = transaction.find(made)
         assert found is not None and (found[0], found[1]["content"]) == (0, "one")
     with engine.transaction(CONVERSATIONS, id) as transaction:
-        assert transaction.find_made(made) is None and not transaction.has(made)
+        assert transaction.find(made) is None
 
 
 def test_a_second_document_of_one_id_is_refused(engine: Engine) -> None:

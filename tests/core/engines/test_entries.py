@@ -97,7 +97,7 @@ def wait(notices: Notices) -> set[tuple[str, str]]:
 
 def test_a_write_of_any_kind_is_noticed_once_it_is_done(engine: Engine) -> None:
     make(engine, INBOUND)
-    notices = engine.notices()
+    notices = Notices(engine.tracker())
     assert notices.changed() == set()
     append(engine, INBOUND, "one")
     assert wait(notices) == {(INBOUND, "s_1")} and notices.changed() == set()
