@@ -17,8 +17,8 @@ from capsule.errors import NotFound, Remedy
 if TYPE_CHECKING:
     from capsule.engines.capabilities import OutsideEdits
     from capsule.engines.index.index import Index
-    from capsule.format.documents.head import ParsedHead
     from capsule.engines.machine import Machine
+    from capsule.format.documents.head import ParsedHead
 
 T = TypeVar("T")
 Document = dict[str, Any]

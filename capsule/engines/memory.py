@@ -19,15 +19,9 @@ from capsule.engines.machine import Machine, MemoryMachine
 from capsule.engines.memory_beside import MemoryFiles, MemoryTrash
 from capsule.engines.memory_source import MemorySource
 from capsule.engines.memory_transaction import MemoryTransaction, Stored
-from capsule.engines.values import News
-from capsule.engines.values import Notices
-from capsule.engines.values import Trashed
-from capsule.errors import Interfered
-from capsule.errors import NotFound
-from capsule.errors import Refused
-from capsule.errors import StoreBusy
+from capsule.engines.values import News, Trashed
+from capsule.errors import Interfered, Refused, StoreBusy
 from capsule.format.json import codec
-from capsule.ids import check_file_name
 from capsule.ids import check_id
 
 if TYPE_CHECKING:

@@ -13,14 +13,9 @@ from typing import Any
 from capsule.engines.capabilities import HeldFile, Mended, Scanned
 from capsule.engines.interface import WITH_ENTRIES
 from capsule.errors import CapsuleError, InvalidDocument, Problem
-from capsule.format import migrations
-from capsule.format import validation
+from capsule.format import migrations, validation
 from capsule.format.documents.head import Head
-from capsule.format.json import anatomy
-from capsule.format.json import canonical
-from capsule.format.json import codec
-from capsule.format.json import places
-from capsule.format.decoding import decoded
+from capsule.format.json import canonical, codec, places
 from capsule.format.kinds import KINDS
 from capsule.format.saved.reconcile import reconcile
 from capsule.format.validation import decoded

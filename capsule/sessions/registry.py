@@ -20,7 +20,6 @@ from capsule.errors import InvalidDocument, InvalidInput, NotFound
 from capsule.format.documents.agents import check_agent_id
 from capsule.format.documents.head import camel
 from capsule.format.documents.new import CURRENT
-from capsule.format.json import codec
 from capsule.format.kinds import Kind
 from capsule.ids import check_id, new_id
 from capsule.messaging.people.documents import Document, Documents

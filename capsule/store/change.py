@@ -10,13 +10,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
-from capsule.errors import Interfered
-from capsule.errors import InvalidDocument
 from capsule.errors import InvalidInput
 from capsule.format import migrations
 from capsule.format.documents import new
-from capsule.format.json import canonical
-from capsule.format.json import codec
 from capsule.format.fields import names
 from capsule.format.json import canonical, codec
 from capsule.format.text.titles import title_by_rule

@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule.engines.retrying import again
 from capsule.errors import CapsuleError, Interfered, InvalidDocument, Locked, NotFound, Remedy
-from capsule.format import migrations
-from capsule.format import validation
-from capsule.format.json import anatomy
+from capsule.format import migrations, validation
 from capsule.format.json import codec
 from capsule.format.kinds import KINDS, Kind
 from capsule.format.merge.clean_form import clean, cleaned
@@ -30,9 +28,8 @@ from capsule.store.change import TRIES, unasked
 from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
-    from capsule.engines.files.document import HeldDocument
-    from capsule.format.documents.head import Head
     from capsule.engines.capabilities import HeldFile
+    from capsule.format.documents.head import Head
     from capsule.format.merge.notes import Conflict, Merged
     from capsule.store.change import Conversation
     from capsule.store.store import Store

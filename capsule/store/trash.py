@@ -18,12 +18,7 @@ from capsule.errors import CapsuleError, Interfered, InvalidDocument, NotFound, 
 from capsule.format import migrations
 from capsule.format.documents.head import Head
 from capsule.format.documents.new import inactive_lock
-from capsule.format.json import anatomy
-from capsule.format.json import canonical
-from capsule.format.json import codec
-from capsule.format.decoding import decoded
-from capsule.format.saved.reconcile import reconcile
-from capsule.format.saved.records import head_record
+from capsule.format.json import canonical, codec
 from capsule.format.references import one_of
 from capsule.format.saved.reconcile import reconcile
 from capsule.format.saved.records import head_record

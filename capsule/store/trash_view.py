@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import CapsuleError, NotFound, Refused
-from capsule.format import codec, migrations
+from capsule.format import migrations
+from capsule.format.json import codec
 from capsule.rules import policy
 from capsule.store.change import REMOVED
 

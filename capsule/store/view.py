@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from capsule.engines.interface import CONVERSATIONS, missing
 from capsule.errors import CapsuleError, InvalidDocument, NotFound, Refused
-from capsule.format import migrations
 from capsule.format.json import codec
 from capsule.rules import policy
 from capsule.store.parts import OfKinds, before, is_at, later, places_since, told_since
@@ -30,9 +29,8 @@ if TYPE_CHECKING:
     from capsule.engines.changes import Change
     from capsule.engines.index.search.search import Asked
     from capsule.engines.interface import Engine, Transaction
-    from capsule.engines.values import Trashed
-    from capsule.format.documents.head import Head
     from capsule.engines.machine import Machine
+    from capsule.format.documents.head import Head
     from capsule.rules.policy import StateOf
 
 #: What an agent has of an engine as it is: it tells of no conversation that the agent may not read.

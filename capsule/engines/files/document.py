@@ -26,9 +26,7 @@ from capsule.engines.files.rehead import Rehead
 from capsule.engines.files.splice import Overtaken, Unflushed, splice
 from capsule.engines.values import Trashed
 from capsule.errors import CapsuleError, Interfered, Refused
-from capsule.format.json.anatomy import Anatomy
-from capsule.format.json.anatomy import head_of
-from capsule.format.json.anatomy import survey
+from capsule.format.json.anatomy import Anatomy, head_of, survey
 from capsule.timestamps import WIDTH
 
 if TYPE_CHECKING:

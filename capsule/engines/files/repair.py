@@ -28,8 +28,8 @@ from typing import NamedTuple
 import orjson
 
 from capsule import timestamps
-from capsule.format.json import anatomy
 from capsule.engines.capabilities import Mended
+from capsule.format.json import anatomy
 
 _SECTOR = 512
 _CLOSING = b"\n  ]\n}\n"

@@ -24,8 +24,6 @@ import orjson
 
 from capsule import timestamps
 from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused
-from capsule.format.json import codec
-from capsule.ids import check_id
 from capsule.ids import keyed_message_id
 from capsule.messaging.doorbells import programs
 from capsule.sessions.adapters.interface import Adapter, Arrived, Outgoing, Receiver

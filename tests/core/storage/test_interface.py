@@ -15,9 +15,7 @@ from capsule.engines.files.protocols import Known
 from capsule.engines.files.repair import mend
 from capsule.engines.files.storage import FileStorage
 from capsule.errors import CapsuleError, Interfered, InvalidDocument, InvalidInput, NotFound, Refused
-from capsule.format.documents import new
-from capsule.format.json import anatomy
-from capsule.format.json import codec
+from capsule.format.json import anatomy, codec
 from tests.core.storage.conftest import STAMP, document, entry, head, texts_of
 from tests.torture.filesystem import Rebooted
 
