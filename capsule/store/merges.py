@@ -63,7 +63,11 @@ class Incoming:
         self._store = store
 
     def version(self, kind: str, id: str) -> bytes | None:
-        """Read a document of a kind (by its name in `KINDS`) under its mutex, between two writes, and check it.
+        """Read a document under its mutex, between two writes, and check it.
+
+        Args:
+            kind: Its kind, by its name in `KINDS`.
+            id: Its id.
 
         Returns:
             Its bytes; None if it does not exist. A document of a newer major version is returned too.
@@ -71,6 +75,8 @@ class Incoming:
         Raises:
             InvalidDocument: It does not parse, or is no document of its kind.
             StoreBusy, Refused, StorageFailed: The system did not permit it.
+
+        Cost: reading the file.
         """
 
         def look(held: HeldFile) -> bytes | None:
