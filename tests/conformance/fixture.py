@@ -46,7 +46,7 @@ from capsule.mcp_server import resources, sdk
 from capsule.mcp_server.server import CapsuleServer
 from capsule.mcp_server.sessions import HttpStores
 from capsule.mcp_server.stores import Stores
-from capsule.mcp_server.transport import address, http
+from capsule.mcp_server.transport import address, edge, http
 from capsule.mcp_server.transport.tokens import Tokens
 from capsule.store.store import Store
 from tests.conformance import questions
@@ -289,10 +289,10 @@ def main() -> None:
     store = place / "store"
     Store.init(store)
     stores = HttpStores(str(store))
-    listener = address.listen(address.parse("127.0.0.1:0"))
+    listener = address.listen("127.0.0.1", 0)
     tokens = Tokens(place / "config", str(store))
     (place / "token").write_text(tokens.add("suite", scope="admin"))
-    ready = functools.partial(print, listener.url, flush=True)
+    ready = functools.partial(print, listener.url + edge.PATH, flush=True)
     http.serve(build(stores, tokens), stores, listener, tokens=tokens, ready=ready)
 
 
