@@ -72,8 +72,7 @@ class HttpStores(Stores):
     def access(self, ctx: ServerRequestContext[Any, Any]) -> Access:
         """What the token of this request says."""
         user: Any = ctx.request.scope["user"]  # type: ignore[union-attr]
-        own = max((scope for scope in SCOPES if scope in user.scopes), key=SCOPES.index)
-        return Access(str(user.username), min(own, self._most, key=SCOPES.index))
+        return Access(str(user.username), min(user.scopes[0], self._most, key=SCOPES.index))
 
     def of(self, ctx: ServerRequestContext[Any, Any]) -> Store:
         """The store of the client that made this request; a session's is opened at its first call."""

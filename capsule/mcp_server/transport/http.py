@@ -27,7 +27,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from capsule.errors import CapsuleError
-from capsule.mcp_server.access import SCOPES
 from capsule.mcp_server.sessions import log
 from capsule.mcp_server.transport import edge
 from capsule.mcp_server.transport.address import Listener
@@ -75,15 +74,14 @@ class _Verifier:
             return None
         if known is None:
             return None
-        scopes = SCOPES[: SCOPES.index(known.scope) + 1]
-        return AccessToken(token="", client_id=known.name, scopes=list(scopes), expires_at=known.expires_s)
+        return AccessToken(token="", client_id=known.name, scopes=[known.scope], expires_at=known.expires_s)
 
 
 def admitting(tokens: Tokens) -> dict[str, Any]:
     """The options of a server whose every request needs one of these tokens."""
     # Without a resource's address, the SDK uses the issuer's for nothing.
     nowhere = AnyHttpUrl("http://localhost")
-    settings = AuthSettings(issuer_url=nowhere, resource_server_url=None, required_scopes=["read"])
+    settings = AuthSettings(issuer_url=nowhere, resource_server_url=None)
     return {"token_verifier": _Verifier(tokens), "auth": settings}
 
 
