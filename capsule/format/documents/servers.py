@@ -28,7 +28,7 @@ def check_server(name: str) -> str:
 def are_switches(value: Any) -> bool:
     """Whether a value is an object of switches; or a list of names, as drafts of version 2.1 had it."""
     if isinstance(value, dict):
-        return all(isinstance(one, dict) and isinstance(one.get("enabled"), bool) for one in value.values())
+        return all(isinstance(item, dict) and isinstance(item.get("enabled"), bool) for item in value.values())
     return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 

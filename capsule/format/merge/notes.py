@@ -105,9 +105,9 @@ def merged_conflicts(base: Any, ours: Any, theirs: Any, added: Iterable[Conflict
         if len(there) == 2 or there[0] != was.get(key):
             result[key] = _joined(*there)
     for conflict in added:
-        found = {bytes_of(value): (value, at) for value, at in conflict.values}
+        values = {bytes_of(value): (value, at) for value, at in conflict.values}
         key = 0, conflict.field
-        result[key] = _joined(*(side[key] for side in sides if key in side), found)
+        result[key] = _joined(*(side[key] for side in sides if key in side), values)
     of_title = result.get((0, "title"), {})
     if (written := bytes_of(title[0])) in of_title:
         result[0, "title"] = _joined(of_title, {written: title})
@@ -195,7 +195,7 @@ def _as_json(recorded: _Recorded) -> list[Any]:
     for (is_other, name), values in sorted(recorded.items()):
         listed = [values[key] for key in sorted(values)]
         entries.append(
-            listed[0][0] if is_other else {"field": name, "values": [_value_as_json(*one) for one in listed]}
+            listed[0][0] if is_other else {"field": name, "values": [_value_as_json(*value) for value in listed]}
         )
     return entries
 
