@@ -157,28 +157,21 @@ def _or_none(value: Any) -> Any:
 def _read(value: Any) -> _Recorded:
     recorded: _Recorded = {}
     for entry in value if isinstance(value, list) else ():
-        if _is_conflict(entry):
-            key = 0, entry["field"]
-            values = [{bytes_of(item["value"]): (item["value"], item.get("at"))} for item in entry["values"]]
-            recorded[key] = _joined(recorded.get(key, {}), *values)
-        else:
-            written = bytes_of(entry)
-            recorded[1, written] = {written: (entry, None)}
+        match entry:
+            case {"field": str(name), "values": [_, *_] as items, **others} if not others and all(
+                map(_is_value, items)
+            ):
+                values = [{bytes_of(item["value"]): (item["value"], item.get("at"))} for item in items]
+                recorded[0, name] = _joined(recorded.get((0, name), {}), *values)
+            case _:
+                written = bytes_of(entry)
+                recorded[1, written] = {written: (entry, None)}
     return recorded
 
 
-def _is_conflict(entry: Any) -> bool:
-    return (
-        isinstance(entry, dict)
-        and set(entry) == {"field", "values"}
-        and isinstance(entry["field"], str)
-        and isinstance(entry["values"], list)
-        and len(entry["values"]) > 0
-        and all(
-            isinstance(item, dict) and {"value"} <= set(item) <= {"value", "at"} and isinstance(item.get("at", ""), str)
-            for item in entry["values"]
-        )
-    )
+def _is_value(item: Any) -> bool:
+    is_known = isinstance(item, dict) and {"value"} <= set(item) <= {"value", "at"}
+    return is_known and isinstance(item.get("at", ""), str)
 
 
 def _joined(*sides: _Values) -> _Values:
