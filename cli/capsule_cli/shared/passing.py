@@ -90,7 +90,7 @@ def passing(commands: typer.Typer, opens: Opens) -> Callable[[str, str], Callabl
                     result = attrgetter(call)(store)(**given) if isinstance(call, str) else call(store, **given)
                     agent = store.agent
                 json = value(result, **given) if value else as_json(result)
-                words = {"agent": agent} | {key: one_line(_joined(one)) for key, one in given.items()}
+                words = {"agent": agent} | {key: one_line(_joined(argument)) for key, argument in given.items()}
                 if isinstance(shown, Rows):
                     shown.show(result)
                 elif shown is details:
