@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from capsule.engines.index.search.search import Asked
     from capsule.engines.interface import Engine, Transaction
     from capsule.engines.machine import Machine
+    from capsule.engines.values import Tracker
     from capsule.format.documents.head import Head
     from capsule.rules.policy import StateOf
 
 #: What an agent has of an engine as it is: it tells of no conversation that the agent may not read.
-HANDED_ON = frozenset({"create", "edit", "delete", "version", "versions", "name", "tracker", "close"})
+HANDED_ON = frozenset({"create", "edit", "delete", "version", "versions", "name", "close"})
 HANDED_ON |= {"announce", "withdraw", "is_alive"}
 #: The same, of an index.
 HANDED_ON_BY_THE_INDEX = frozenset({"refresh", "rebuild", "drop", "close"})
@@ -182,6 +183,12 @@ class AgentView:
     def machine(self) -> Machine:
         """An agent reaches some kinds of documents."""
         return self._engine.machine.for_agent(self.agent)
+
+    def tracker(self, kind: str | None = None) -> Tracker:
+        """Raises Refused for what is not about conversations."""
+        if kind != CONVERSATIONS:
+            raise Refused(f"agent {self.agent} hears of conversations alone", path="")
+        return self._engine.tracker(kind)
 
     def outside_edits(self, what: str = "this") -> NoReturn:
         """Raises Refused: an agent has neither the paths of documents nor versions from outside."""
