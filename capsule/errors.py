@@ -205,5 +205,9 @@ class GitFailed(CapsuleError):
 class Interfered(Exception):
     """Another program wrote the file while the store was writing: look again, and do it again.
 
-    It never leaves the package `capsule`: whoever holds the mutex starts over.
+    It never leaves the package `capsule`: whoever decided on the write decides anew.
     """
+
+
+class Taken(Interfered):
+    """A document with this id exists already."""

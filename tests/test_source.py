@@ -31,6 +31,7 @@ LAYERS = (
         "capsule.engines.answers",
         "capsule.engines.capabilities",
         "capsule.engines.changes",
+        "capsule.engines.leases",
         "capsule.engines.retrying",
         "capsule.engines.values",
     ),

@@ -7,11 +7,12 @@ in `capabilities`, which is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from capsule.engines.values import News, Tracker, Trashed
+from capsule.engines.leases import Leases
+from capsule.engines.values import News, Reads, Tracker, Trashed, Version
 from capsule.errors import NotFound, Remedy
 
 if TYPE_CHECKING:
@@ -69,10 +70,13 @@ class Transaction(Protocol):
         name: Its name in errors: its path, or its kind and id.
         head: The fields of a conversation except context and history, parsed.
         state: What else is known of it.
+        reads: What else the decision on the next write read. If any of it has another version when that is written,
+            the write raises `Interfered`, and nothing is written.
     """
 
     id: str
     name: str
+    reads: Reads
 
     @property
     def head(self) -> ParsedHead: ...
@@ -203,6 +207,7 @@ class Engine(Protocol):
         files: What it keeps beside them.
         trash: What was deleted.
         machine: What is of this machine alone, whatever the engine.
+        leases: Who has a name.
     """
 
     @property
@@ -213,6 +218,9 @@ class Engine(Protocol):
 
     @property
     def machine(self) -> Machine: ...
+
+    @property
+    def leases(self) -> Leases: ...
 
     # -- One document ----------------------------------------------------------------------------------------------
 
@@ -225,29 +233,35 @@ class Engine(Protocol):
             StoreBusy, Refused: Another writer has it, or the system did not permit it.
         """
 
-    def create(self, kind: str, document: Document, written: Callable[[str], None] | None = None) -> int:
+    def create(
+        self, kind: str, document: Document, written: Callable[[str], None] | None = None, reads: Reads | None = None
+    ) -> int:
         """Write a new document, durably; its size in bytes.
 
         Args:
             kind: Its kind.
             document: The document, checked, in canonical order.
             written: Called with its tag, before another transaction on it can begin.
+            reads: What the decision to write it read.
 
         Raises:
-            Interfered: A document with this id exists.
+            Taken: A document with this id exists.
+            Interfered: What the decision read has another version by now: decide anew.
         """
 
-    def edit(self, kind: str, id: str, change: Callable[[bytes | None], bytes | None]) -> None:
-        """Read, change and write a document of a kind without entries, exclusively and durably.
+    def put(self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None) -> None:
+        """Write a document of a kind without entries, durably, if it is as it was when that was decided.
 
         Args:
             kind: Its kind.
             id: Its id.
-            change: Takes the stored bytes, or None; gives the new bytes, or None to write nothing. If it raises,
-                nothing is written.
+            data: The new bytes.
+            expected: The version that the decision read; None: there was no document.
+            reads: What else it read.
 
         Raises:
-            Interfered: Another program wrote it meanwhile: try again.
+            Interfered: Any of these has another version by now: decide anew. One with the same bytes may count as the
+                same.
         """
 
     def delete(self, kind: str, id: str) -> Trashed:
@@ -256,14 +270,14 @@ class Engine(Protocol):
     def exists(self, kind: str, id: str) -> bool:
         """Whether a document with this id exists."""
 
-    def version(self, kind: str, id: str) -> object | None:
-        """A key that another version of a document without entries does not have; None: there is none.
+    def version(self, kind: str, id: str, known: Version | None = None) -> Version | None:
+        """The present version of a document of a kind without entries; None: there is none.
 
-        Of a document that was written just now, each call gives another key.
+        Args:
+            kind: Its kind.
+            id: Its id.
+            known: An earlier version. If it is still the present one, this object is the answer, at the cost of a look.
         """
-
-    def versions(self, kind: str) -> dict[str, object]:
-        """The ids of all documents of a kind without entries, sorted, each with what `version` gives."""
 
     def ids(self, kind: str) -> list[str]:
         """The ids of all documents of a kind, sorted."""
@@ -324,41 +338,6 @@ class Engine(Protocol):
         """
 
     # -- Beside the documents --------------------------------------------------------------------------------------
-
-    def beat(self, kind: str, id: str) -> None:
-        """Note that whoever works for a document of a kind is at work now. It is not durable."""
-
-    def beaten(self, kind: str, id: str) -> str | None:
-        """The time of the last `beat`, by the clock of the store; None: there was none."""
-
-    def hold(self, name: str, timeout_s: float | None) -> AbstractContextManager[None]:
-        """A lock of this machine by its name, which one process and thread has; it goes with the process.
-
-        Args:
-            name: The lock's name, as an id.
-            timeout_s: How long to wait for it, in seconds; None: for ever.
-
-        Raises StoreBusy, which names the holder if that is known.
-        """
-
-    # -- Instances -------------------------------------------------------------------------------------------------
-
-    def announce(self, instance: str, about: Mapping[str, Any] | None = None) -> None:
-        """Announce that an instance is alive, until this process ends or until `withdraw`; idempotent.
-
-        Args:
-            instance: The instance, a UUID.
-            about: What it says about itself, as small JSON; None: what it said before. Announce again to change it.
-        """
-
-    def instances(self) -> dict[str, dict[str, Any]]:
-        """The live instances, and what each says about itself. Costs a look at each instance that was announced."""
-
-    def withdraw(self, instance: str) -> None:
-        """Announce that an instance has ended."""
-
-    def is_alive(self, instance: str) -> bool:
-        """Whether an announced instance is alive; True also if that isn't known."""
 
     def close(self) -> None:
         """Release all resources."""

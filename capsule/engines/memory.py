@@ -9,18 +9,19 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from capsule import timestamps
 from capsule.disk.touched import Touched
 from capsule.engines.interface import CONVERSATIONS, Document, missing
+from capsule.engines.leases import Lease, is_instance
 from capsule.engines.machine import Machine, MemoryMachine
 from capsule.engines.memory_beside import MemoryFiles, MemoryTrash
 from capsule.engines.memory_source import MemorySource
 from capsule.engines.memory_transaction import MemoryTransaction, Stored
-from capsule.engines.values import News, Trashed
-from capsule.errors import Interfered, Refused, StoreBusy
+from capsule.engines.values import News, Reads, Trashed, Version
+from capsule.errors import Interfered, Refused, StoreBusy, Taken
 from capsule.format.json import codec
 from capsule.ids import check_id
 
@@ -45,8 +46,7 @@ class MemoryEngine:
         self.trash = MemoryTrash(self._put_back)
         self.files = MemoryFiles()
         self.machine: Machine = MemoryMachine()
-        self._beats: dict[tuple[str, str], str] = {}
-        self._instances: dict[str, dict[str, Any]] = {}
+        self.leases = MemoryLeases()
         #: By tracker, which kind it tells of; None: all.
         self._trackers: weakref.WeakKeyDictionary[Touched, str | None] = weakref.WeakKeyDictionary()
         self._serial = 0
@@ -56,19 +56,11 @@ class MemoryEngine:
 
     @contextmanager
     def _exclusive(self, kind: str, id: str) -> Iterator[Stored | None]:
-        with self._locked(kind, id, self._timeout_s, self.name(kind, id)):
-            yield self._documents.get((kind, id))
-
-    @contextmanager
-    def _locked(self, kind: str, id: str, timeout_s: float | None, name: str) -> Iterator[None]:
-        check_id(id)
         with self._guard:
-            lock = self._locks.setdefault((kind, id), threading.Lock())
-        if not lock.acquire(timeout=-1 if timeout_s is None else timeout_s):
-            holder = f"another thread of process {os.getpid()}"
-            raise StoreBusy(f"{name} has been held by {holder} for more than {timeout_s:g} s", id=id, holder=holder)
+            lock = self._locks.setdefault((kind, check_id(id)), threading.Lock())
+        _acquire(lock, self._timeout_s, id, self.name(kind, id))
         try:
-            yield
+            yield self._documents.get((kind, id))
         finally:
             lock.release()
 
@@ -79,58 +71,70 @@ class MemoryEngine:
                 raise missing(kind, id)
             yield MemoryTransaction(self, kind, id, stored)
 
-    def put(
+    def store(
         self,
         kind: str,
         id: str,
         document: Document,
         data: bytes = b"",
+        reads: Reads | None = None,
         *,
         tag: str = "",
         time: str = "",
         ends_active: bool = False,
     ) -> Stored:
-        """Store a version of a document; the caller has the exclusive right to it."""
+        """Store a version of a document. The caller has the exclusive right to it; Interfered: as in `Engine.put`."""
         with self._guard:
+            self.ensure_unchanged(reads or {})
             self._serial += 1
             stored = Stored(data, document, self._serial, tag or f"{self._serial:016x}", time, ends_active)
             self._documents[kind, id] = stored
             self._touched(kind, id)
         return stored
 
+    def ensure_unchanged(self, reads: Reads) -> None:
+        """Raise Interfered if a document has another version."""
+        for place, version in reads.items():
+            if isinstance(version, Lease):
+                self.leases.ensure_held(version)
+            elif self._documents.get(place) is not version:
+                raise Interfered
+
     def _touched(self, kind: str, id: str) -> None:
         for tracker, of in list(self._trackers.items()):
             if of in (kind, None):
                 tracker.touch([id if of else f"{kind}-{id}"])
 
-    def create(self, kind: str, document: Document, written: Callable[[str], None] | None = None) -> int:
+    def create(
+        self, kind: str, document: Document, written: Callable[[str], None] | None = None, reads: Reads | None = None
+    ) -> int:
         with self._exclusive(kind, document["id"]) as stored:
             if stored is not None:
-                raise Interfered
-            stored = self.put(kind, document["id"], document)
+                raise Taken
+            stored = self.store(kind, document["id"], document, reads=reads)
             if written is not None:
                 written(stored.tag)
             return len(stored.data)
 
-    def edit(self, kind: str, id: str, change: Callable[[bytes | None], bytes | None]) -> None:
-        with self._exclusive(kind, id) as stored:
-            after = change(stored.data if stored else None)
-            if after is not None:
-                self.put(kind, id, codec.decode(after, self.name(kind, id)), after)
+    def put(self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None) -> None:
+        document = codec.decode(data, self.name(kind, id))
+        with self._exclusive(kind, id):
+            self.store(kind, id, document, data, {**(reads or {}), (kind, id): expected})
 
     def _put_back(self, kind: str, id: str, data: bytes) -> None:
         with self._exclusive(kind, id) as stored:
             if stored is not None:
                 raise Refused(f"{self.name(kind, id)} is there already; delete it, then restore again", path="")
-            self.put(kind, id, codec.decode(data, self.name(kind, id)), data)
+            self.store(kind, id, codec.decode(data, self.name(kind, id)), data)
 
     def delete(self, kind: str, id: str) -> Trashed:
         with self._exclusive(kind, id):
             return self.remove(kind, id)
 
-    def remove(self, kind: str, id: str) -> Trashed:
+    def remove(self, kind: str, id: str, reads: Reads | None = None) -> Trashed:
         """Move a document to the trash; the caller has the exclusive right to it."""
         with self._guard:
+            self.ensure_unchanged(reads or {})
             trashed = self.trash.keep(kind, id, self._stored(kind, id).data)
             del self._documents[kind, id]
             self._touched(kind, id)
@@ -139,14 +143,8 @@ class MemoryEngine:
     def exists(self, kind: str, id: str) -> bool:
         return (kind, id) in self._documents
 
-    def version(self, kind: str, id: str) -> object | None:
-        stored = self._documents.get((kind, id))
-        return stored and stored.serial
-
-    def versions(self, kind: str) -> dict[str, object]:
-        with self._guard:
-            found = {id: stored.serial for (each, id), stored in self._documents.items() if each == kind}
-        return dict(sorted(found.items()))
+    def version(self, kind: str, id: str, known: Version | None = None) -> Version | None:
+        return self._documents.get((kind, id))
 
     def ids(self, kind: str) -> list[str]:
         with self._guard:
@@ -206,33 +204,63 @@ class MemoryEngine:
             self._trackers[tracker] = kind
         return tracker
 
-    def beat(self, kind: str, id: str) -> None:
-        self._beats[kind, check_id(id)] = timestamps.now()
-
-    def beaten(self, kind: str, id: str) -> str | None:
-        return self._beats.get((kind, check_id(id)))
-
-    def hold(self, name: str, timeout_s: float | None) -> AbstractContextManager[None]:
-        return self._locked("hold", name, timeout_s, name)
-
-    # -- Instances ---------------------------------------------------------------------------------------
-
-    def announce(self, instance: str, about: Mapping[str, Any] | None = None) -> None:
-        if about is not None or instance not in self._instances:
-            self._instances[instance] = dict(about or {})
-
-    def instances(self) -> dict[str, dict[str, Any]]:
-        return {instance: dict(about) for instance, about in self._instances.items()}
-
-    def withdraw(self, instance: str) -> None:
-        self._instances.pop(instance, None)
-
-    def is_alive(self, instance: str) -> bool:
-        return instance in self._instances
-
     def close(self) -> None:
         """The documents stay, for other users of the engine."""
         with self._guard:
             index, self._index = self._index, None
         if index is not None:
             index.close()
+
+
+class MemoryLeases:
+    """The leases of one store in memory. See `Leases`."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
+        self._held: dict[str, Lease] = {}
+        self._instances: dict[str, dict[str, Any]] = {}
+        self._beats: dict[str, str] = {}
+        self._fence = 0
+
+    def take(self, name: str, about: Mapping[str, Any] | None = None, timeout_s: float | None = 0.0) -> Lease:
+        if is_instance(name):
+            if about is not None or name not in self._instances:
+                self._instances[name] = dict(about or {})
+            return Lease(self, name, 0)
+        with self._guard:
+            lock = self._locks.setdefault(check_id(name), threading.Lock())
+        _acquire(lock, timeout_s, name, name)
+        with self._guard:
+            self._fence += 1
+            self._held[name] = lease = Lease(self, name, self._fence)
+        return lease
+
+    def ensure_held(self, lease: Lease) -> None:
+        """Raise StoreBusy if a lease was released."""
+        if self._held.get(lease.name) is not lease:
+            raise StoreBusy(f"{lease.name} has another holder by now", id=lease.name, holder="another thread")
+
+    def release(self, name: str) -> None:
+        self._instances.pop(name, None)
+        if self._held.pop(name, None) is not None:
+            self._locks[name].release()
+
+    def live(self) -> dict[str, dict[str, Any]]:
+        return {instance: dict(about) for instance, about in self._instances.items()}
+
+    def is_live(self, instance: str, host: str | None = None) -> bool | None:
+        return instance in self._instances if host in (None, os.uname().nodename) else None
+
+    def beat(self, session: str) -> None:
+        self._beats[check_id(session)] = timestamps.now()
+
+    def beaten(self, session: str) -> str | None:
+        return self._beats.get(check_id(session))
+
+
+def _acquire(lock: threading.Lock, timeout_s: float | None, id: str, name: str) -> None:
+    """Take a lock. Raises StoreBusy."""
+    if not lock.acquire(timeout=-1 if timeout_s is None else timeout_s):
+        holder = f"another thread of process {os.getpid()}"
+        raise StoreBusy(f"{name} has been held by {holder} for more than {timeout_s:g} s", id=id, holder=holder)

@@ -13,7 +13,7 @@ from capsule.engines.files.protocols import Known
 from capsule.engines.files.transaction import found_in, head_in
 from capsule.engines.interface import Document, DocumentState
 from capsule.engines.memory_source import BOOT
-from capsule.engines.values import News, Trashed
+from capsule.engines.values import News, Reads, Trashed
 from capsule.format import validation
 from capsule.format.documents.head import ParsedHead
 from capsule.format.json import canonical, codec
@@ -59,6 +59,7 @@ class MemoryTransaction:
     def __init__(self, engine: MemoryEngine, kind: str, id: str, stored: Stored) -> None:
         self.id = id
         self.name = engine.name(kind, id)
+        self.reads: Reads = {}
         self._kind = kind
         self._engine = engine
         self._now = stored
@@ -116,6 +117,7 @@ class MemoryTransaction:
     def replace(self, document: Document, removed: tuple[str, Document] | None = None) -> None:
         data = codec.encode(document)
         validation.check(document, data, self.name)
+        self._engine.ensure_unchanged(self.reads)
         if removed is not None:
             self._engine.trash.keep(removed[0], self.id, codec.encode(removed[1]))
         self._write(document, data=data)
@@ -124,8 +126,9 @@ class MemoryTransaction:
         self, document: Document, *, new_tag: bool = True, time: str = "", ends_active: bool = False, data: bytes = b""
     ) -> None:
         tag = "" if new_tag else self._now.tag
-        self._now = self._engine.put(
-            self._kind, self.id, document, data, tag=tag, time=time or self._now.time, ends_active=ends_active
+        time = time or self._now.time
+        self._now = self._engine.store(
+            self._kind, self.id, document, data, self.reads, tag=tag, time=time, ends_active=ends_active
         )
         if new_tag:
             self.head = ParsedHead(self._now.tag, head_in(document))
@@ -134,4 +137,4 @@ class MemoryTransaction:
         return self._engine.trash.keep(reason, self.id, self._now.data).token
 
     def delete(self) -> Trashed:
-        return self._engine.remove(self._kind, self.id)
+        return self._engine.remove(self._kind, self.id, self.reads)

@@ -37,7 +37,7 @@ def in_memory(settings: settings.Settings, documents: Iterable[tuple[str, Docume
 
     engine = MemoryEngine(settings.mutex_timeout_s)
     for kind, document, data in documents:
-        engine.put(kind, document["id"], document, data)
+        engine.store(kind, document["id"], document, data)
     return engine
 
 

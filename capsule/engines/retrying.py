@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from capsule.errors import Interfered, StoreBusy
 
+if TYPE_CHECKING:
+    from capsule.engines.interface import Engine
+
 T = TypeVar("T")
 _TRIES = 5
+#: Of many that write one document, each has its turn within so many tries.
+_EDITS = 1000
 
 
 def again(act: Callable[[], T], what: str = "the file", id: str = "", tries: int = _TRIES) -> T:
@@ -24,3 +29,19 @@ def overtaken(what: str, id: str) -> StoreBusy:
     """The error that another program wrote `what` again and again."""
     why = f"{what} keeps being rewritten by another program; try again when it is done"
     return StoreBusy(why, id=id, holder="another program")
+
+
+def edited(engine: Engine, kind: str, id: str, change: Callable[[bytes | None], bytes | None]) -> None:
+    """Read, change and write a document of a kind without entries, durably.
+
+    `change` takes the stored bytes, or None, and gives the new bytes, or None to write nothing. It runs again if
+    another program wrote the document meanwhile. Raises its errors, StoreBusy, and what a write raises.
+    """
+
+    def act() -> None:
+        before = engine.version(kind, id)
+        after = change(None if before is None else before.data)
+        if after is not None:
+            engine.put(kind, id, after, before)
+
+    again(act, engine.name(kind, id), id, _EDITS)

@@ -5,8 +5,23 @@ What must stay true: nothing here belongs to one kind of engine.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
+
+from capsule.engines.leases import Lease
+
+
+class Version(Protocol):
+    """One version of a document of a kind without entries. Only its engine can compare it with another one."""
+
+    @property
+    def data(self) -> bytes: ...
+
+
+#: The documents without entries that a decision read, by kind and id, each with its version; None: there was none. And
+#: the lease that it needs, under `LEASES` and its name: a write after that was lost raises StoreBusy.
+Reads = Mapping[tuple[str, str], Version | Lease | None]
 
 
 @dataclass(frozen=True, slots=True)

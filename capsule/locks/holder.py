@@ -58,7 +58,7 @@ class HeldLock:
             _log.warning("the lock on %s could not be released", self.id)
 
 
-class Leases:
+class Refresher:
     """Refreshes the lock of every held conversation at an interval, in a thread that does not keep the process alive.
 
     Args:
@@ -77,7 +77,7 @@ class Leases:
     def start(self) -> None:
         """Start the thread, unless it runs."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="capsule-leases", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="capsule-locks", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
@@ -133,7 +133,7 @@ class Holder:
         self._released = False
         self._guard = threading.Lock()
         self._closing = threading.RLock()
-        self._leases = Leases(self._settings.lock_ttl_s / 6, lambda: list(self._held), self._refresh)
+        self._refresher = Refresher(self._settings.lock_ttl_s / 6, lambda: list(self._held), self._refresh)
 
     def me(self) -> Identity:
         """This instance. A forked child becomes a new instance without locks."""
@@ -179,12 +179,17 @@ class Holder:
             if self._released:
                 return None
             if me.name is None:
-                self._engine.announce(me.instance)
+                self._engine.leases.take(me.instance)
         return locking.taken(me, timestamps.now(), client, agent)
 
     def state_of(self, lock: dict[str, Any]) -> str:
         """As `locking.state_of`, for this store."""
-        return locking.state_of(lock, self.me().host, self._engine.is_alive, self._settings.lock_ttl_s)
+        return locking.state_of(lock, self.me().host, self._is_live(lock), self._settings.lock_ttl_s)
+
+    def _is_live(self, lock: dict[str, Any]) -> bool | None:
+        """Whether the instance that took a lock lives, as the engine says; None: it does not know."""
+        instance, host = str(lock.get("instanceId")), str(lock.get("host"))
+        return None if lock.get("name") else self._engine.leases.is_live(instance, host)
 
     def now_held(self, id: str, lock: dict[str, Any]) -> None:
         """Remember a lock that a save recorded."""
@@ -192,7 +197,7 @@ class Holder:
             return
         with self._guard:
             self._held.setdefault(id, 0)
-        self._leases.start()
+        self._refresher.start()
 
     def lock(self, id: str, client: str | None = None, agent: str | None = None) -> HeldLock:
         """See `Store.locks.take`. Locks of one instance nest: the outermost `with` releases the lock."""
@@ -211,7 +216,7 @@ class Holder:
         self._write(id, act)
         with self._guard:
             self._held[id] = self._held.get(id, 0) + 1
-        self._leases.start()
+        self._refresher.start()
         return HeldLock(self, id)
 
     def give_back(self, id: str) -> None:
@@ -285,9 +290,8 @@ class Holder:
         self._write(id, act)
 
     def is_dead(self, lock: dict[str, Any]) -> bool:
-        """Whether the program that took a lock has ended, according to the kernel."""
-        here = lock.get("host") == self.me().host and not lock.get("name")
-        return here and not self._engine.is_alive(str(lock.get("instanceId")))
+        """Whether the program that took a lock has ended, according to the engine."""
+        return self._is_live(lock) is False
 
     def close(self) -> None:
         """Release the locks of this instance, and keep none from now on. A named instance keeps its locks."""
@@ -302,7 +306,7 @@ class Holder:
                     self.unlock(id)
                 except CapsuleError as error:
                     _log.warning("the lock on %s could not be released: %s", id, error)
-        self._leases.stop()
+        self._refresher.stop()
 
 
 def _user() -> str:

@@ -28,6 +28,7 @@ class Profile:
         dm: Who may write to it directly: `open`, `restricted` (whom it allowed) or `closed`.
         discoverable: Who finds it: `public`, `project` or `private` (who has a direct with it).
         entries: By the id of another agent, `allow` or `block`.
+        version: The version of its document, as an engine gives it.
     """
 
     id: str
@@ -36,9 +37,10 @@ class Profile:
     dm: str = "open"
     discoverable: str = "public"
     entries: Mapping[str, str] = field(default_factory=dict)
+    version: Any = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Profile:
+    def of(cls, document: Mapping[str, Any], version: Any = None) -> Profile:
         """The profile in the document of an agent."""
         from capsule.format.documents.agents import project_of  # It brings the validation of documents with it.
 
@@ -51,6 +53,7 @@ class Profile:
             dm if dm in DM_POLICIES else "closed",
             discoverable if discoverable in DISCOVERABLE else "private",
             {other: "allow" if entry.get("permission") == "allow" else "block" for other, entry in entries.items()},
+            version,
         )
 
 
@@ -64,12 +67,14 @@ class State:
         sight: The projects whose agents and channels those of the subject's project see, itself included.
         met: The agents with whom the subject has a direct.
         reach: The conversations that the subject may send to in the session that it acts in; None: it acts in none.
+        reads: The documents that this was read from, by kind and id, each with its version.
     """
 
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     sight: frozenset[str] = frozenset()
     met: frozenset[str] = frozenset()
     reach: frozenset[str] | None = None
+    reads: Mapping[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
 
     def profile(self, id: str) -> Profile:
         """The profile of an agent; the strictest one if nothing is known of it."""

@@ -71,21 +71,20 @@ def taken(identity: Identity, stamp: str, client: str | None = None, agent: str 
     return lock | {name: value for name, value in more.items() if value is not None}
 
 
-def state_of(lock: dict[str, Any], host: str, alive: Callable[[str], bool], ttl_s: float) -> str:
+def state_of(lock: dict[str, Any], host: str, live: bool | None, ttl_s: float) -> str:
     """Whether an active lock is "held", "orphaned" or "elsewhere".
 
     Args:
         lock: The lock as it stands in the capsule.
         host: This host's name.
-        alive: Whether an instance of this host is alive.
+        live: Whether its instance lives; None: that isn't known.
         ttl_s: Seconds without use after which a lock of a named instance or another host counts as orphaned.
     """
-    here = lock.get("host") == host
-    if here and not lock.get("name"):
-        return "held" if alive(str(lock.get("instanceId"))) else "orphaned"
+    if live is not None:
+        return "held" if live else "orphaned"
     if age_s(lock) > ttl_s:
         return "orphaned"
-    return "held" if here else "elsewhere"
+    return "held" if lock.get("host") == host else "elsewhere"
 
 
 def age_s(lock: dict[str, Any]) -> float:

@@ -17,6 +17,7 @@ import orjson
 
 from capsule import timestamps
 from capsule.engines.interface import INBOUND, OUTBOUND, Engine, Transaction
+from capsule.engines.leases import Lease
 from capsule.engines.retrying import again
 from capsule.engines.values import News
 from capsule.errors import Interfered, InvalidInput
@@ -62,12 +63,13 @@ class _File(Generic[F]):
             self.fold.apply(event)
         self._place = news.place
 
-    def write(self, other: _File[Any], act: Callable[[Transaction], T]) -> T:
-        """What `act` gives, in a transaction in which both folds are up to date."""
+    def write(self, other: _File[Any], act: Callable[[Transaction], T], lease: Lease | None) -> T:
+        """What `act` gives, in a transaction in which both folds are up to date, for who has the lease."""
         other.look()  # What is to be taken in there needs its mutex, which a writer there may have while it waits here.
 
         def write() -> T:
             with self._engine.transaction(self.kind, self.id) as transaction:
+                transaction.reads = {} if lease is None else lease.reads
                 self._take(transaction.follow(self._place))
                 other.look()
                 result = act(transaction)
@@ -84,6 +86,9 @@ class Session:
         engine: The engine of the store.
         id: The session. That it exists is found out when it is used: NotFound then.
     """
+
+    #: That of its host or worker: who has lost it writes nothing, but gets StoreBusy.
+    lease: Lease | None = None
 
     def __init__(self, engine: Engine, id: str) -> None:
         self.id = check_id(id)
@@ -156,7 +161,7 @@ class Session:
                 transaction.append(made, encoded, stamp, time=now, head=None, ends_active=True)
             return made
 
-        return mine.write(other, act)
+        return mine.write(other, act, self.lease)
 
     def compact(self, now: str) -> None:
         """Rewrite both files with the fewest events that say the same, unless they have no more, and erase the files
@@ -180,16 +185,16 @@ class Session:
                 if orjson.dumps(name)[1:-1] not in said:
                     self._engine.files.drop(box, self.id, name)
 
-        self._in.write(self._out, partial(act, self._in.box, Folds.compacted_inbound))
-        self._out.write(self._in, partial(act, self._out.box, Folds.compacted_outbound))
+        self._in.write(self._out, partial(act, self._in.box, Folds.compacted_inbound), self.lease)
+        self._out.write(self._in, partial(act, self._out.box, Folds.compacted_outbound), self.lease)
 
     def beat(self) -> None:
         """Note that the worker is at work. Any thread may. Cost: writing a byte, not durably."""
-        self._engine.beat(KIND, self.id)
+        self._engine.leases.beat(self.id)
 
     def heartbeat(self) -> str | None:
         """When the worker was last at work; None: never. Cost: a look at a file."""
-        return self._engine.beaten(KIND, self.id)
+        return self._engine.leases.beaten(self.id)
 
     def file(self, box: Box, name: str) -> bytes:
         """What a file of a message holds. Raises NotFound, InvalidInput, InvalidDocument. Cost: reading it."""

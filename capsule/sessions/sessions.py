@@ -66,7 +66,7 @@ class Sessions:
 
         Raises InvalidDocument. Cost: reading the registry if it changed, and a look at each process.
         """
-        at_work = {about.get("session") for about in self._engine.instances().values()}
+        at_work = {about.get("session") for about in self._engine.leases.live().values()}
         rows = [
             replace(row, worker="running" if row.id in at_work else "stopped")
             for row in self.registry.read().sessions.values()

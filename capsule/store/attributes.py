@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from capsule.engines.retrying import again
+from capsule.engines.retrying import edited
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Problem
 from capsule.format import migrations
 from capsule.format.documents import new
@@ -25,7 +25,6 @@ from capsule.format.json import codec, places
 from capsule.format.merge.notes import take_out
 from capsule.format.text.titles import check_tags, check_title, title_by_rule
 from capsule.format.values import fault, kind_of
-from capsule.store.change import TRIES
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
@@ -34,6 +33,8 @@ if TYPE_CHECKING:
 
 KIND_OF_OVERRIDES = "overrides"
 _NEXT = "next"
+#: How long a new conversation waits for another one that takes them, in seconds.
+_PATIENCE_S = 10.0
 _FIELD = next(field for field in PARTS["metadata"] if field.name == "mcpServers")
 _log = logging.getLogger("capsule")
 
@@ -238,37 +239,27 @@ def _change_waiting(engine: Engine, change: Callable[[Overrides], Overrides]) ->
         after = change(there)
         return None if after == there else codec.encode(document | {"mcpServers": after})
 
-    again(lambda: engine.edit(KIND_OF_OVERRIDES, _NEXT, edit), _path(engine), _NEXT, TRIES)
+    edited(engine, KIND_OF_OVERRIDES, _NEXT, edit)
     return after
 
 
 def with_waiting(engine: Engine, make: Callable[[Overrides | None], Head]) -> Head:
-    """Make a conversation with the overrides that wait, and clear them. Their document is held meanwhile."""
+    """Make a conversation with the overrides that wait, and clear them. Another one waits meanwhile, and gets none."""
     if not _waiting(engine):
         return make(None)
-    made: list[Head] = []
-    taken: Overrides = {}
-
-    def take(there: Overrides) -> Overrides:
-        nonlocal taken
-        if not made:  # Else another program wrote the document meanwhile: its overrides stay.
-            taken = there
-            made.append(make(taken or None))
-        return {name: value for name, value in there.items() if taken.get(name) != value}
-
-    try:
-        _change_waiting(engine, take)
-    except CapsuleError as error:
-        if not made:
-            raise
-        # The conversation exists: after an error the caller would make it again.
-        _log.warning(
-            "the overrides of MCP servers in %s are in the new conversation and could not be cleared, so the next one "
-            "gets them too: %s",
-            _path(engine),
-            error,
-        )
-    return made[0]
+    with engine.leases.take(KIND_OF_OVERRIDES, timeout_s=_PATIENCE_S):
+        taken = _waiting(engine)
+        head = make(taken or None)
+        try:
+            _change_waiting(engine, lambda there: {name: on for name, on in there.items() if taken.get(name) != on})
+        except CapsuleError as error:  # The conversation exists: after an error the caller would make it again.
+            _log.warning(
+                "the overrides of MCP servers in %s are in the new conversation and could not be cleared, so the next "
+                "one gets them too: %s",
+                _path(engine),
+                error,
+            )
+    return head
 
 
 def waiting_problems(engine: Engine) -> list[Problem]:

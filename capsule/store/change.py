@@ -20,6 +20,7 @@ from capsule.store.appends import complete, continued, encoded_within, signed
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Transaction
+    from capsule.engines.values import Reads
     from capsule.format.documents.head import ParsedHead
     from capsule.rules.policy import Action, Object, StateOf
     from capsule.store.writing import Writing
@@ -34,12 +35,13 @@ _LOCK = frozenset(names("metadata.lock"))
 
 def ensure_may(
     agent: str | None, action: Action, object: Object, state_of: StateOf, others: Iterable[str] = ()
-) -> None:
-    """Raise `Refused`, or `NotFound` where it is hidden, if an agent may not do this with an object and others."""
+) -> Reads:
+    """What else this was decided on. Raises Refused, or NotFound where it is hidden, if the agent may not do it."""
     from capsule.rules import policy
 
     state = policy.State() if agent is None else state_of(object, others)
     policy.ensure(policy.may(agent, action, object, state), object.id, state_of)
+    return state.reads
 
 
 class Conversation:
@@ -93,7 +95,9 @@ class Conversation:
         from capsule.rules.policy import Object  # A command that only reads has no use for it.
 
         if object is not None or action not in self._allowed:
-            ensure_may(self._agent, action, object or Object.at(self.head), self._state_of, others)
+            reads = ensure_may(self._agent, action, object or Object.at(self.head), self._state_of, others)
+            # Of what was read twice the earlier version counts: so all decisions are about one state.
+            self.transaction.reads = {**reads, **self.transaction.reads}
         if object is None:
             self._allowed.add(action)
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from capsule.errors import Interfered, InvalidInput, NotFound
+from capsule.engines.retrying import again
+from capsule.errors import InvalidInput, NotFound, Taken
 from capsule.format import validation
 from capsule.format.documents.head import Head
-from capsule.format.kinds import AGENT
 from capsule.ids import keyed_conversation_id
 from capsule.store.appends import check_key, encoded_within
 from capsule.store.change import ensure_may
@@ -35,7 +35,7 @@ def write_new(store: Writing, document: dict[str, Any], *, has_checked_messages:
     from capsule.rules import policy  # A command that only reads has no use for it.
 
     id, entries, lock = document["id"], document["history"], document["metadata"]["lock"]
-    object, size = policy.Object.of(document), 0
+    object = policy.Object.of(document)
     if has_checked_messages:
         validation.check_made(document | {"history": []})
     else:
@@ -46,19 +46,15 @@ def write_new(store: Writing, document: dict[str, Any], *, has_checked_messages:
     def written(tag: str) -> None:
         store._wrote(id, "created", tag, entries=entries)
 
-    def make(_: bytes | None = None) -> None:
-        nonlocal size
-        ensure_may(store.agent, "create", object, store._state_of, object.present)
-        size = store.engine.create(KIND, document, written)
+    def make() -> int:
+        reads = ensure_may(store.agent, "create", object, store._state_of, object.present)
+        try:
+            return store.engine.create(KIND, document, written, reads)
+        except Taken:
+            raise TakenId(f"conversation {id} exists already; append to it, or choose another id") from None
 
-    try:
-        with store._under_way(id):
-            if store.agent is None or not object.is_closed:
-                make()
-            else:  # In this mutex: who changes a policy waits for what was judged before (`Directory.settle`)..
-                store.engine.edit(AGENT.name, store.agent, make)
-    except Interfered:
-        raise TakenId(f"conversation {id} exists already; append to it, or choose another id") from None
+    with store._under_way(id):
+        size = again(make, f"conversation {id}", id)
     store._holder.now_held(id, lock)
     head = Head.of(document, store.engine.name(KIND, id), size)
     assert head is not None

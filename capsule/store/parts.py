@@ -23,9 +23,7 @@ T = TypeVar("T")
 #: The kinds of documents that an agent has anything to do with.
 _KINDS = frozenset({CONVERSATIONS, "agents", "projects", "overrides", "applied"})
 #: What an engine is asked about a kind of documents.
-_ASKED = frozenset(
-    {"transaction", "create", "edit", "delete", "exists", "version", "versions", "ids", "read", "document"}
-)
+_ASKED = frozenset({"transaction", "create", "put", "delete", "exists", "version", "ids", "read", "document"})
 
 
 class OfKinds:

@@ -293,7 +293,7 @@ class Store(Writing):
             acting.close()
         self._holder.close()
         if self._main_store is not None:
-            self.engine.withdraw(self.instance_id)
+            self.engine.leases.release(self.instance_id)
             return
         self.engine.close()
 

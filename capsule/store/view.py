@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from capsule.engines.changes import Change
     from capsule.engines.index.search.search import Asked
     from capsule.engines.interface import Engine, Transaction
+    from capsule.engines.leases import Leases
     from capsule.engines.machine import Machine
     from capsule.engines.values import Tracker
     from capsule.format.documents.head import Head
     from capsule.rules.policy import StateOf
 
 #: What an agent has of an engine as it is: it tells of no conversation that the agent may not read.
-HANDED_ON = frozenset({"create", "edit", "delete", "version", "versions", "name", "close"})
-HANDED_ON |= {"announce", "withdraw", "is_alive"}
+HANDED_ON = frozenset({"create", "put", "delete", "version", "name", "close"})
 #: The same, of an index.
 HANDED_ON_BY_THE_INDEX = frozenset({"refresh", "rebuild", "drop", "close"})
 T = TypeVar("T")
@@ -68,6 +68,7 @@ class AgentView:
         self.agent = agent
         self._engine = cast("Engine", OfKinds(agent, engine))
         self._state_of = state_of
+        self.leases = LeasesView(engine.leases, self._finds)
         self.index = IndexView(agent, engine, state_of)
 
     def __getattr__(self, name: str) -> Any:
@@ -116,8 +117,10 @@ class AgentView:
             joins = False
             if kind == CONVERSATIONS:
                 object = policy.Object.at(transaction.head)
-                reading = self.may("read", object)
-                joins = not reading.allowed and self.may("join", object).allowed
+                state = self._state_of(object, ())
+                transaction.reads = state.reads
+                reading = policy.may(self.agent, "read", object, state)
+                joins = not reading.allowed and policy.may(self.agent, "join", object, state).allowed
                 if not joins:
                     policy.ensure(reading, id, self._state_of)
             yield transaction
@@ -195,14 +198,22 @@ class AgentView:
         why = f"{what} needs the files of the store, which agent {self.agent} does not reach, only a person"
         raise Refused(why, path="")
 
-    def instances(self) -> dict[str, dict[str, Any]]:
-        """Those of agents that the agent does not find are left out."""
-        live = self._engine.instances().items()
-        return {id: about for id, about in live if self._finds(about.get("agent", self.agent))}
-
     def _finds(self, agent: str) -> bool:
-        found = policy.may(self.agent, "find", policy.Object(agent, "agent"), self._state_of(None, (agent,)))
-        return agent == self.agent or found.allowed
+        if agent in ("", self.agent):
+            return True
+        return policy.may(self.agent, "find", policy.Object(agent, "agent"), self._state_of(None, (agent,))).allowed
+
+
+class LeasesView:
+    """The leases as an agent sees them. See `Leases`; of the live instances, those of agents that it finds."""
+
+    def __init__(self, leases: Leases, finds: Callable[[str], bool]) -> None:
+        self._live, self._finds = leases.live, finds
+        self.take, self.release, self.is_live = leases.take, leases.release, leases.is_live
+
+    def live(self) -> dict[str, dict[str, Any]]:
+        """See `Leases.live`. An instance that serves no agent is seen."""
+        return {id: about for id, about in self._live().items() if self._finds(about.get("agent", ""))}
 
 
 class IndexView:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from capsule import InvalidInput, NotFound, Store
+from capsule.engines.retrying import edited
 from capsule.messaging.doorbells import registry
 from capsule.messaging.doorbells.interface import Target
 from capsule.messaging.mail.mentions import mentioned
@@ -181,7 +182,7 @@ def test_a_message_rings_for_the_members_who_want_to_hear_of_it(
 
 def test_a_damaged_document_of_a_member_keeps_no_message_back(store: Store) -> None:
     registry.register(store, "bob", Target("command", {"command": "true"}))
-    store.engine.edit("agents", "bob", lambda data: b"{}\n")
+    edited(store.engine, "agents", "bob", lambda data: b"{}\n")
     assert store.messages.send("@bob @carl", agent="anna", conversation=CHANNEL).recipients["carl"] == "stored"
     assert [mail.content for mail in store.messages.listen(agent="carl").messages] == ["@bob @carl"]
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from capsule import InvalidInput, NotFound, Refused, Store
+from tests.messaging.making import set_fields
 
 
 @pytest.fixture
@@ -178,46 +179,87 @@ def test_what_an_agent_says_of_a_forgotten_one_is_taken_back(store: Store) -> No
         bob.forget()
 
 
-@pytest.mark.parametrize("way", ["append", "create"])
-def test_a_stricter_word_is_acknowledged_after_the_writes_that_the_old_one_let_through(
-    each_store: Store, way: str
-) -> None:
-    """A write is held where it was judged already: the block waits for it, and nothing comes after the block."""
+def test_a_stricter_word_is_acknowledged_after_the_writes_that_the_old_one_let_through(each_store: Store) -> None:
+    """A write is held where it is written already: the block waits for it, and nothing comes after the block."""
     for id in ("anna", "bob"):
         each_store.agents.register(id)
     direct = each_store.messages.send("first", agent="anna", to="bob").conversation
-    is_judged, go_on, is_blocked = threading.Event(), threading.Event(), threading.Event()
+    is_written, go_on, is_blocked = threading.Event(), threading.Event(), threading.Event()
 
-    def hold(_: object = None) -> None:
-        is_judged.set()
+    def act(inside: Any) -> None:
+        inside.ensure_may("append")
+        inside.transaction.set_head(inside.head.document | {"updatedAt": "2030-01-01T00:00:00.000Z"})
+        is_written.set()
         go_on.wait()
 
-    def write() -> None:
-        def act(inside: Any) -> None:
-            inside.ensure_may("append")
-            hold()
-            inside.transaction.set_head(inside.head.document | {"updatedAt": "2030-01-01T00:00:00.000Z"})
-
-        if way == "append":
-            as_(each_store, "anna")._change(direct, act)
-        else:  # What an agent makes is judged in the mutex of its document.
-            each_store.engine.edit("agents", "anna", hold)
-
     def block() -> None:
-        is_judged.wait()
+        is_written.wait()
         as_(each_store, "bob").agents.block(other="anna")
         is_blocked.set()
 
-    threads = [threading.Thread(target=act) for act in (write, block)]
+    threads = [threading.Thread(target=lambda: as_(each_store, "anna")._change(direct, act))]
+    threads.append(threading.Thread(target=block))
     for thread in threads:
         thread.start()
-    is_judged.wait()
+    is_written.wait()
     while "anna" not in each_store._directory.profile("bob").entries:
         pass  # The word is written, and not yet acknowledged.
     assert not is_blocked.wait(0.05)
     go_on.set()
     for thread in threads:
         thread.join()
-    assert (each_store.head(direct).updated_at == "2030-01-01T00:00:00.000Z") == (way == "append")
     with pytest.raises(Refused):
         as_(each_store, "anna").messages.send("second", conversation=direct)
+
+
+def before_the_next_write(store: Store, monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
+    """Have a change made where the engine is about to write a conversation, whatever was decided of it."""
+    id, waiting = store.create(id="any", type="group").id, [change]
+    with store.engine.transaction("conversations", id) as transaction:
+        places = [(type(store.engine), "create"), *((type(transaction), name) for name in ("append", "set_head"))]
+
+    def changing(real: Callable[..., Any]) -> Callable[..., Any]:
+        def act(*args: Any, **kwargs: Any) -> Any:
+            while waiting:
+                waiting.pop()()
+            return real(*args, **kwargs)
+
+        return act
+
+    for owner, name in places:
+        monkeypatch.setattr(owner, name, changing(getattr(owner, name)))
+
+
+@pytest.mark.parametrize(
+    ("write", "change"),
+    [
+        (lambda anna, at: anna.append(at["direct"], content="x"), {"bob": {"dm": {"anna": {"permission": "block"}}}}),
+        (lambda anna, at: anna.append(at["direct"], content="x"), {"anna": {"dmPolicy": "closed"}}),
+        (lambda anna, at: anna.rename(at["own"], "x"), {"anna": {"project": "elsewhere"}}),
+        (lambda anna, at: anna.append(at["own"], content="x"), {"anna": {"project": "elsewhere"}}),
+        (lambda anna, at: anna.messages.send("x", to="carl"), {"carl": {"dmPolicy": "restricted"}}),
+        (lambda anna, at: anna.channels.join(at["far"]), None),
+    ],
+)
+def test_no_write_is_done_under_a_word_that_was_taken_back_before_it(
+    each_store: Store, monkeypatch: pytest.MonkeyPatch, write: Callable[[Store, dict[str, str]], object], change: Any
+) -> None:
+    for id, project in (("anna", "/api"), ("bob", "/api"), ("carl", "/web")):
+        each_store.agents.register(id, project)
+    each_store.projects.link("api", "web")
+    at = {"direct": each_store.messages.send("first", agent="anna", to="bob").conversation}
+    at |= {"own": each_store.channels.create("own", agent="anna").id}
+    at |= {"far": each_store.channels.create("far", agent="carl").id}
+    before = [(head.id, head.updated_at) for head in each_store.heads()]
+
+    def take_back() -> None:
+        for id, fields in (change or {}).items():
+            set_fields(each_store, id, **fields)
+        if change is None:
+            for project in each_store.projects.list():
+                each_store._directory.projects.edit(project.id, lambda document: document.update(links={}))
+
+    before_the_next_write(each_store, monkeypatch, take_back)
+    with pytest.raises((Refused, NotFound)):
+        write(as_(each_store, "anna"), at)
+    assert [(head.id, head.updated_at) for head in each_store.heads() if head.id != "any"] == before

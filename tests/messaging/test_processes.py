@@ -57,7 +57,7 @@ with Store.open(sys.argv[1]) as store:
 
 def listening(store: Store, agent: str, count: int = 1) -> None:
     """Wait until so many instances listen for an agent."""
-    while sum(about == {"agent": agent, "listening": True} for about in store.engine.instances().values()) < count:
+    while sum(about == {"agent": agent, "listening": True} for about in store.engine.leases.live().values()) < count:
         time.sleep(0.001)
 
 

@@ -16,6 +16,7 @@ from capsule.engines.index.index import Index
 from capsule.engines.index.search.ranking import PROFILES
 from capsule.engines.index.search.search import Asked
 from capsule.engines.interface import Engine
+from capsule.engines.leases import Leases
 from capsule.ids import new_id
 from capsule.store.view import HANDED_ON, HANDED_ON_BY_THE_INDEX, AgentView, IndexView
 from capsule.timestamps import ms_of
@@ -300,10 +301,10 @@ def test_a_cursor_of_an_agent_holds_when_the_store_is_opened_again(tmp_path: Pat
 def test_an_agent_hears_of_no_program_of_an_agent_that_it_does_not_find(store: Store) -> None:
     for agent in ("anna", "bob"):
         store.agents.register(agent)
-        store.engine.announce(new_id(), {"agent": agent, "session": f"s-{agent}"})
+        store.engine.leases.take(new_id(), {"agent": agent, "session": f"s-{agent}"})
     store.agents.policy("anna", discoverable="private")
-    assert [about["agent"] for about in store.beside(agent="bob").engine.instances().values()] == ["bob"]
-    assert len(store.engine.instances()) == 2
+    assert [about["agent"] for about in store.beside(agent="bob").engine.leases.live().values()] == ["bob"]
+    assert len(store.engine.leases.live()) == 2
 
 
 @pytest.mark.parametrize("limit", [1, 2, 20])
@@ -388,8 +389,8 @@ def test_the_files_of_sessions_are_closed_to_an_agent(store: Store, kind: str) -
         lambda: eve.read(kind, "s_1"),
         lambda: eve.document(kind, "s_1"),
         lambda: eve.ids(kind),
-        lambda: eve.versions(kind),
-        lambda: eve.edit(kind, "s_1", lambda data: b"{}"),
+        lambda: eve.version(kind, "s_1"),
+        lambda: eve.put(kind, "s_1", b"{}", None),
         lambda: eve.create(kind, {"id": "s_1"}),
         lambda: eve.delete(kind, "s_1"),
         lambda: eve.transaction(kind, "s_1").__enter__(),
@@ -403,17 +404,18 @@ def test_the_files_of_sessions_are_closed_to_an_agent(store: Store, kind: str) -
 def test_every_question_to_an_engine_or_an_index_is_judged_or_listed_as_harmless(store: Store) -> None:
     for whole, view, harmless in ((Engine, AgentView, HANDED_ON), (Index, IndexView, HANDED_ON_BY_THE_INDEX)):
         asked = {name for name in dir(whole) if not name.startswith("_")}
-        closed = asked - set(vars(view)) - harmless - {"index"}
+        closed = asked - set(vars(view)) - harmless - {"index", "leases"}
         assert closed == (CLOSED_OF_ENGINE if whole is Engine else CLOSED)
     eve = store.beside(agent="eve").engine
     for view, names in ((eve, CLOSED_OF_ENGINE), (eve.index, CLOSED)):
         for name in names:
             with pytest.raises(AttributeError):
                 getattr(view, name)
+    assert {name for name in dir(Leases) if name[0] != "_"} - set(dir(eve.leases)) == {"beat", "beaten"}
     with pytest.raises(AttributeError):
         eve.storage  # type: ignore[attr-defined]  # noqa: B018
 
 
 #: What an agent can't ask an engine, and the index, at all.
-CLOSED_OF_ENGINE = {"files", "beat", "beaten", "hold", "follow"}
+CLOSED_OF_ENGINE = {"files", "follow"}
 CLOSED = {"query", "marks_at", "first_behind", "place_of", "conversation_of", "said_after", "behind", "recalled"}

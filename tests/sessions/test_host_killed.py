@@ -125,7 +125,7 @@ def test_the_workers_of_a_killed_host_end_and_the_next_host_runs_one_for_each_se
     for count in (2, 4):
         running = host(words=words)
         until(lambda count=count: len(begun.read_text().split()) >= count)
-        at_work = [about["session"] for about in store.engine.instances().values() if "session" in about]
+        at_work = [about["session"] for about in store.engine.leases.live().values() if "session" in about]
         assert sorted(at_work) == sorted(begun.read_text().split()[-2:]) == sorted(set(at_work))
         left = psutil.Process(running.pid).children(recursive=True)
         assert len(left) > 4  # Two workers with a guard and a command each, and one that waits for work.

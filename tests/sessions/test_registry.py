@@ -11,6 +11,7 @@ import pytest
 
 from capsule import Store
 from capsule.engines.memory import MemoryEngine
+from capsule.engines.retrying import edited
 from capsule.errors import InvalidInput, NotFound
 from capsule.format import schema
 from capsule.sessions.events import incoming
@@ -49,14 +50,16 @@ def test_a_change_keeps_what_it_does_not_name_and_one_that_changes_nothing_write
     engine = MemoryEngine()
     registry = Registry(engine)
     registry.edit(lambda state: state.put(*ITEMS))
-    engine.edit("sessions", "registry", lambda data: (data or b"").replace(b'"folder"', b'"colour": "red", "folder"'))
+    edited(
+        engine, "sessions", "registry", lambda data: (data or b"").replace(b'"folder"', b'"colour": "red", "folder"')
+    )
     registry.edit(lambda state: state.put(replace(ANNA, provider="codex")).without(ITEMS[-1]))
     found = engine.document("sessions", "registry")
     assert found["agents"]["anna"]["colour"] == "red" and found["questions"] == {}
     assert registry.read().agents["anna"].provider == "codex" and registry.read().wirings
     version = engine.version("sessions", "registry")
     registry.edit(lambda state: state.put(replace(ANNA, provider="codex")))
-    assert engine.version("sessions", "registry") == version
+    assert engine.version("sessions", "registry", version) == version
 
 
 @pytest.mark.parametrize(

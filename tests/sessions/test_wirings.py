@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from capsule.engines.memory import MemoryEngine
+from capsule.engines.retrying import edited
 from capsule.format.json import codec
 from capsule.sessions.adapters.interface import Arrived
 from capsule.sessions.registry import AgentGroup, Registry, State, Wiring
@@ -113,7 +114,7 @@ def test_older_words_are_read_as_those_of_today_and_written_as_such(
 ) -> None:
     engine = MemoryEngine()
     entry = {"channel": "c", "place": "p", "agent": "anna", **older}
-    engine.edit("sessions", "registry", lambda _: codec.encode({"id": "registry", "wirings": {"x": entry}}))
+    edited(engine, "sessions", "registry", lambda _: codec.encode({"id": "registry", "wirings": {"x": entry}}))
     registry = Registry(engine)
     found = registry.read().wirings["c/p/anna"]
     assert (found.engage, found.pattern, found.senders, found.ignored) == (engage, pattern, senders, "drop")

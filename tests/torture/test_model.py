@@ -92,8 +92,8 @@ class Stores(RuleBasedStateMachine):
 
     def _die(self, store: Store) -> None:
         """End the process of a store without closing it."""
-        store._holder._leases.stop()
-        store.engine.withdraw(store.instance_id)
+        store._holder._refresher.stop()
+        store.engine.leases.release(store.instance_id)
 
     # -- The rules of locks -----------------------------------------------------------------------------------------
 
@@ -298,11 +298,11 @@ class StoresOnFiles(Stores):
 
     def _die(self, store: Store) -> None:
         """The kernel closes the files of the process, and nothing else happens."""
-        store._holder._leases.stop()
-        for fd in store.engine.storage.instances._mine.values():
+        store._holder._refresher.stop()
+        for fd in store.engine.storage.leases._mine.values():
             os.close(fd)
         store.engine.storage.mutexes.close()
-        store.engine.storage.instances._mine.clear()
+        store.engine.storage.leases._mine.clear()
 
     @precondition(lambda self: any(self.model))
     @rule()

@@ -9,11 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
-from capsule import timestamps
 from capsule.disk import whole_files
 from capsule.disk.whole_files import Signature
 from capsule.engines.files.disk.layout import KINDS, Directory
@@ -23,8 +22,8 @@ from capsule.engines.files.storage import FileStorage
 from capsule.engines.interface import WITH_ENTRIES
 from capsule.engines.machine import Machine
 from capsule.engines.retrying import again
-from capsule.errors import InvalidDocument, NotFound, Refused, StoreBusy
-from capsule.ids import check_file_name, check_id, new_id
+from capsule.errors import InvalidDocument, NotFound, Refused
+from capsule.ids import check_file_name, new_id
 
 _log = logging.getLogger("capsule")
 
@@ -177,48 +176,3 @@ class FileMachine(Machine):
         with suppress(OSError):
             return self._storage.sys.lstat(self._storage.path(kind, id)).st_uid == os.geteuid()
         return False
-
-
-class BesideDocuments:
-    """The part of an engine of files that is about no document.
-
-    Attributes:
-        storage: The files.
-    """
-
-    storage: FileStorage
-
-    def beat(self, kind: str, id: str) -> None:
-        """Costs an open and a write, which nobody flushes."""
-        layout, sys = self.storage.layout, self.storage.sys
-        directory, path = self._heartbeat(kind, id)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with whole_files.naming(path, "write"):
-            layout.ensure(sys, directory)
-            with whole_files.opened(sys, path, flags, layout.file_mode) as fd:
-                sys.pwrite(fd, b"\n", 0)
-
-    def beaten(self, kind: str, id: str) -> str | None:
-        """Costs an lstat."""
-        _, path = self._heartbeat(kind, id)
-        with whole_files.naming(path, "look at"), suppress(FileNotFoundError, NotADirectoryError):
-            return timestamps.from_ms(self.storage.sys.lstat(path).st_mtime_ns // 1_000_000)
-        return None
-
-    def _heartbeat(self, kind: str, id: str) -> tuple[str, str]:
-        directory = f"{self.storage.layout.documents(kind)}/{check_id(id)}"
-        return directory, f"{directory}/heartbeat"
-
-    @contextmanager
-    def hold(self, name: str, timeout_s: float | None) -> Iterator[None]:
-        """Waiting without a limit costs no processor time."""
-        mutexes, of_name = self.storage.mutexes, f"hold-{check_id(name)}"
-        with whole_files.naming(mutexes.path(of_name), "lock"):
-            try:
-                held = mutexes.acquire(of_name, timeout_s)
-            except StoreBusy as busy:
-                raise StoreBusy(f"{name} is held by {busy.holder}", id=name, holder=busy.holder) from None
-        try:
-            yield
-        finally:
-            mutexes.release(held)

@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import orjson
 
-from capsule.disk.whole_files import Signature
-from capsule.engines.files.beside import AttachedFiles, BesideDocuments, FileMachine, FileTrash
-from capsule.engines.files.external_edits import STEP_NS, settle
-from capsule.engines.files.protocols import Known, Place
+from capsule.engines.files.beside import AttachedFiles, FileMachine, FileTrash
+from capsule.engines.files.document import HeldDocument
+from capsule.engines.files.external_edits import settle
+from capsule.engines.files.protocols import STEP_NS, FileVersion, Known, Place
 from capsule.engines.files.storage import FileStorage
 from capsule.engines.files.transaction import Caches, FileTransaction, entries_in
 from capsule.engines.interface import CONVERSATIONS, WITH_ENTRIES, Document, missing
+from capsule.engines.leases import LEASES, Lease
 from capsule.engines.retrying import again
-from capsule.engines.values import News, Tracker, Trashed
-from capsule.errors import Interfered, InvalidDocument, Refused, StorageFailed, StoreBusy
+from capsule.engines.values import News, Reads, Tracker, Trashed, Version
+from capsule.errors import Interfered, InvalidDocument, Refused, StorageFailed, StoreBusy, Taken
 from capsule.format import migrations
 from capsule.format.documents.head import Head
 from capsule.format.json import anatomy, canonical, codec
@@ -42,7 +44,7 @@ _SOON_S = 0.5
 _UNSOUND = (InvalidDocument, ValueError, TypeError, LookupError, AttributeError)
 
 
-class FilesEngine(BesideDocuments):
+class FilesEngine:
     """The documents of one store as files. See `Engine`, which describes the methods. Several threads may use it.
 
     Args:
@@ -53,6 +55,7 @@ class FilesEngine(BesideDocuments):
         self.storage = storage
         self.files = AttachedFiles(storage)
         self.machine: Machine = FileMachine(storage)
+        self.leases = storage.leases
         self.trash = FileTrash(storage, lambda: self.index.drop())
         self.exists, self.ids, self.name = storage.exists, storage.ids, storage.path
         self._caches = Caches()
@@ -63,24 +66,49 @@ class FilesEngine(BesideDocuments):
 
     def transaction(self, kind: str, id: str) -> FileTransaction:
         """Costs nothing where the file is as the store left it; else a read of the whole."""
-        return FileTransaction(self.storage.mutex(kind, id), self._caches)
+        return FileTransaction(self.storage.mutex(kind, id), self._caches, self._ensure_unchanged)
 
-    def create(self, kind: str, document: Document, written: Callable[[str], None] | None = None) -> int:
+    def create(
+        self, kind: str, document: Document, written: Callable[[str], None] | None = None, reads: Reads | None = None
+    ) -> int:
         data = codec.encode(document)
-        with self.storage.mutex(kind, document["id"]) as held:
+        with self._held(kind, document["id"], reads) as held:
             if self.storage.exists(kind, document["id"]):
-                raise Interfered
+                raise Taken
             known = held.replace(None, data, anatomy.survey(data), [])
             if written is not None:
                 written(known.tag)
         return known.signature.size
 
-    def edit(self, kind: str, id: str, change: Callable[[bytes | None], bytes | None]) -> None:
-        with self.storage.mutex(kind, id) as held:
+    def put(self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None) -> None:
+        """Costs reading and writing a small file, and as `version` for each that was read."""
+        with self._held(kind, id, reads) as held:
             got = held.read()
-            after = change(got and got[0])
-            if after is not None:
-                held.replace(got[1] if got else None, after, None, [])
+            if (got and got[0]) != (expected and expected.data):
+                raise Interfered
+            held.replace(got[1] if got else None, data, None, [])
+
+    @contextmanager
+    def _held(self, kind: str, id: str, reads: Reads | None) -> Iterator[HeldDocument]:
+        """The mutex of a document that is to be written, and of those that its decision read and nobody changed.
+
+        In the order of their names, so that of two writers none waits for the other.
+        """
+        with ExitStack() as stack:
+            places = sorted({(kind, id), *(place for place in reads or () if place[0] != LEASES)})
+            held = {place: stack.enter_context(self.storage.mutex(*place)) for place in places}
+            self._ensure_unchanged(reads or {})
+            yield held[kind, id]
+
+    def _ensure_unchanged(self, reads: Reads) -> None:
+        """Raise Interfered if a document has another version. Costs as `version` for each."""
+        for (kind, id), version in reads.items():
+            if isinstance(version, Lease):
+                self.leases.ensure_held(version)
+                continue
+            now = self.version(kind, id, version)
+            if now is not version and (now and now.data) != (version and version.data):
+                raise Interfered
 
     def delete(self, kind: str, id: str) -> Trashed:
         with self.storage.mutex(kind, id) as held:
@@ -88,15 +116,13 @@ class FilesEngine(BesideDocuments):
                 raise missing(kind, id)
             return held.delete()
 
-    def version(self, kind: str, id: str) -> object | None:
-        """Costs an lstat."""
-        found = self.storage.find(kind, id)
-        return None if found is None else _version(found.signature, time.time_ns())
-
-    def versions(self, kind: str) -> dict[str, object]:
-        """Costs one scandir, and an lstat a file."""
-        now = time.time_ns()
-        return {each.id: _version(each.signature, now) for each in sorted(self.storage.scan(kind))}
+    def version(self, kind: str, id: str, known: Version | None = None) -> FileVersion | None:
+        """Costs an lstat, and reading the file unless it is as it was."""
+        found, now_ns = self.storage.find(kind, id), time.time_ns()
+        if found and isinstance(known, FileVersion) and known.is_settled and known.signature == found.signature:
+            return known
+        got = self.storage.read(kind, id) if found else None
+        return None if got is None else FileVersion(*got, now_ns - got[1].ctime_ns > STEP_NS)
 
     def read(self, kind: str, id: str) -> bytes:
         """Costs reading and checking the file."""
@@ -237,29 +263,10 @@ class FilesEngine(BesideDocuments):
         """Costs one watch: every write ends with the header of its note in a mutex file."""
         return self.storage.notices(kind)
 
-    # -- Instances ---------------------------------------------------------------------------------------
-
-    def announce(self, instance: str, about: Mapping[str, Any] | None = None) -> None:
-        self.storage.instances.announce(instance, about)
-
-    def instances(self) -> dict[str, dict[str, Any]]:
-        return self.storage.instances.live()
-
-    def withdraw(self, instance: str) -> None:
-        self.storage.instances.withdraw(instance)
-
-    def is_alive(self, instance: str) -> bool:
-        return self.storage.instances.alive(instance)
-
     def close(self) -> None:
         if self._index is not None:
             self._index.close()
         self.storage.close()
-
-
-def _version(signature: Signature, now_ns: int) -> object:
-    """What no other version has, unless it was written just now: then the times may be equal."""
-    return signature if now_ns - signature.ctime_ns > STEP_NS else object()
 
 
 def _is_canonical(known: Known | None) -> bool:

@@ -16,7 +16,7 @@ import orjson
 from capsule import timestamps
 from capsule.disk.whole_files import Signature
 from capsule.engines.files.checkouts import replaced
-from capsule.engines.files.protocols import Known
+from capsule.engines.files.protocols import STEP_NS, Known
 from capsule.engines.interface import missing
 from capsule.errors import Interfered, InvalidDocument
 from capsule.format import migrations
@@ -36,8 +36,6 @@ _log = logging.getLogger("capsule")
 
 #: An editor that writes in place is mostly done within this time after its last byte; so long it is waited for.
 _QUIET_NS = 150_000_000
-#: No clock that stamps files has a longer step: a younger file may be written to without its times changing.
-STEP_NS = 10_000_000
 _POLL_S = 0.02
 _PATIENCE_S = 1.0
 _FEWER = (

@@ -17,6 +17,9 @@ from capsule.format.json.anatomy import Anatomy, closing_of
 if TYPE_CHECKING:
     from capsule.engines.files.disk.derived import Derived
 
+#: No clock that stamps files has a longer step: a younger file may be written to without its times changing.
+STEP_NS = 10_000_000
+
 
 class Known(NamedTuple):
     """A document that is as the store left it.
@@ -49,6 +52,14 @@ class Known(NamedTuple):
         A clock that ticks every few milliseconds lets a splice under way leave the signature as it was.
         """
         return self.anatomy is None or data.endswith(closing_of(self.anatomy))
+
+
+class FileVersion(NamedTuple):
+    """A `Version`. `is_settled`: the file was so old when it was read that no other version can have its signature."""
+
+    data: bytes
+    signature: Signature
+    is_settled: bool
 
 
 class Place(NamedTuple):

@@ -19,8 +19,8 @@ from capsule.engines.capabilities import Leftover, Scanned
 from capsule.engines.files import note
 from capsule.engines.files.checkouts import committed
 from capsule.engines.files.disk.derived import Derived
-from capsule.engines.files.disk.instances import Instances
 from capsule.engines.files.disk.layout import LOCAL, NESTED, Directory, Layout
+from capsule.engines.files.disk.leases import FileLeases
 from capsule.engines.files.disk.mutex import Mutexes
 from capsule.engines.files.disk.trash import QUARANTINE, Keeping
 from capsule.engines.files.document import HeldDocument
@@ -72,7 +72,7 @@ class FileStorage:
         self.logs = Directory(self.layout, self.sys, "log")
         self.mutexes = Mutexes(self.sys, self._mutex_files)
         self.sys.give_up_idle = weakref.WeakMethod(self.mutexes.give_up_idle)  # Weak, as a cycle would keep them open.
-        self.instances = Instances(self.sys, Directory(self.layout, self.sys, "instances"))
+        self.leases = FileLeases(self.sys, self.layout, self.mutexes)
         self._checked: set[str] = set()
         _open_storages.add(self)
 
@@ -299,7 +299,7 @@ class FileStorage:
     def leftovers(self, kind: str) -> list[Leftover]:
         """Takes the mutex of each document that seems to have one."""
         with whole_files.naming(self.layout.root, "list"):
-            dead = [(one, self.layout.derived("instances", one)) for one in self.instances.dead()]
+            dead = [(one, self.layout.derived("instances", one)) for one in self.leases.dead()]
             found = [Leftover("instance", one, path, "left by a process that is dead") for one, path in dead]
             present, temporaries = set(), []
             with suppress(FileNotFoundError):
@@ -323,7 +323,7 @@ class FileStorage:
     def sweep(self, kind: str, leftover: Leftover) -> str:
         with whole_files.naming(leftover.path, "put away"):
             if leftover.kind == "instance":
-                self.instances.sweep(leftover.id)
+                self.leases.sweep(leftover.id)
                 return f"{leftover.path}: unlinked"
             with self.mutex(kind, leftover.id) as held:
                 if leftover.kind == "temporary":
@@ -334,13 +334,13 @@ class FileStorage:
 
     def close(self) -> None:
         """Give back every descriptor and the instance file."""
-        self.instances.close()
+        self.leases.close()
         self.mutexes.close()
 
     def forget_parent(self) -> None:
         """In a forked child: share nothing with the parent."""
         self.mutexes.forget()
-        self.instances.forget()
+        self.leases.forget()
 
 
 _open_storages: weakref.WeakSet[FileStorage] = weakref.WeakSet()

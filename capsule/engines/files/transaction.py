@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 from capsule.engines.files.external_edits import settle
 from capsule.engines.files.protocols import Known, Place
 from capsule.engines.interface import DocumentState
-from capsule.engines.values import News, Trashed
+from capsule.engines.values import News, Reads, Trashed
 from capsule.errors import Interfered
 from capsule.format import migrations
 from capsule.format.documents.head import HeadCache
@@ -90,13 +90,16 @@ class FileTransaction:
     Args:
         held: The document, whose mutex is taken with the block.
         caches: What the engine remembers.
+        ensure_unchanged: Raises Interfered if what a decision read has another version.
     """
 
-    def __init__(self, held: HeldDocument, caches: Caches) -> None:
+    def __init__(self, held: HeldDocument, caches: Caches, ensure_unchanged: Callable[[Reads], None]) -> None:
         self.id = held.id
         self.name = held.path
+        self.reads: Reads = {}
         self._held = held
         self._caches = caches
+        self._ensure_unchanged = ensure_unchanged
 
     def __enter__(self) -> Self:
         held = self._held.__enter__()
@@ -198,6 +201,8 @@ class FileTransaction:
         head: Document | None,
         ends_active: bool,
     ) -> None:
+        if self.reads:
+            self._ensure_unchanged(self.reads)
         at = self._known.anatomy
         if at is None:
             changed = self._with_head(head or head_in(self.document()) | {"updatedAt": stamp})
@@ -217,6 +222,7 @@ class FileTransaction:
     def set_head(
         self, head: Document, *, context: Callable[[], Iterable[bytes]] | None = None, ends_active: bool | None = None
     ) -> None:
+        self._ensure_unchanged(self.reads)
         at = self._known.anatomy
         if at is None:
             changed = self._with_head(head)
@@ -249,6 +255,7 @@ class FileTransaction:
         self._go_on(self._held.rehead(self._known, written, encoded, records, lines), head)
 
     def replace(self, document: Document, removed: tuple[str, Document] | None = None) -> None:
+        self._ensure_unchanged(self.reads)
         before = self.document()
         data = codec.encode(document)
         decoded(data, self.name, self.id)
@@ -269,4 +276,5 @@ class FileTransaction:
         return self._held.quarantine(got[0], reason)
 
     def delete(self) -> Trashed:
+        self._ensure_unchanged(self.reads)
         return self._held.delete()

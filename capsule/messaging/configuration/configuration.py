@@ -15,7 +15,7 @@ from capsule import timestamps
 from capsule.engines import opening
 from capsule.engines.interface import CONVERSATIONS
 from capsule.engines.retrying import again
-from capsule.errors import CapsuleError, Interfered, NotFound, Problem, Refused
+from capsule.errors import CapsuleError, NotFound, Problem, Refused
 from capsule.format.documents.agents import GLOBAL, MAX_AGENT_ID, project_id
 from capsule.format.documents.channels import channel_id, check_channel_name
 from capsule.format.json import codec
@@ -121,13 +121,9 @@ class Configuration:
 
         def record() -> Plan:
             numbered = replace(plan, number=plan.number or max(self._numbers(), default=0) + 1)
-
-            def edit(data: bytes | None) -> bytes:
-                if data is not None and not plan.number:
-                    raise Interfered  # Another program took the number.
-                return codec.encode(numbered.as_json())
-
-            engine.edit(KIND_OF_APPLIED, str(numbered.number), edit)
+            place = KIND_OF_APPLIED, str(numbered.number)
+            # Without a number of its own it is Interfered if another program took this one.
+            engine.put(*place, codec.encode(numbered.as_json()), engine.version(*place) if plan.number else None)
             return numbered
 
         return again(record, KIND_OF_APPLIED, tries=_TRIES)

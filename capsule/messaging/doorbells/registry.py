@@ -105,7 +105,7 @@ def bells(store: Store, agent: str) -> Bells:
 
 def is_there(store: Store, bell: Bell) -> bool:
     """Whether a target is there, as far as that can be known. Cost: a try at a lock."""
-    return not bell.target.instance or store.engine.is_alive(bell.target.instance)
+    return not bell.target.instance or store.engine.leases.is_live(bell.target.instance) is True
 
 
 def register(store: Store, agent: str, target: Target) -> None:
@@ -141,7 +141,7 @@ def claim(store: Store, agent: str, target: Target) -> Target | None:
         bell = found.at(target)
         if bell is not None and is_there(store, bell):
             return found
-        store.engine.announce(mine.instance, {"agent": agent, "listening": False})
+        store.engine.leases.take(mine.instance, {"agent": agent, "listening": False})
         return found.plus(replace(bell or Bell(mine), target=mine, asked=False))
 
     bell = _edit(store, agent, change).at(mine)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound
 from capsule.format.documents.agents import GLOBAL, is_agent_id, project_id
-from capsule.format.kinds import AGENT
+from capsule.format.kinds import AGENT, PROJECT
 from capsule.messaging.conversations import direct_id
 from capsule.messaging.people.documents import AgentDocuments, Document, ProjectDocuments
 from capsule.rules.policy import Object, Profile, State, may
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from capsule.engines.interface import Engine
 
 _NOTHING = State()
+#: In place of the version of a document that can't be read: what it says grants nothing.
+_UNREADABLE = object()
 
 
 class Directory:
@@ -37,40 +39,43 @@ class Directory:
         self.agents = AgentDocuments(engine)
         self.projects = ProjectDocuments(engine)
         self._engine = engine
-        self._profiles: dict[str, tuple[Document, Profile]] = {}
+        self._profiles: dict[str, Profile] = {}
 
     # -- What decisions depend on ----------------------------------------------------------------------------------
 
-    def profile(self, id: str, version: object = None) -> Profile:
+    def profile(self, id: str) -> Profile:
         """The profile of an agent. Cost: as `Documents.find`: an lstat, and reading a small file if it changed."""
         try:
-            document = self.agents.find(id, version)
+            now = self.agents.look(id)
         except CapsuleError:
-            return Profile(id, dm="closed", discoverable="private")
-        if document is None:
+            return Profile(id, dm="closed", discoverable="private", version=_UNREADABLE)
+        if now is None:
             return Profile(id)
+        version, document = now
         kept = self._profiles.get(id)
-        if kept is None or kept[0] is not document:
-            kept = self._profiles[id] = document, Profile.of(document)
-        return kept[1]
+        if kept is None or kept.version is not version:
+            kept = self._profiles[id] = Profile.of(document, version)
+        return kept
 
     def profiles(self) -> dict[str, Profile]:
         """The profiles of all agents, by their sorted ids. Cost: one scan, and reading small files that changed."""
-        return {id: self.profile(id, version) for id, version in self.agents.versions().items()}
+        return {id: self.profile(id) for id in self.agents.ids() if self.agents.kind.is_id(id)}
 
-    def sight(self, project: str) -> frozenset[str]:
+    def sight(self, project: str, reads: dict[tuple[str, str], Any] | None = None) -> frozenset[str]:
         """The projects whose channels and agents the agents of a project see, its own included.
 
-        A link counts while both projects have it, so that each of them can end it.
-
-        Cost: as `profile`, for the project and for each that it has a link to.
+        A link counts while both projects have it, so that each of them can end it. `reads` takes the versions of what
+        was read. Cost: as `profile`, for the project and for each that it has a link to.
         """
-        there = (other for other, link in self._links(project).items() if _goes(link, "out"))
-        return frozenset({project, *(other for other in there if _goes(self._links(other).get(project), "in"))})
+        reads = {} if reads is None else reads
+        there = (other for other, link in self._links(project, reads).items() if _goes(link, "out"))
+        return frozenset({project, *(other for other in there if _goes(self._links(other, reads).get(project), "in"))})
 
-    def _links(self, project: str) -> Document:
+    def _links(self, project: str, reads: dict[tuple[str, str], Any]) -> Document:
         with suppress(CapsuleError):
-            return (self.projects.find(project) or {}).get("links") or {}
+            now = self.projects.look(project)
+            reads[PROJECT.name, project] = now and now[0]
+            return (now and now[1].get("links")) or {}
         return {}
 
     def state(self, subject: str | None, object: Object | None = None, others: Iterable[str] = ()) -> State:
@@ -94,10 +99,12 @@ class Directory:
         project, channel = profiles[subject].project, object.channel if object is not None else None
         reaches = channel is not None and (GLOBAL in (channel.scope, project) or channel.scope == project)
         is_asked = object is None or (object.type == "channel" and not reaches)
-        sight = self.sight(project) if is_asked else frozenset()
+        read = (profile for profile in profiles.values() if profile.version is not _UNREADABLE)
+        reads = {(AGENT.name, profile.id): profile.version for profile in read}
+        sight = self.sight(project, reads) if is_asked else frozenset()
         hidden = (id for id in ids if object is None and profiles[id].discoverable == "private")
         met = frozenset(id for id in hidden if self._engine.exists(CONVERSATIONS, direct_id(subject, id)))
-        return State(profiles, sight, met)
+        return State(profiles, sight, met, reads=reads)
 
     def found_by(self, subject: str | None) -> list[str]:
         """The ids of the agents that an agent finds, sorted; all for the store's owner. Cost: as `profiles`."""
@@ -118,11 +125,8 @@ class Directory:
         Args:
             agents: The agents whose policies changed.
 
-        Raises StoreBusy. Cost: taking the mutex of each agent's document, in which what an agent makes is judged, of
-        each group, of each channel and of each direct of these agents.
+        Raises StoreBusy. Cost: taking the mutex of each group, of each channel and of each direct of these agents.
         """
-        for id in self.agents.ids():
-            self._engine.edit(AGENT.name, id, lambda data: None)
         for head in self._engine.index.heads():
             is_theirs = head.type == "direct" and any(member.id in agents for member in head.participants)
             if is_theirs or head.type in ("group", "channel"):

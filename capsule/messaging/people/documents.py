@@ -1,6 +1,6 @@
 """The documents without entries that messaging keeps: of agents, `agents/{id}.json`, and of projects.
 
-What must stay true: a document is changed under its mutex, and what a change does not name stays. That something was
+What must stay true: a change is put over the version that it was made of, and what it does not name stays. That one was
 seen is no reason for a write more often than once a minute. What was read is parsed again only if it changed.
 """
 
@@ -12,17 +12,17 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from capsule import timestamps
-from capsule.engines.retrying import again
+from capsule.engines.retrying import edited
 from capsule.errors import NotFound
 from capsule.format.json import codec
 from capsule.format.kinds import AGENT, PROJECT, Kind
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
+    from capsule.engines.values import Version
 
 #: The local kind of document that holds the folder in which an agent works on this machine.
 KIND_OF_HOMES = "homes"
-_TRIES = 50
 _SEEN_S = 60.0
 
 Document = dict[str, Any]
@@ -43,18 +43,13 @@ class Documents:
         self._engine = engine
         self._listed: Callable[[], Iterable[str]] = self.ids
         #: The documents as they were last read: an agent may have thousands of cursors.
-        self._last: dict[str, tuple[object, bytes, Document]] = {}
+        self._last: dict[str, tuple[Version, Document]] = {}
 
     def known_as(self, ids: Callable[[], Iterable[str]]) -> Self:
         """The same documents, with errors that name only these."""
         other = copy(self)
         other._listed = ids
         return other
-
-    def versions(self) -> dict[str, object]:
-        """The ids of all documents, sorted, each with its version for `find`. Cost: a scan, and an lstat for each."""
-        found = self._engine.versions(self.kind.name)
-        return {id: version for id, version in found.items() if id in self._last or self.kind.is_id(id)}
 
     def ids(self) -> list[str]:
         """The ids of all documents, sorted. Cost: one scan of a directory."""
@@ -85,19 +80,27 @@ class Documents:
             raise self.missing(id)
         return document
 
-    def find(self, id: str, version: object = None) -> Document | None:
-        """As `read`; None: there is no such document. With its version at hand it costs nothing if that was read."""
-        if version is None:
-            version = self._engine.version(self.kind.name, id) if self.kind.is_id(id) else None
+    def find(self, id: str) -> Document | None:
+        """As `read`; None: there is no such document."""
+        now = self.look(id)
+        return now and now[1]
+
+    def look(self, id: str) -> tuple[Version, Document] | None:
+        """As `find`, with the version of the document."""
+        last = self._last.get(id)
+        known = last and last[0]
+        version = self._engine.version(self.kind.name, id, known) if last or self.kind.is_id(id) else None
         if version is None:
             return None
+        if last is None or version is not known:
+            last = self._last[id] = version, self._parsed(id, version.data)
+        return last
+
+    def _parsed(self, id: str, data: bytes) -> Document:
         last = self._last.get(id)
-        if last is None or last[0] != version:
-            data = self._engine.read(self.kind.name, id)
-            is_same = last is not None and last[1] == data
-            document = last[2] if last and is_same else self.kind.read(data, self._engine.name(self.kind.name, id))
-            last = self._last[id] = version, data, document
-        return last[2]
+        if last is not None and last[0].data == data:
+            return last[1]
+        return self.kind.read(data, self._engine.name(self.kind.name, id))
 
     def part(self, id: str, field: str) -> Document:
         """The object in a field of a document; empty if there is none, or no such document. Costs as `read`."""
@@ -116,7 +119,6 @@ class Documents:
 
         Raises NotFound, InvalidDocument. Cost: writing a small file, unless nothing changes.
         """
-        path = self._engine.name(self.kind.name, id)
 
         def edit(data: bytes | None) -> bytes | None:
             now = timestamps.now()
@@ -124,8 +126,7 @@ class Documents:
                 if make is None:
                     raise self.missing(id)
                 return codec.encode(self.kind.ordered(make(now)))
-            last = self._last.get(id)
-            before = last[2] if last and last[1] == data else self.kind.read(data, path)
+            before = self._parsed(id, data)
             after = {name: dict(value) if isinstance(value, dict) else value for name, value in before.items()}
             change(after)
             if after == before and not (self.seen_field and _is_stale(before.get(self.seen_field), now)):
@@ -133,7 +134,7 @@ class Documents:
             stamps = {"updatedAt": now} | ({self.seen_field: now} if self.seen_field else {})
             return codec.encode(self.kind.ordered(after | stamps))
 
-        again(lambda: self._engine.edit(self.kind.name, id, edit), path, id, _TRIES)
+        edited(self._engine, self.kind.name, id, edit)
 
     def delete(self, id: str) -> None:
         """Move a document to the trash. Raises NotFound. Cost: moving a small file."""

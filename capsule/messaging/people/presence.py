@@ -45,7 +45,7 @@ class Presence:
         with self._guard:
             self._waits += waits
             about = {"agent": agent, "listening": self._waits > 0}
-            self._store.engine.announce(self._store.instance_id, about)
+            self._store.engine.leases.take(self._store.instance_id, about)
 
     @contextmanager
     def listening(self, agent: str) -> Iterator[None]:
@@ -60,7 +60,7 @@ class Presence:
         """The agents that are online, each with whether it listens. Cost: a look at each instance that is alive."""
         found: dict[str, bool] = {}
         self._asked = time.monotonic()
-        for about in self._store.engine.instances().values():
+        for about in self._store.engine.leases.live().values():
             agent = about.get("agent")
             if isinstance(agent, str):
                 found[agent] = found.get(agent, False) or about.get("listening") is True

@@ -120,7 +120,7 @@ def leave(store: Store) -> None:
     from capsule.messaging import notices
 
     store.release()
-    store.engine.withdraw(store.instance_id)
+    store.engine.leases.release(store.instance_id)
     notices.update(store, str(store.agent))
 
 

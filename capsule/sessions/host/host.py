@@ -33,7 +33,6 @@ from capsule.sessions.host.router import Router
 from capsule.sessions.host.supervisor import Spawn, Supervisor
 from capsule.sessions.registry import KIND_OF_COMMANDS
 from capsule.sessions.rules import deliveries, destinations, messages, questions, schedules
-from capsule.sessions.session import KIND
 
 if TYPE_CHECKING:
     from capsule.sessions.folds import Folds
@@ -113,7 +112,7 @@ class Host:
             state = ""
             while state != "running" and not stop.is_set():
                 try:
-                    held.enter_context(self._engine.hold("host", 0))
+                    self._opened.lease = held.enter_context(self._engine.leases.take("host"))
                     state = "running"
                 except StoreBusy:
                     if state == "standby":
@@ -228,7 +227,7 @@ class Host:
             folds = session.folds()
             agent = state.agents.get(row.agent)
             rules: tuple[Edit, ...] = (
-                partial(messages.release, now=now, is_alive=self._engine.is_alive),
+                partial(messages.release, now=now, is_alive=self._engine.leases.is_live),
                 partial(schedules.tasks, now=now, time_zone=str(agent.settings.get("timeZone", "")) if agent else ""),
                 partial(schedules.occurrences, now=now),
                 lambda folds: destinations.of(folds, state, row),
@@ -269,7 +268,7 @@ class Host:
         if abs(ahead_s - self._ahead_s) > messages.STUCK_S:
             for id in self._workers.running():
                 with suppress(CapsuleError):  # Of that session; the others begin anew.
-                    self._engine.beat(KIND, id)
+                    self._engine.leases.beat(id)
             self._ahead_s = ahead_s  # Now, as other threads look at sessions too.
 
     def _wake(self, id: str, agent: AgentGroup | None, folds: Folds, now: str) -> None:
@@ -315,4 +314,4 @@ class Host:
         """Tell other processes of this store that this one is its host, and what it can't serve."""
         broken = {id: about[:200] for (id, _), about in islice(self.broken.items(), 10)}
         about = {"host": os.getpid(), "since": self._since, "state": state, "broken": broken}
-        self._engine.announce(self._store.instance_id, about)
+        self._engine.leases.take(self._store.instance_id, about)

@@ -20,6 +20,7 @@ from capsule.sessions.session import Edit, Session
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
+    from capsule.engines.leases import Lease
     from capsule.sessions.rules.questions import Result
 
 #: Writes a line of the log: the name of the step, and what it was about.
@@ -36,6 +37,9 @@ class Opened:
         registry: Its registry.
         log: Writes a line of the log.
     """
+
+    #: The host's.
+    lease: Lease | None = None
 
     def __init__(self, engine: Engine, registry: Registry, log: Log) -> None:
         self.registry = registry
@@ -55,6 +59,7 @@ class Opened:
                 self._sessions[id] = Session(self._engine, id), threading.RLock()
             session, alone = self._sessions[id]
         with alone:
+            session.lease = self.lease
             yield session
 
     def state(self) -> State:

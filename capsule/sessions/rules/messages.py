@@ -170,7 +170,7 @@ def is_bulky(folds: Folds) -> bool:
     return max(len(folds.inbound.seen), len(folds.outbound.seen)) > most
 
 
-def release(folds: Folds, now: str, *, is_alive: Callable[[str], bool]) -> list[Event]:
+def release(folds: Folds, now: str, *, is_alive: Callable[[str], bool | None]) -> list[Event]:
     """Try again, or give up, what workers gave back or died over; note what they failed.
 
     The `failed` events are also the notices to the senders: `due_out` gives them. Workers are known by their instances.
@@ -190,7 +190,7 @@ def release(folds: Folds, now: str, *, is_alive: Callable[[str], bool]) -> list[
     return again + [failed(messages=messages, reason=reason) for reason, messages in given_up.items()]
 
 
-def _is_over(state: Status, instance: str, is_alive: Callable[[str], bool]) -> bool:
+def _is_over(state: Status, instance: str, is_alive: Callable[[str], bool | None]) -> bool:
     return state == "released" or (state == "processing" and not is_alive(instance))
 
 

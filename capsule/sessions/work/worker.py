@@ -31,6 +31,7 @@ from capsule.sessions.work import command
 from capsule.sessions.work.command import FOR_GOOD, Ended
 
 if TYPE_CHECKING:
+    from capsule.engines.leases import Lease
     from capsule.sessions.events import AckState, Event
     from capsule.sessions.folds import Folds
     from capsule.sessions.inbound import InMessage
@@ -128,6 +129,7 @@ class Worker:
         self._agent, self._session, self._make = agent, session, answer
         self._limit_s, self._idle_s, self._log = limit_s, idle_s, log
         self._registry = Registry(self._engine)
+        self._lease: Lease | None = None  # Of the one session.
         #: The sessions, and when each is to be looked at; empty: at once, None: when a notice says so.
         self._looks: dict[str, str | None] = {}
         self._sessions: dict[str, Session] = {}
@@ -143,12 +145,13 @@ class Worker:
         Raises Refused, StorageFailed, InvalidDocument: a session's files can't be read or written. StoreBusy: the one
         session has a worker.
         """
-        with self._engine.hold(f"worker-{self._session}", _HANDOVER_S) if self._session else nullcontext():
+        take = partial(self._engine.leases.take, f"worker-{self._session}", timeout_s=_HANDOVER_S)
+        with take() if self._session else nullcontext() as self._lease:
             self._run(stop)
 
     def _run(self, stop: Stop | None) -> None:
         about = {"agent": self._agent, "pid": os.getpid()} | ({"session": self._session} if self._session else {})
-        self._engine.announce(self._instance, about)
+        self._engine.leases.take(self._instance, about)
         longest_s, stop = _LOOK_S if stop is None else _OFTEN_S, stop or Stop()
         notices, began = Notices(self._engine.tracker()), time.monotonic()
         idle_since = began
@@ -182,8 +185,9 @@ class Worker:
         first = id not in self._sessions
         worked = False
         try:
-            with nullcontext() if self._session else self._engine.hold(f"worker-{id}", 0):
+            with nullcontext(self._lease) if self._lease else self._engine.leases.take(f"worker-{id}") as lease:
                 session = self._sessions.setdefault(id, Session(self._engine, id))
+                session.lease = lease
                 withdraw = partial(drop, instance=self._instance)
                 if withdraw(session.folds()):  # Only who holds the lock of a session claims there.
                     session.say(withdraw)

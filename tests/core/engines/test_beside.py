@@ -12,8 +12,10 @@ import pytest
 from capsule import Store
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
-from capsule.engines.interface import Engine
+from capsule.engines.interface import CONVERSATIONS, Engine
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused, StorageFailed, StoreBusy
+from capsule.format.documents.new import new_capsule
+from tests.core.engines.test_conformance import STAMP
 from tests.core.storage.faults import Faulty
 from tests.processes import Child
 
@@ -72,7 +74,7 @@ def test_no_file_behind_a_symlink_is_read_or_written(tmp_path: Path, link: str) 
             act(kind, "s_1", "x")
     if not link.endswith(("x", "s")):
         with pytest.raises(Refused):
-            engine.beat("sessions", "s_1")
+            engine.leases.beat("s_1")
     engine.close()
     assert {path.read_bytes() for path in outside.rglob("*") if path.is_file()} == {b"of the user"}
     assert not list(outside.rglob("heartbeat"))
@@ -104,33 +106,33 @@ def test_a_fault_at_any_call_keeps_a_file_whole_or_not_at_all(tmp_path: Path) ->
 
 
 def test_a_heartbeat_says_when_it_was(engine: Engine) -> None:
-    assert engine.beaten("sessions", "s_1") is None
-    engine.beat("sessions", "s_1")
-    first = engine.beaten("sessions", "s_1")
-    assert first is not None and engine.beaten("sessions", "s_2") is None
-    engine.beat("sessions", "s_1")
-    assert (engine.beaten("sessions", "s_1") or "") >= first
+    assert engine.leases.beaten("s_1") is None
+    engine.leases.beat("s_1")
+    first = engine.leases.beaten("s_1")
+    assert first is not None and engine.leases.beaten("s_2") is None
+    engine.leases.beat("s_1")
+    assert (engine.leases.beaten("s_1") or "") >= first
 
 
 def test_a_name_is_held_by_one_until_it_lets_go(engine: Engine) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with engine.hold("host", 0):
+        with engine.leases.take("host"):
             entered.set()
             leave.wait(20)
 
     def wait() -> bool:
-        with engine.hold("host", None):
+        with engine.leases.take("host", timeout_s=None):
             return leave.is_set()
 
     with ThreadPoolExecutor(2) as pool:
         held = pool.submit(hold)
         assert entered.wait(20)
-        with pytest.raises(StoreBusy) as busy, engine.hold("host", 0):
+        with pytest.raises(StoreBusy) as busy, engine.leases.take("host"):
             pass
         assert str(os.getpid()) in busy.value.holder
-        with engine.hold("worker-s_1", 0):
+        with engine.leases.take("worker-s_1"):
             pass
         waits = pool.submit(wait)
         leave.set()
@@ -138,11 +140,60 @@ def test_a_name_is_held_by_one_until_it_lets_go(engine: Engine) -> None:
         assert waits.result()
 
 
+def test_two_takers_of_a_lease_are_never_both_holders_and_each_has_a_higher_fence(engine: Engine) -> None:
+    holders, most, fences = 0, 0, []
+
+    def take(_: int) -> None:
+        nonlocal holders, most
+        for _ in range(20):
+            with engine.leases.take("host", timeout_s=None) as lease:
+                holders += 1
+                most = max(most, holders)
+                fences.append(lease.fence)
+                holders -= 1
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(take, range(4)))
+    assert most == 1 and fences == sorted({*fences}) and len(fences) == 80
+
+
+def test_a_holder_whose_lease_was_taken_writes_nothing(engine: Engine) -> None:
+    engine.create(CONVERSATIONS, new_capsule("plan", "Plan", STAMP))
+    leases = [engine.leases.take("host")]
+    with engine.transaction(CONVERSATIONS, "plan") as transaction:
+        transaction.reads = leases[0].reads
+        transaction.set_head(transaction.head.document | {"title": "Mine"})
+        engine.leases.release("host")
+        leases.append(engine.leases.take("host"))
+        with pytest.raises(StoreBusy):
+            transaction.set_head(transaction.head.document | {"title": "Late"})
+    with pytest.raises(StoreBusy):
+        engine.put("agents", "anna", b"{}", None, leases[0].reads)
+    assert engine.head("plan")[0]["title"] == "Mine" and engine.ids("agents") == []
+    engine.put("agents", "anna", b"{}", None, leases[1].reads)
+    engine.leases.release("host")
+
+
+def test_a_lease_whose_file_was_removed_is_lost(tmp_path: Path) -> None:
+    Store.init(tmp_path)
+    mine, other = (FilesEngine(FileStorage(str(tmp_path))) for _ in range(2))
+    lease = mine.leases.take("host")
+    mine.put("agents", "anna", b"1", None, lease.reads)
+    (tmp_path / ".capsule" / "mutex" / "hold-host").unlink()
+    with other.leases.take("host") as theirs:
+        assert theirs.fence > lease.fence
+        with pytest.raises(StoreBusy):
+            mine.put("agents", "bob", b"1", None, lease.reads)
+        other.put("agents", "bob", b"2", None, theirs.reads)
+    for engine in (mine, other):
+        engine.close()
+
+
 def test_a_name_is_free_when_its_holder_was_killed(tmp_path: Path) -> None:
     Store.init(tmp_path)
     child = Child(
         """
-        with Store.open(sys.argv[1]) as store, store.engine.hold("host", 0):
+        with Store.open(sys.argv[1]) as store, store.engine.leases.take("host"):
             say()
             hear()
         """,
@@ -150,13 +201,13 @@ def test_a_name_is_free_when_its_holder_was_killed(tmp_path: Path) -> None:
     )
     child.hear()
     engine = FilesEngine(FileStorage(str(tmp_path)))
-    with pytest.raises(StoreBusy) as busy, engine.hold("host", 0):
+    with pytest.raises(StoreBusy) as busy, engine.leases.take("host"):
         pass
     assert str(child.pid) in busy.value.holder
     with ThreadPoolExecutor(1) as pool:
 
         def wait() -> None:
-            with engine.hold("host", None):
+            with engine.leases.take("host", timeout_s=None):
                 pass
 
         waits = pool.submit(wait)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,13 +16,17 @@ import pytest
 
 from capsule import Store
 from capsule.engines.files.engine import FilesEngine
-from capsule.engines.interface import CONVERSATIONS, Engine
+from capsule.engines.interface import CONVERSATIONS, Engine, Transaction
+from capsule.engines.retrying import edited
 from capsule.errors import Interfered, InvalidDocument, InvalidInput, Locked, NotFound, Refused, StoreBusy
 from capsule.format.documents.new import new_capsule
 from capsule.format.json import codec
 from capsule.ids import new_id, new_message_id
 
 STAMP, LATER, LAST = (f"2026-01-0{day}T10:00:00.000Z" for day in (1, 2, 3))
+
+#: How an entry is appended.
+HOW: dict[str, Any] = {"time": LATER, "head": None, "ends_active": False}
 
 
 def message(text: str, id: str | None = None) -> dict[str, Any]:
@@ -198,12 +203,12 @@ def test_a_document_without_entries_is_read_and_changed_as_a_whole(engine: Engin
 
     assert engine.ids(kind) == [] and not engine.exists(kind, "anna")
     for _ in range(2):
-        engine.edit(kind, "anna", change)
+        edited(engine, kind, "anna", change)
     assert seen == [None, b'{"n": 1}'] and engine.exists(kind, "anna") and engine.ids(kind) == ["anna"]
     with pytest.raises(RuntimeError):
-        engine.edit(kind, "anna", lambda data: (_ for _ in ()).throw(RuntimeError))
+        edited(engine, kind, "anna", lambda data: (_ for _ in ()).throw(RuntimeError))
     assert engine.read(kind, "anna") == b'{"n": 1}' and engine.document(kind, "anna") == {"n": 1}
-    engine.edit(kind, "anna", lambda data: b'{"n": 2}')
+    edited(engine, kind, "anna", lambda data: b'{"n": 2}')
     assert engine.read(kind, "anna") == b'{"n": 2}'
 
 
@@ -231,34 +236,71 @@ def test_a_document_of_the_machine_is_read_and_changed_as_a_whole(engine: Engine
         machine.edit("homes", "../anna", change)
 
 
-def test_each_write_of_a_document_gives_it_another_version(engine: Engine) -> None:
+def test_a_document_is_put_over_the_version_that_was_read_and_no_other(engine: Engine) -> None:
     assert engine.version("agents", "anna") is None
-    versions = []
-    for number in range(100):
-        engine.edit("agents", "anna", lambda data, number=number: b'{"n": %d}' % (number % 2))  # type: ignore[misc]
-        versions.append(engine.version("agents", "anna"))
-    assert len({*versions}) == 100
-    assert engine.version("agents", "anna") is not None and engine.version("agents", "bob") is None
-    engine.edit("agents", "a", lambda data: b"{}")
-    assert list(engine.versions("agents")) == ["a", "anna"] and engine.versions("projects") == {}
-    assert engine.versions("agents")["anna"] not in versions[:-1]
+    engine.put("agents", "anna", b'{"n": 0}', None)
+    for number in range(1, 50):
+        before = engine.version("agents", "anna")
+        assert before is not None and before.data == b'{"n": %d}' % (number - 1)
+        engine.put("agents", "anna", b'{"n": %d}' % number, before)
+        for stale in (before, None):
+            with pytest.raises(Interfered):
+                engine.put("agents", "anna", b"{}", stale)
+        assert engine.version("agents", "anna", before) is not before
+    with pytest.raises(Interfered):
+        engine.put("agents", "bob", b"{}", before)
+    assert engine.read("agents", "anna") == b'{"n": 49}' and engine.ids("agents") == ["anna"]
+    now = engine.version("agents", "anna")
+    while (known := engine.version("agents", "anna", now)) is not now:
+        now = known  # As soon as its clock can tell two versions apart, an engine knows it again.
 
 
-def test_edits_of_one_document_by_threads_lose_nothing(engine: Engine) -> None:
-    def add(name: str) -> None:
-        for n in range(5):
-            mine = {f"{name}{n}": n}
-            engine.edit("agents", "anna", lambda data: codec.encode({**codec.decode(data or b"{}", ""), **mine}))
+def test_a_write_is_not_done_if_what_its_decision_read_has_another_version(engine: Engine) -> None:
+    id, place = make(engine, "one"), ("agents", "anna")
+    document = new_capsule("new", "", STAMP)
+    engine.put(*place, b'{"n": 1}', None)
+    writes: list[Callable[[Transaction], object]] = [
+        lambda it: it.set_head(it.head.document | {"title": "New"}),
+        lambda it: it.replace(it.document() | {"title": "New"}),
+        lambda it: it.append([entry := message("x")], [codec.encode_entry(entry)], LATER, **HOW),
+        lambda it: it.delete(),
+    ]
+    for reads in ({place: None}, {("agents", "bob"): engine.version(*place)}, {place: engine.version(*place)}):
+        edited(engine, *place, lambda data: (data or b"") + b"\n")
+        with pytest.raises(Interfered):
+            engine.put("agents", "carl", b"{}", None, reads)
+        with pytest.raises(Interfered):
+            engine.create(CONVERSATIONS, document, reads=reads)
+        for write in writes:
+            with pytest.raises(Interfered), engine.transaction(CONVERSATIONS, id) as transaction:
+                transaction.reads = reads
+                write(transaction)
+    assert texts(engine, id) == ["one"] and engine.head(id)[0]["title"] == "Plan"
+    assert engine.ids(CONVERSATIONS) == [id] and engine.ids("agents") == ["anna"]
+    now = {place: engine.version(*place), ("agents", "bob"): None}
+    engine.create(CONVERSATIONS, document, reads=now)
+    engine.put("agents", "carl", b"{}", None, now)
+    with engine.transaction(CONVERSATIONS, id) as transaction:
+        transaction.reads = now
+        transaction.delete()
 
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(add, "abcd"))
-    assert len(engine.document("agents", "anna")) == 20
+
+def test_counts_by_threads_lose_nothing(engine: Engine) -> None:
+    def add(_: int) -> None:
+        for _ in range(10):
+            edited(
+                engine, "agents", "anna", lambda data: b'{"n": %d}' % (codec.decode(data or b'{"n": 0}', "")["n"] + 1)
+            )
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add, range(8)))
+    assert engine.read("agents", "anna") == b'{"n": 80}'
 
 
 def test_a_document_without_entries_is_deleted_and_restored(engine: Engine) -> None:
     with pytest.raises(NotFound):
         engine.delete("agents", "anna")
-    engine.edit("agents", "anna", lambda data: b'{"n": 1}')
+    edited(engine, "agents", "anna", lambda data: b'{"n": 1}')
     trashed = engine.delete("agents", "anna")
     assert engine.ids("agents") == [] and engine.trash.entries("agents") == [trashed]
     with pytest.raises(NotFound):
@@ -353,25 +395,25 @@ def test_a_wait_returns_the_next_change(store: Store) -> None:
 
 def test_an_instance_lives_until_it_is_withdrawn(engine: Engine) -> None:
     instance = new_id()
-    assert not engine.is_alive(instance)
-    engine.announce(instance)
-    engine.announce(instance)
-    assert engine.is_alive(instance)
-    engine.withdraw(instance)
-    assert not engine.is_alive(instance)
+    assert not engine.leases.is_live(instance)
+    engine.leases.take(instance)
+    engine.leases.take(instance)
+    assert engine.leases.is_live(instance)
+    engine.leases.release(instance)
+    assert not engine.leases.is_live(instance)
 
 
 def test_a_live_instance_says_something_about_itself(engine: Engine) -> None:
     one, other = new_id(), new_id()
-    engine.announce(one, {"agent": "anna", "listening": True})
-    engine.announce(other)
-    engine.announce(one)  # As a lock does; what was said stays.
-    assert engine.instances() == {one: {"agent": "anna", "listening": True}, other: {}}
-    engine.announce(one, {"agent": "anna"})
-    assert engine.instances()[one] == {"agent": "anna"}
-    engine.withdraw(one)
-    engine.announce(one)
-    assert engine.instances() == {one: {}, other: {}}
+    engine.leases.take(one, {"agent": "anna", "listening": True})
+    engine.leases.take(other)
+    engine.leases.take(one)  # As a lock does; what was said stays.
+    assert engine.leases.live() == {one: {"agent": "anna", "listening": True}, other: {}}
+    engine.leases.take(one, {"agent": "anna"})
+    assert engine.leases.live()[one] == {"agent": "anna"}
+    engine.leases.release(one)
+    engine.leases.take(one)
+    assert engine.leases.live() == {one: {}, other: {}}
 
 
 def test_a_lock_excludes_another_instance_until_it_is_released(store: Store) -> None:

@@ -14,6 +14,7 @@ from capsule import Store
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
 from capsule.engines.interface import CONVERSATIONS, INBOUND, OUTBOUND, Engine
+from capsule.engines.retrying import edited
 from capsule.engines.values import Notices
 from capsule.errors import NotFound, Refused
 from capsule.format.documents.new import new_capsule
@@ -104,7 +105,7 @@ def test_a_write_of_any_kind_is_noticed_once_it_is_done(engine: Engine) -> None:
     engine.read(INBOUND, "s_1")
     assert notices.changed() == set()
     make(engine, CONVERSATIONS, "a-b")
-    engine.edit("sessions", "registry", lambda data: b"{}")
+    edited(engine, "sessions", "registry", lambda data: b"{}")
     assert wait(notices) == {(CONVERSATIONS, "a-b"), ("sessions", "registry")}
     assert notices.is_open
     notices.close()
@@ -152,8 +153,8 @@ def test_the_doctor_finds_nothing_in_a_sound_session_and_says_what_is_damaged(tm
     engine = on_files(tmp_path)
     make(engine, OUTBOUND)
     engine.files.keep("inbox", "s_1", "report.pdf", b"data")
-    engine.beat("sessions", "s_1")
-    engine.edit("sessions", "registry", lambda data: b"{}\n")
+    engine.leases.beat("s_1")
+    edited(engine, "sessions", "registry", lambda data: b"{}\n")
     engine.close()
     folder = tmp_path / "sessions" / "s_1"
     with Store.open(tmp_path) as store:

@@ -10,8 +10,9 @@ from typing import NoReturn
 import pytest
 
 from capsule.disk.syscalls import Syscalls
-from capsule.engines.files.disk.instances import Instances
 from capsule.engines.files.disk.layout import Directory, Layout
+from capsule.engines.files.disk.leases import FileLeases
+from capsule.engines.files.disk.mutex import Mutexes
 from tests.processes import Child
 
 Start = Callable[..., Child]
@@ -20,7 +21,7 @@ ONE, TWO = "5f0c9a52-7e0b-4b0e-9f0f-6a9f7c1d2e31", "0b9c3f54-2f5d-4f7e-8a53-3f1b
 LIVING = """
 from capsule.engines.files.storage import FileStorage
 storage = FileStorage(sys.argv[1])
-storage.instances.announce(sys.argv[2], {"agent": "anna", "listening": True})
+storage.leases.take(sys.argv[2], {"agent": "anna", "listening": True})
 say("announced")
 hear()
 storage.close()
@@ -35,45 +36,45 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def instances(directory: Path) -> Iterator[Instances]:
+def instances(directory: Path) -> Iterator[FileLeases]:
     instances = on(directory, Syscalls())
     yield instances
     instances.close()
 
 
-def on(directory: Path, sys: Syscalls) -> Instances:
-    return Instances(sys, Directory(Layout(str(directory.parents[1])), sys, "instances"))
+def on(directory: Path, sys: Syscalls) -> FileLeases:
+    return FileLeases(sys, layout := Layout(str(directory.parents[1])), Mutexes(sys, Directory(layout, sys, "mutex")))
 
 
 def test_an_instance_of_another_process_is_alive_until_it_closes(
-    tmp_path: Path, directory: Path, instances: Instances, child: Start
+    tmp_path: Path, directory: Path, instances: FileLeases, child: Start
 ) -> None:
     other = child(LIVING, tmp_path, ONE)
     other.hear()
-    assert instances.alive(ONE) and instances.dead() == []
+    assert instances.is_live(ONE) and instances.dead() == []
     instances.sweep(ONE)
-    assert (directory / ONE).exists() and instances.alive(ONE)
+    assert (directory / ONE).exists() and instances.is_live(ONE)
     other.say()
     other.hear()
-    assert not instances.alive(ONE) and list(directory.iterdir()) == []
+    assert not instances.is_live(ONE) and list(directory.iterdir()) == []
 
 
 def test_a_killed_instance_is_dead_and_its_file_is_swept(
-    tmp_path: Path, directory: Path, instances: Instances, child: Start
+    tmp_path: Path, directory: Path, instances: FileLeases, child: Start
 ) -> None:
     other = child(LIVING, tmp_path, ONE)
     other.hear()
     other.kill()
-    assert not instances.alive(ONE) and instances.dead() == [ONE]
-    instances.announce(TWO)
+    assert not instances.is_live(ONE) and instances.dead() == [ONE]
+    instances.take(TWO)
     instances.close()
     assert list(directory.iterdir()) == []
 
 
 def test_an_instance_whose_file_was_unlinked_leaves_the_file_of_its_namesake(
-    tmp_path: Path, directory: Path, instances: Instances, child: Start
+    tmp_path: Path, directory: Path, instances: FileLeases, child: Start
 ) -> None:
-    instances.announce(ONE)
+    instances.take(ONE)
     (directory / ONE).unlink()
     other = child(LIVING, tmp_path, ONE)
     other.hear()
@@ -101,16 +102,16 @@ def test_a_sweep_never_removes_the_file_of_an_instance_being_announced(directory
             announcer.sweep(name)
 
     for step in ("try_lock", "rename"):
-        on(directory, Between(step, tidy)).announce(ONE)
-        assert announcer.alive(ONE), step
+        on(directory, Between(step, tidy)).take(ONE)
+        assert announcer.is_live(ONE), step
     directory.joinpath(f".{TWO}").write_bytes(b"")
-    on(directory, Between("try_lock", lambda: announcer.announce(TWO))).sweep(f".{TWO}")
+    on(directory, Between("try_lock", lambda: announcer.take(TWO))).sweep(f".{TWO}")
     assert (directory / TWO).exists()
     announcer.close()
 
 
 def test_a_dead_instance_is_dead_during_a_check_by_another_and_a_live_one_is_checked_once(
-    directory: Path, instances: Instances
+    directory: Path, instances: FileLeases
 ) -> None:
     directory.mkdir(parents=True)
     (directory / ONE).write_bytes(b"")
@@ -124,19 +125,19 @@ def test_a_dead_instance_is_dead_during_a_check_by_another_and_a_live_one_is_che
 
     asking = os.open(directory / ONE, os.O_RDWR)
     assert Syscalls().try_lock(asking, True)
-    assert not on(directory, Counting()).alive(ONE)
-    instances.announce(TWO)
-    assert on(directory, Counting()).alive(TWO)
+    assert not on(directory, Counting()).is_live(ONE)
+    instances.take(TWO)
+    assert on(directory, Counting()).is_live(TWO)
     assert asked == 2
     os.close(asking)
 
 
 def test_what_a_live_instance_says_is_read_and_ends_with_its_process(
-    tmp_path: Path, directory: Path, instances: Instances, child: Start
+    tmp_path: Path, directory: Path, instances: FileLeases, child: Start
 ) -> None:
     other = child(LIVING, tmp_path, ONE)
     other.hear()
-    instances.announce(TWO, {"agent": "bob"})
+    instances.take(TWO, {"agent": "bob"})
     (directory / TWO.replace("8", "9")).write_bytes(b'{"about": {"agent": "dead"}}')
     (directory / "notes.txt").write_bytes(b"")
     assert instances.live() == {ONE: {"agent": "anna", "listening": True}, TWO: {"agent": "bob"}}
@@ -144,12 +145,12 @@ def test_what_a_live_instance_says_is_read_and_ends_with_its_process(
     assert instances.live() == {TWO: {"agent": "bob"}}
 
 
-def test_an_instance_without_readable_words_says_nothing(directory: Path, instances: Instances) -> None:
+def test_an_instance_without_readable_words_says_nothing(directory: Path, instances: FileLeases) -> None:
     for words in (b"", b"{", b"[]", b'{"pid": 1}', b'{"about": 1}'):
-        instances.announce(ONE)
+        instances.take(ONE)
         (directory / ONE).write_bytes(words)
         assert instances.live() == {ONE: {}}
-    instances.announce(ONE, {"agent": "anna"})
+    instances.take(ONE, {"agent": "anna"})
     assert instances.live() == {ONE: {"agent": "anna"}}
 
 
@@ -160,17 +161,17 @@ def test_an_announcement_reads_no_other_instance(directory: Path) -> None:
         def names(self, directory: str) -> NoReturn:
             raise AssertionError
 
-    on(directory, Blind()).announce(ONE)
+    on(directory, Blind()).take(ONE)
 
 
 def test_an_instance_can_be_announced_again_after_the_derived_directory_was_moved(
-    directory: Path, instances: Instances
+    directory: Path, instances: FileLeases
 ) -> None:
-    instances.announce(ONE)
+    instances.take(ONE)
     directory.parent.rename(directory.parents[1] / "aside")
-    assert not on(directory, Syscalls()).alive(ONE)
-    instances.announce(ONE)
-    assert on(directory, Syscalls()).alive(ONE)
+    assert not on(directory, Syscalls()).is_live(ONE)
+    instances.take(ONE)
+    assert on(directory, Syscalls()).is_live(ONE)
 
 
 def test_an_instance_that_cannot_be_checked_counts_as_alive(directory: Path) -> None:
@@ -180,17 +181,17 @@ def test_an_instance_that_cannot_be_checked_counts_as_alive(directory: Path) -> 
 
     directory.mkdir(parents=True)
     (directory / ONE).write_bytes(b"")
-    assert on(directory, Failing()).alive(ONE)
+    assert on(directory, Failing()).is_live(ONE)
 
 
 def test_the_end_of_a_forked_child_does_not_end_the_instance_of_its_parent(
-    tmp_path: Path, instances: Instances, child: Start
+    tmp_path: Path, instances: FileLeases, child: Start
 ) -> None:
     other = child(
         """
         from capsule.engines.files.storage import FileStorage
         storage = FileStorage(sys.argv[1])
-        storage.instances.announce(sys.argv[2])
+        storage.leases.take(sys.argv[2])
         pid = os.fork()
         if pid == 0:
             storage.close()
@@ -203,6 +204,6 @@ def test_the_end_of_a_forked_child_does_not_end_the_instance_of_its_parent(
         ONE,
     )
     other.hear()
-    assert instances.alive(ONE)
+    assert instances.is_live(ONE)
     other.kill()
-    assert not instances.alive(ONE)
+    assert not instances.is_live(ONE)

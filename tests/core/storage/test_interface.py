@@ -338,7 +338,7 @@ def test_a_path_that_is_no_regular_file_is_no_document(storage: FileStorage, roo
 
 def test_an_invalid_instance_id_is_not_alive(storage: FileStorage) -> None:
     for instance in ["", "../../etc/passwd", "a/b", "x" * 999, "\0", "nobody"]:
-        assert not storage.instances.alive(instance)
+        assert not storage.leases.is_live(instance)
 
 
 def test_leftovers_of_dead_processes_are_found_and_swept(storage: FileStorage, root: Path) -> None:

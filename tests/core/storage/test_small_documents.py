@@ -13,8 +13,7 @@ import pytest
 
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
-from capsule.engines.retrying import again
-from capsule.errors import Interfered
+from capsule.engines.retrying import edited
 from tests.torture.filesystem import Disk, Recorder
 
 
@@ -35,7 +34,7 @@ def test_a_save_of_an_editor_during_a_change_stays(
     engine, path = FilesEngine(storage), root / "agents" / "anna.json"
     path.parent.mkdir()
     if before is not None:
-        engine.edit("agents", "anna", lambda data: before)
+        edited(engine, "agents", "anna", lambda data: before)
     saved: list[bytes] = []
 
     def change(data: bytes | None) -> bytes:
@@ -44,10 +43,8 @@ def test_a_save_of_an_editor_during_a_change_stays(
             save(path, saved[0])
         return (data or b"") + b"\n"
 
-    with pytest.raises(Interfered):
-        engine.edit("agents", "anna", change)
-    assert path.read_bytes() == saved[0] and [file.name for file in path.parent.iterdir()] == ["anna.json"]
-    again(lambda: engine.edit("agents", "anna", change))
+    edited(engine, "agents", "anna", change)
+    assert [file.name for file in path.parent.iterdir()] == ["anna.json"]
     assert engine.read("agents", "anna") == saved[0] + b"\n"
 
 
@@ -55,11 +52,11 @@ def test_a_change_is_old_or_new_after_a_power_cut_and_new_once_it_returned(memor
     root, place, old, new = memory / "store", memory / "after", b'{"n": 1}\n', b'{"n": 2}\n' * 200
     (root / "conversations").mkdir(parents=True)
     (root / "agents").mkdir()
-    FilesEngine(FileStorage(str(root))).edit("agents", "anna", lambda data: old)
+    edited(FilesEngine(FileStorage(str(root))), "agents", "anna", lambda data: old)
     disk, recorder = Disk(root), Recorder(root)
     engine = FilesEngine(FileStorage(str(root), sys=recorder))
-    engine.edit("agents", "anna", lambda data: new)
-    engine.edit("agents", "bob", lambda data: new)
+    edited(engine, "agents", "anna", lambda data: new)
+    edited(engine, "agents", "bob", lambda data: new)
     for number in range(len(recorder.events) + 1):
         if number:
             disk.play(recorder.events[number - 1])
@@ -73,7 +70,7 @@ def test_a_change_is_old_or_new_after_a_power_cut_and_new_once_it_returned(memor
                 if data is not None:
                     (place / name).write_bytes(data)
             left = FilesEngine(FileStorage(str(place)))
-            left.edit("agents", "anna", lambda data: (data or b"") + b"\n")
+            edited(left, "agents", "anna", lambda data: (data or b"") + b"\n")
             assert left.read("agents", "anna") == tree["agents/anna.json"] + b"\n"
             left.close()
 

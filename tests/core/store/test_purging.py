@@ -13,6 +13,7 @@ import pytest
 
 from capsule import Store, timestamps
 from capsule.engines.files.disk.layout import FOLDERS, KINDS
+from capsule.engines.retrying import edited
 from capsule.messaging.doorbells import registry as doorbells
 from capsule.messaging.doorbells.interface import Target
 from capsule.sessions.events import delivered, incoming, outgoing
@@ -149,7 +150,7 @@ def _deleted_of_every_kind(store: Store) -> None:
     session.tell(lambda folds: [delivered(message="a", platform_id="p")])
     store.beside(keep_locks=False, agent="anna").changes()  # It makes a key, which holds no text.
     for kind in ("applied", "keys", "projects"):
-        store.engine.edit(kind, "9", lambda data: canary(kind).encode())
+        edited(store.engine, kind, "9", lambda data: canary(kind).encode())
         store.engine.delete(kind, "9")
 
 

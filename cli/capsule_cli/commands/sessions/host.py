@@ -118,7 +118,7 @@ def status() -> None:
     with store_of() as store:
         while True:
             live = [
-                _told(about) for about in store.engine.instances().values() if "host" in about or "session" in about
+                _told(about) for about in store.engine.leases.live().values() if "host" in about or "session" in about
             ]
             found = [one | _load(one.get("pid"), processes) for one in live]
             rows = [tuple(str(one.get(name, "")) for name in _COLUMNS) for one in found]

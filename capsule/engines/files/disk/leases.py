@@ -1,4 +1,4 @@
-"""Instance files: how one process knows whether another still lives.
+"""Leases by kernel locks: instance files, by which one process knows whether another still lives, and mutexes by name.
 
 A process that records a lock first makes `.capsule/instances/{uuid}` and locks it, for as long as it lives; the
 kernel frees the lock when the process dies, however it dies. So "is that instance alive?" is "can I lock its
@@ -13,50 +13,72 @@ locked, and is never durable.
 from __future__ import annotations
 
 import os
-import re
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 import orjson
 
+from capsule import timestamps
 from capsule.disk.syscalls import Syscalls
 from capsule.disk.whole_files import drop_name, names_file, naming, opened
-from capsule.engines.files.disk.layout import Directory
-from capsule.errors import CapsuleError
+from capsule.engines.files.disk.layout import Directory, Layout
+from capsule.engines.files.disk.mutex import Mutex, Mutexes
+from capsule.engines.leases import Lease, is_instance
+from capsule.errors import CapsuleError, StoreBusy
+from capsule.ids import check_id
 
-_INSTANCE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MOST_BYTES = 4096
 _TRIES = 3
 
 
-class Instances:
-    """The instance files of one store, and those of this process.
+class FileLeases:
+    """The leases of one store, and those of this process. Lost are only those whose files are removed or moved away.
 
     Args:
         sys: The seam to the system.
-        directory: Where they lie.
+        layout: The paths of the store.
+        mutexes: Its mutexes.
     """
 
-    def __init__(self, sys: Syscalls, directory: Directory) -> None:
-        self._sys = sys
-        self._directory = directory
+    def __init__(self, sys: Syscalls, layout: Layout, mutexes: Mutexes) -> None:
+        self._sys, self._layout, self._mutexes = sys, layout, mutexes
+        self._directory = Directory(layout, sys, "instances")
         self._guard = threading.Lock()
         self._mine: dict[str, int] = {}
         self._about: dict[str, Mapping[str, Any]] = {}
+        self._held: dict[str, tuple[Lease, Mutex]] = {}
 
-    def announce(self, instance: str, about: Mapping[str, Any] | None = None) -> None:
-        """Make this instance's file and hold it locked; idempotent, and made anew where it was moved away.
+    def take(self, name: str, about: Mapping[str, Any] | None = None, timeout_s: float | None = 0.0) -> Lease:
+        """Waiting without a limit costs no processor time."""
+        if is_instance(name):
+            self._announce(name, about)
+            return Lease(self, name, 0)  # No other holder ever has this name.
+        with naming(self._path(check_id(name)), "lock"):
+            try:
+                mutex = self._mutexes.acquire(f"hold-{name}", timeout_s)
+            except StoreBusy as busy:
+                raise StoreBusy(f"{name} is held by {busy.holder}", id=name, holder=busy.holder) from None
+        # One clock for all processes of the machine; no lease outlives its boot.
+        lease = Lease(self, name, time.monotonic_ns())
+        self._held[name] = lease, mutex
+        return lease
 
-        Args:
-            instance: The instance.
-            about: What it says about itself, as JSON of at most 4,000 bytes; None: what it said before.
+    def _path(self, name: str) -> str:
+        return self._mutexes.path(f"hold-{name}")
 
-        Raises:
-            StorageFailed, Refused: It can't be made.
-        """
+    def ensure_held(self, lease: Lease) -> None:
+        """Raise StoreBusy if a lease was released or lost. Costs an lstat."""
+        held, mutex = self._held.get(lease.name) or (None, None)
+        path = self._path(lease.name)
+        if held is not lease or mutex is None or not names_file(self._sys, path, mutex.fd):
+            raise StoreBusy(f"{lease.name} has another holder by now", id=lease.name, holder="another process")
+
+    def _announce(self, instance: str, about: Mapping[str, Any] | None) -> None:
+        """Make this instance's file and hold it locked; made anew where it was moved away. At most 4,000 bytes."""
         with self._guard, naming(f"{self._directory.path}/{instance}", "make"):
             if about is not None:
                 self._about[instance] = about
@@ -95,8 +117,8 @@ class Instances:
             self._sys.pwrite(fd, data.ljust(self._sys.fstat(fd).st_size - 1) + b"\n", 0)
 
     def live(self) -> dict[str, dict[str, Any]]:
-        """What each live instance says about itself, this process's among them. Costs two opens an instance file."""
-        names = [name for name in self._directory.files() if _INSTANCE.fullmatch(name) and self._is_held(name)]
+        """Costs two opens an instance file."""
+        names = [name for name in self._directory.files() if is_instance(name) and self._is_held(name)]
         return {name: self._read(name) for name in names}
 
     def _read(self, name: str) -> dict[str, Any]:
@@ -106,11 +128,11 @@ class Instances:
                 return dict(orjson.loads(self._sys.pread(fd, _MOST_BYTES, 0))["about"])
         return {}
 
-    def alive(self, instance: str) -> bool:
-        """Whether a process holds that instance's file; True as well when that can't be found out."""
-        if instance in self._mine:
-            return True
-        return _INSTANCE.fullmatch(instance) is not None and self._is_held(instance)
+    def is_live(self, instance: str, host: str | None = None) -> bool | None:
+        """Costs a try at a kernel lock."""
+        if host not in (None, os.uname().nodename):
+            return None
+        return instance in self._mine or (is_instance(instance) and self._is_held(instance))
 
     def _is_held(self, name: str) -> bool:
         try:
@@ -121,7 +143,7 @@ class Instances:
 
     def dead(self) -> list[str]:
         """The names of the instance files that nobody holds; no other file in the directory counts as one."""
-        names = (name for name in self._directory.files() if _INSTANCE.fullmatch(name.removeprefix(".")))
+        names = (name for name in self._directory.files() if is_instance(name.removeprefix(".")))
         return [name for name in names if name not in self._mine and not self._is_held(name)]
 
     def sweep(self, name: str) -> None:
@@ -138,13 +160,15 @@ class Instances:
             with suppress(OSError):
                 self._sys.close(fd)
 
-    def withdraw(self, instance: str) -> None:
-        """Unlink and free the file of one instance of this process, when it has one."""
+    def release(self, name: str) -> None:
+        """The file of an instance is unlinked."""
+        if name in self._held:
+            self._mutexes.release(self._held.pop(name)[1])
         with self._guard:
-            fd = self._mine.pop(instance, None)
-            self._about.pop(instance, None)
+            fd = self._mine.pop(name, None)
+            self._about.pop(name, None)
             if fd is not None:
-                path = f"{self._directory.path}/{instance}"
+                path = f"{self._directory.path}/{name}"
                 with suppress(OSError):
                     if names_file(self._sys, path, fd):
                         self._sys.unlink(path)
@@ -154,7 +178,7 @@ class Instances:
         """Unlink and free this process's instance files, and tidy up those of the dead, when it had one itself."""
         mine = list(self._mine)
         for instance in mine:
-            self.withdraw(instance)
+            self.release(instance)
         if mine:
             with suppress(OSError, CapsuleError):
                 for dead in self.dead():
@@ -165,3 +189,23 @@ class Instances:
         mine, self._mine, self._about, self._guard = self._mine, {}, {}, threading.Lock()
         for fd in mine.values():
             os.close(fd)
+
+    def beat(self, session: str) -> None:
+        """Costs an open and a write, which nobody flushes."""
+        directory, path = self._heartbeat(session)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with naming(path, "write"):
+            self._layout.ensure(self._sys, directory)
+            with opened(self._sys, path, flags, self._layout.file_mode) as fd:
+                self._sys.pwrite(fd, b"\n", 0)
+
+    def beaten(self, session: str) -> str | None:
+        """Costs an lstat."""
+        _, path = self._heartbeat(session)
+        with naming(path, "look at"), suppress(FileNotFoundError, NotADirectoryError):
+            return timestamps.from_ms(self._sys.lstat(path).st_mtime_ns // 1_000_000)
+        return None
+
+    def _heartbeat(self, session: str) -> tuple[str, str]:
+        directory = f"{self._layout.documents('sessions')}/{check_id(session)}"
+        return directory, f"{directory}/heartbeat"
