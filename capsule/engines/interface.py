@@ -239,7 +239,6 @@ class Engine(Protocol):
         """Write a new document, durably; its size in bytes.
 
         Args:
-            kind: Its kind.
             document: The document, checked, in canonical order.
             written: Called with its tag, before another transaction on it can begin.
             reads: What the decision to write it read.
@@ -253,8 +252,6 @@ class Engine(Protocol):
         """Write a document of a kind without entries, durably, if it is as it was when that was decided.
 
         Args:
-            kind: Its kind.
-            id: Its id.
             data: The new bytes.
             expected: The version that the decision read; None: there was no document.
             reads: What else it read.
@@ -274,8 +271,6 @@ class Engine(Protocol):
         """The present version of a document of a kind without entries; None: there is none.
 
         Args:
-            kind: Its kind.
-            id: Its id.
             known: An earlier version. If it is still the present one, this object is the answer, at the cost of a look.
         """
 

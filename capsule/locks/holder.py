@@ -58,43 +58,6 @@ class HeldLock:
             _log.warning("the lock on %s could not be released", self.id)
 
 
-class Refresher:
-    """Refreshes the lock of every held conversation at an interval, in a thread that does not keep the process alive.
-
-    Args:
-        every_s: Seconds between two refreshes.
-        held: The ids of the conversations held now.
-        refresh: Refreshes the lock of a conversation. If it fails, the next interval tries again.
-    """
-
-    def __init__(self, every_s: float, held: Callable[[], list[str]], refresh: Callable[[str], None]) -> None:
-        self._every_s = every_s
-        self._held = held
-        self._refresh = refresh
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Start the thread, unless it runs."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="capsule-locks", daemon=True)
-            self._thread.start()
-
-    def stop(self) -> None:
-        """Stop the thread, and wait until it has ended."""
-        self._stop.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._every_s):
-            for id in self._held():
-                try:
-                    self._refresh(id)
-                except CapsuleError as error:
-                    _log.debug("the lock on %s was not refreshed: %s", id, error)
-
-
 class Holder:
     """The locks of one open store.
 
@@ -133,7 +96,8 @@ class Holder:
         self._released = False
         self._guard = threading.Lock()
         self._closing = threading.RLock()
-        self._refresher = Refresher(self._settings.lock_ttl_s / 6, lambda: list(self._held), self._refresh)
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def me(self) -> Identity:
         """This instance. A forked child becomes a new instance without locks."""
@@ -197,7 +161,7 @@ class Holder:
             return
         with self._guard:
             self._held.setdefault(id, 0)
-        self._refresher.start()
+        self._keep_refreshed()
 
     def lock(self, id: str, client: str | None = None, agent: str | None = None) -> HeldLock:
         """See `Store.locks.take`. Locks of one instance nest: the outermost `with` releases the lock."""
@@ -216,7 +180,7 @@ class Holder:
         self._write(id, act)
         with self._guard:
             self._held[id] = self._held.get(id, 0) + 1
-        self._refresher.start()
+        self._keep_refreshed()
         return HeldLock(self, id)
 
     def give_back(self, id: str) -> None:
@@ -281,6 +245,20 @@ class Holder:
         self._forget(held.id)
         return trashed
 
+    def _keep_refreshed(self) -> None:
+        """Refresh the lock of every held conversation from now on, in a thread that does not keep the process alive."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, args=(self._stop,), name="capsule-locks", daemon=True)
+            self._thread.start()
+
+    def _run(self, stop: threading.Event) -> None:
+        while not stop.wait(self._settings.lock_ttl_s / 6):
+            for id in list(self._held):
+                try:
+                    self._refresh(id)
+                except CapsuleError as error:  # The next interval tries again.
+                    _log.debug("the lock on %s was not refreshed: %s", id, error)
+
     def _refresh(self, id: str) -> None:
         def act(conversation: Conversation) -> None:
             lock = conversation.head.lock
@@ -306,7 +284,9 @@ class Holder:
                     self.unlock(id)
                 except CapsuleError as error:
                     _log.warning("the lock on %s could not be released: %s", id, error)
-        self._refresher.stop()
+        self._stop.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
 
 
 def _user() -> str:

@@ -90,10 +90,7 @@ class FilesEngine:
 
     @contextmanager
     def _held(self, kind: str, id: str, reads: Reads | None) -> Iterator[HeldDocument]:
-        """The mutex of a document that is to be written, and of those that its decision read and nobody changed.
-
-        In the order of their names, so that of two writers none waits for the other.
-        """
+        """The mutex of a document, and, in the order of names, of those that its decision read and nobody changed."""
         with ExitStack() as stack:
             places = sorted({(kind, id), *(place for place in reads or () if place[0] != LEASES)})
             held = {place: stack.enter_context(self.storage.mutex(*place)) for place in places}
