@@ -23,7 +23,10 @@ BUILT_IN = {
     "sessions": "session host worker",
     "transfer": "import export",
 }
-#: What the core asks of a room.
+#: What the core asks of a room: what it has to say before an agent reads or writes (`store.inner.Guard`), and objects
+#: that keep traces of deleted texts, each with a `forget_purged`.
+GUARD = "capsule.messaging.guard:Guard"
+KEEPERS = ("capsule.sessions.sessions:Sessions", "capsule.transfer.importing:Import")
 BIND = "capsule.sessions.work.toolkit:bind"
 PAST_OF = "capsule_cli.commands.git.history:past_of"
 GROUP = "capsule.rooms"

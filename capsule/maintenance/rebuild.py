@@ -25,7 +25,7 @@ from capsule.format.merge import records
 from capsule.format.merge.order import in_one_order
 from capsule.format.message import check_message
 from capsule.store.reading import KIND
-from capsule.store.store import Store
+from capsule.store.store import CoreStore
 
 Document = dict[str, Any]
 #: More bytes than a typing error takes away.
@@ -55,7 +55,7 @@ class Known(NamedTuple):
 _NOTHING = Known({}, {})
 
 
-def remembered(store: Store, kind: str, found: Scanned) -> dict[str, Known]:
+def remembered(store: CoreStore, kind: str, found: Scanned) -> dict[str, Known]:
     """What the last commit and the index know of a document. Call it without the mutex, which the index may need."""
     commit = index = _NOTHING
     with suppress(InvalidDocument):

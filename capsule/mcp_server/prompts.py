@@ -21,7 +21,7 @@ from capsule.store.pages import Filter
 if TYPE_CHECKING:
     from capsule.format.head import Head
     from capsule.mcp_server.server import CapsuleServer
-    from capsule.store.store import Store
+    from capsule.public import Store
 
 Which = Annotated[str, Field(description="Its title, its id, a prefix of it, or @last")]
 _LATEST = 20

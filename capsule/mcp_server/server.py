@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 
     from capsule.mcp_server.stores import Stores
-    from capsule.store.store import Store
+    from capsule.public import Store
 
 _INSTRUCTIONS = (
     "Conversations kept as files, written by people and agents at once. Find one with list_conversations or search, "

@@ -64,12 +64,14 @@ class State:
         sight: The projects whose agents and channels those of the subject's project see, itself included.
         met: The agents with whom the subject has a direct.
         reach: The conversations that the subject may send to in the session that it acts in; None: it acts in none.
+        is_guarded: Whether a guard says so. If not, an agent may do nothing with agents and closed conversations.
     """
 
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     sight: frozenset[str] = frozenset()
     met: frozenset[str] = frozenset()
     reach: frozenset[str] | None = None
+    is_guarded: bool = True
 
     def profile(self, id: str) -> Profile:
         """The profile of an agent; the strictest one if nothing is known of it."""

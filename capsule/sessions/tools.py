@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from capsule.engines.values import Notices
+    from capsule.public import Store
     from capsule.sessions.events import Event
     from capsule.sessions.work.toolkit import Said, Toolkit
-    from capsule.store.store import Store
 
 
 class Sent(Answer):

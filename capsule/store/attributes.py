@@ -24,12 +24,12 @@ from capsule.format.servers import check_server, overrides_in, switched, switche
 from capsule.format.text import places
 from capsule.format.text.titles import check_tags, check_title, title_by_rule
 from capsule.format.values import fault, kind_of
-from capsule.store.change import TRIES
+from capsule.store.change.conversation import TRIES
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
     from capsule.format.head import Head
-    from capsule.store.store import Store
+    from capsule.store.reading import Reading
 
 KIND_OF_OVERRIDES = "overrides"
 _NEXT = "next"
@@ -46,7 +46,7 @@ class _NamedByAPerson(Exception):
 class Titles:
     """Titles suggested by a model or by rule."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Reading) -> None:
         self._store = store
 
     def by_rule(self, id: str) -> str:
@@ -84,7 +84,7 @@ class Titles:
                 entitle(head, title, "auto")
 
         try:
-            return self._store._change_head(id, change)
+            return self._store.inner.change_head(id, change)
         except _NamedByAPerson:
             return None
 
@@ -157,7 +157,7 @@ def changed(
 class Servers:
     """The MCP servers that are switched on or off for a conversation, or for the next new one (an `id` of None)."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Reading) -> None:
         self._store = store
 
     def get(self, id: str | None) -> dict[str, bool]:
@@ -205,7 +205,7 @@ class Servers:
         def act(head: dict[str, Any]) -> None:
             _override(head["metadata"], change(head["metadata"].get("mcpServers")))
 
-        return self._store._change_head(id, act).mcp_servers
+        return self._store.inner.change_head(id, act).mcp_servers
 
 
 def _override(metadata: dict[str, Any], overrides: Overrides) -> None:

@@ -19,7 +19,7 @@ from capsule.engines.interface import CONVERSATIONS, missing
 from capsule.errors import CapsuleError, InvalidDocument, NotFound, Refused
 from capsule.format import codec, migrations
 from capsule.rules import policy
-from capsule.store.change import REMOVED
+from capsule.store.change.conversation import REMOVED
 from capsule.store.parts import OfKinds, before, is_at, later, places_since, told_since
 from capsule.store.sealed import Seal
 from capsule.timestamps import from_ms, ms_of, sortable

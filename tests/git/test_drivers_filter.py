@@ -269,7 +269,7 @@ def test_nothing_heavy_is_loaded_for_a_file(repo: Clone) -> None:
         assert "capsule.format.merge.clean_form" in loaded or "capsule.format.text.readable" in loaded
         assert not loaded & {"typer", "pydantic", "rich", "mcp", "sqlite3", "portalocker", "subprocess", "hashlib"}
         assert not loaded & {
-            "capsule.store.store",
+            "capsule.public",
             "capsule.engines.files.storage",
             "capsule.format.models",
             "capsule_cli.app",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from capsule import CapsuleError, Filter, NotFound, Store
 from capsule.engines.values import Trashed
-from capsule.store.change import REMOVED
+from capsule.store.change.conversation import REMOVED
 from capsule.store.reading import KIND
 from tests.messaging.doors import BY_ID, CURSOR, FOR_ALL, WRITES
 from tests.messaging.worlds import AGENTS, Room, World, build, worlds
@@ -56,7 +56,7 @@ MORE_BY_ID: dict[str, Callable[[Store, str], Any]] = {
     "pin": lambda store, id: store.pin(id),
     "untag": lambda store, id: store.untag(id, "red"),
     "export": lambda store, id: store.export([id], BytesIO(), format="markdown"),
-    "edits.rewrite": lambda store, id: store.edits.rewrite(id, *[store._whole.read(KIND, id)] * 2),
+    "edits.rewrite": lambda store, id: store.edits.rewrite(id, *[store.inner.whole.read(KIND, id)] * 2),
     "branches.trim": lambda store, id: store.branches.trim(id),
     "context.clear": lambda store, id: store.context.clear(id),
     "conflicts.settle": lambda store, id: store.conflicts.settle(id, "title", "Other"),
@@ -139,7 +139,7 @@ def asked_by(name: str, id: str) -> str:
 
 def in_trash(store: Store, id: str, kind: str = KIND) -> Trashed:
     """The conversation in the trash, or messages of it, as the owner sees it."""
-    return next((trashed for trashed in store._whole.trash(kind) if trashed.id == id), None) or refuse()
+    return next((trashed for trashed in store.inner.whole.trash(kind) if trashed.id == id), None) or refuse()
 
 
 def refuse() -> Never:

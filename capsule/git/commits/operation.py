@@ -21,9 +21,9 @@ from capsule.engines.files.disk.layout import Directory, Layout
 from capsule.engines.files.disk.mutex import Mutexes
 from capsule.errors import GitFailed, StoreBusy
 from capsule.git.objects import Entry, set_entries
-from capsule.git.program import Git
 from capsule.git.repository import Repository
-from capsule.store.store import Store
+from capsule.git_program import Git
+from capsule.store.store import CoreStore
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ def no_progress(step: str, done: int, total: int) -> None:
 class Operation:
     """One commit or sync under way. It has the settings of the drivers, so that they work before a setup too."""
 
-    store: Store
+    store: CoreStore
     repository: Repository
     drivers: Mapping[str, str]
     progress: Progress
@@ -89,7 +89,7 @@ class Operation:
 
 @contextmanager
 def operation(
-    store: Store,
+    store: CoreStore,
     drivers: Mapping[str, str],
     progress: Progress = no_progress,
     *,

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
     from capsule.mcp_server.server import CapsuleServer
-    from capsule.store.store import Store
+    from capsule.public import Store
 
 #: How long the requests in flight may take when the client has closed its end, in seconds. A host that does not want
 #: that sends a signal.

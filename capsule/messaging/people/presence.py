@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from capsule.store.store import Store
+    from capsule.store.store import CoreStore
 
 #: Seconds. So soon after a look nobody looks again: a listener may as well die right behind it.
 _INSTANT_S = 0.05
@@ -26,7 +26,7 @@ class Presence:
         store: The store that acts for the agent; `online` asks any store.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: CoreStore) -> None:
         self._store = store
         self._guard = threading.Lock()
         self._waits = 0
