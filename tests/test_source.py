@@ -65,9 +65,7 @@ CIRCLES = {
         "capsule.engines.memory_source",
         "capsule.engines.memory_transaction",
     ),
-    "the stores of the server say what is unread there": ("capsule.mcp_server.stores", "capsule.mcp_server.unread"),
     "the parts of the server have the server's state": (
-        "capsule.mcp_server.completion",
         "capsule.mcp_server.prompts",
         "capsule.mcp_server.resources",
         "capsule.mcp_server.server",
