@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from importlib import import_module
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from types import MappingProxyType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capsule.errors import Refused
+
+if TYPE_CHECKING:
+    from capsule.store.store import Store
 
 #: The rooms that come with Capsule, each a package here, with the commands that it has at the top.
 BUILT_IN = {
@@ -28,6 +31,7 @@ BUILT_IN = {
 GUARD = "capsule.messaging.guard:Guard"
 KEEPERS = ("capsule.sessions.sessions:Sessions", "capsule.transfer.importing:Import")
 BIND = "capsule.sessions.work.toolkit:bind"
+CLONE = "capsule.git:open"
 PAST_OF = "capsule_cli.commands.git.history:past_of"
 GROUP = "capsule.rooms"
 
@@ -120,3 +124,8 @@ def of_others(name: str) -> Room:
         room: Room = point.load()
         return room
     raise Refused(f"capsule.toml names the room {name!r}, and no package that is installed has one", path="")
+
+
+def objects_of(store: Store, room: Room) -> SimpleNamespace:
+    """What a room adds to a store, as attributes."""
+    return SimpleNamespace(**{name: load(place)(store) for name, place in room.objects.items()})
