@@ -10,12 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from types import MappingProxyType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from capsule.errors import Refused
-
-if TYPE_CHECKING:
-    from capsule.store.store import Store
 
 #: The rooms that come with Capsule, each a package here, with the commands that it has at the top.
 BUILT_IN = {
@@ -126,6 +123,6 @@ def of_others(name: str) -> Room:
     raise Refused(f"capsule.toml names the room {name!r}, and no package that is installed has one", path="")
 
 
-def objects_of(store: Store, room: Room) -> SimpleNamespace:
+def objects_of(store: object, room: Room) -> SimpleNamespace:
     """What a room adds to a store, as attributes."""
     return SimpleNamespace(**{name: load(place)(store) for name, place in room.objects.items()})

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from capsule import locate
+from capsule import locate, rooms
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
-from capsule.errors import CapsuleError, NotFound
+from capsule.errors import CapsuleError, NotFound, Refused
 from capsule.locks.locks import Locks
 from capsule.store.inner import Inner
 from capsule.store.listeners import Listeners
@@ -240,6 +240,20 @@ class CoreStore(Writing):
             self.engine.withdraw(self.instance_id)
             return
         self.engine.close()
+
+    def room(self, name: str) -> Any:
+        """Look up what a package of somebody else adds to the store: a room, whose objects are attributes.
+
+        Args:
+            name: The room, which `rooms` in `capsule.toml` names.
+
+        Raises Refused: it is not named there, or not installed. Cost: at first, looking through what is installed.
+        """
+        if name not in self.settings.rooms:
+            raise Refused(f"this store has no room {name!r}: `rooms` in its capsule.toml would name it", path="")
+        if (key := f"room {name}") not in vars(self):
+            vars(self).setdefault(key, rooms.objects_of(self, rooms.of_others(name)))
+        return vars(self)[key]
 
     def __enter__(self) -> Self:
         return self
