@@ -26,9 +26,20 @@ if TYPE_CHECKING:
 class Store(CoreStore):
     """An open store: one instance, which several threads may use.
 
-    Open one with `Store.open`. An object of a room that is not installed raises Refused.
+    Open one with `Store.open`. A `chat` is exclusive: a save locks it for this instance until `locks.release`, the end
+    of `with store.locks.take(id)`, or `close`; conversations of other types have many writers.
 
     Attributes:
+        root: The store's directory.
+        settings: The settings in its `capsule.toml`.
+        agent: The agent that it acts for; None: the store's owner.
+        locks: Locks on conversations.
+        branches: The branches of conversations.
+        forks, summaries: Conversations that were split off from others; those that sum up others.
+        edits, titles: Changes of messages and files that exist; suggested titles.
+        context, servers: Project contexts; MCP servers that are switched on or off.
+        trash, versions: Deleted conversations and messages; earlier versions.
+        conflicts, incoming: Fields that a merge left for a person to decide; versions from other clones.
         agents: The agents that exchange messages.
         projects: The folders that agents work in, and which of them see which.
         groups: Conversations of several agents.

@@ -23,10 +23,10 @@ BUILT_IN = {
     "sessions": "session host worker",
     "transfer": "import export",
 }
-#: What the core asks of a room: what it has to say before an agent reads or writes (`store.inner.Guard`), and objects
-#: that keep traces of deleted texts, each with a `forget_purged`.
+#: What the core asks of a room: what it has to say before an agent reads or writes (`store.inner.Guard`), and which of
+#: its objects keep traces of deleted texts, with the method that removes them.
 GUARD = "capsule.messaging.guard:Guard"
-KEEPERS = ("capsule.sessions.sessions:Sessions", "capsule.transfer.importing:Import")
+KEEPERS = {"capsule.sessions.sessions:Sessions": "compact", "capsule.transfer.importing:Import": "forget"}
 BIND = "capsule.sessions.work.toolkit:bind"
 CLONE = "capsule.git:open"
 PAST_OF = "capsule_cli.commands.git.history:past_of"

@@ -127,7 +127,7 @@ class Sessions:
                 return Files(row.id, row.agent, inbound, outbound)
         return None
 
-    def forget_purged(self) -> None:
+    def compact(self) -> None:
         """Remove what is done from the files of all sessions, with its texts and files, and from the registry the texts
         of questions that are over, and the titles of conversations. A damaged file is left as it is.
 

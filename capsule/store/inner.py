@@ -172,12 +172,12 @@ class Inner(Generic[S]):
 
     def forget_purged(self) -> None:
         """Let each room remove what it keeps of deleted texts. Raises StoreBusy, Refused, StorageFailed."""
-        for place in KEEPERS:
+        for place, method in KEEPERS.items():
             try:
                 kind = load(place)
             except Refused:
                 continue  # It is not installed.
-            self.part(kind).forget_purged()
+            getattr(self.part(kind), method)()
 
     # -- Changes ---------------------------------------------------------------------------------------------------
 

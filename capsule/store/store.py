@@ -39,21 +39,12 @@ if TYPE_CHECKING:
 class CoreStore(Writing):
     """An open store, without the rooms: one instance, which several threads may use. `capsule.Store` adds the rooms.
 
-    Open one with `open`. A `chat` is exclusive: a save locks it for this instance until `locks.release`, the end of
-    `with store.locks.take(id)`, or `close`; conversations of other types have many writers.
-
     Attributes:
         root: The store's directory.
         settings: The settings in its `capsule.toml`.
         agent: The agent that it acts for; None: the store's owner.
         inner: What its own objects and the rooms use of it.
-        locks: Locks on conversations.
-        branches: The branches of conversations.
-        forks, summaries: Conversations that were split off from others; those that sum up others.
-        edits, titles: Changes of messages and files that exist; suggested titles.
-        context, servers: Project contexts; MCP servers that are switched on or off.
-        trash, versions: Deleted conversations and messages; earlier versions.
-        conflicts, incoming: Fields that a merge left for a person to decide; versions from other clones.
+        locks: The locks on its conversations.
     """
 
     branches: Branches = offered("capsule.store.branches", "Branches")

@@ -101,7 +101,7 @@ class Import:
             run.take(files, progress or (lambda done, total, report: None))
         return run.report
 
-    def forget_purged(self) -> None:
+    def forget(self) -> None:
         """Forget what files were imported, so that no text of them is left. The next import reads them again.
 
         Raises StoreBusy, Refused, StorageFailed. Cost: a look for each conversation that was imported.
