@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capsule.messaging.people.agents import Agents
 from capsule.messaging.people.directory import Directory
+from capsule.store import inner
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
 
 
-class Guard(Directory):
-    """The directory of a store, which its core asks. See `capsule.store.inner.Guard`."""
+class Guard(Directory, inner.Guard):
+    """The directory of a store, which the core asks."""
 
     def identity_for(self, store: CoreStore, text: str, folder: str | None) -> str:
-        """The id of the agent that a store is opened for; the owner makes it if need be."""
-        return self.identity(text, folder) or store.inner.part(Agents).identity(text, folder)
+        """See `capsule.store.inner.Guard`."""
+        if id := self.identity(text, folder):
+            return id
+        from capsule.messaging.people.agents import Agents  # Needed once for an agent.
+
+        return store.inner.part(Agents).identity(text, folder)

@@ -49,7 +49,7 @@ def update(store: CoreStore, agent: str) -> None:
         wants = store.inner.part(People).documents.read(agent).get("notifications") is not False
 
         def lines(has: bool) -> Sequence[str]:
-            is_told = wants and (has or agent not in store.inner.part(People).presence.online())
+            is_told = wants and (has or agent not in store.inner.part(People).online())
             return _lines(store, agent) if is_told else ()
 
         for file in _files(store, agent):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from capsule.engines.changes import Change, Changes
 from capsule.engines.interface import CONVERSATIONS
@@ -33,8 +33,18 @@ T = TypeVar("T")
 Document = dict[str, Any]
 
 
-class Guard(Protocol):
-    """What a room has to say before an agent reads or writes. It is made once for a store, of its engine."""
+class Guard:
+    """What a room has to say before an agent reads or writes, made once for a store.
+
+    This one stands for a room that is not installed, and fails closed: agents are refused what the room would have
+    judged, and the owner is not.
+
+    Args:
+        engine: The engine of the whole store.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        pass
 
     def state(self, subject: str | None, object: Object | None, others: Iterable[str]) -> State:
         """What a decision depends on besides the object.
@@ -44,6 +54,9 @@ class Guard(Protocol):
             object: The conversation that it is about; None: agents.
             others: The agents that it is about.
         """
+        from capsule.rules.policy import State
+
+        return State(is_guarded=subject is None)
 
     def identity_for(self, store: Any, text: str, folder: str | None) -> str:
         """The id of the agent that a store is opened for.
@@ -55,19 +68,6 @@ class Guard(Protocol):
 
         Raises InvalidInput, NotFound.
         """
-
-
-class NoGuard:
-    """Where the room is not installed: agents are refused what it would have judged, and the owner is not."""
-
-    def state(self, subject: str | None, object: Object | None, others: Iterable[str]) -> State:
-        """No state, and nobody who vouches for it."""
-        from capsule.rules.policy import State
-
-        return State(is_guarded=subject is None)
-
-    def identity_for(self, store: Any, text: str, folder: str | None) -> str:
-        """The agent with this id."""
         return text
 
 
@@ -121,10 +121,10 @@ class Inner(Generic[S]):
         """What a room has to say before an agent reads or writes."""
         if self.main is not None:
             return self.main.guard
+        kind = Guard
         with suppress(Refused):
-            guard: Guard = load(GUARD)(self.whole)
-            return guard
-        return NoGuard()
+            kind = load(GUARD)
+        return kind(self.whole)
 
     def act_for(self, agent: str, folder: str | None) -> None:
         """Act for an agent from now on; until now it was the owner's, who makes the agent if need be.

@@ -92,20 +92,9 @@ MORE_BY_ID: dict[str, Callable[[Store, str], Any]] = {
 }
 #: What a store offers besides: it tells of no conversation, or is asked under another name.
 HARMLESS = {
+    *("beside", "close", "in_memory", "init", "open", "release", "remember_own", "reindex", "create", "delete_all"),
     *(
-        "beside",
         "room",
-        "close",
-        "in_memory",
-        "init",
-        "open",
-        "release",
-        "remember_own",
-        "reindex",
-        "create",
-        "delete_all",
-    ),
-    *(
         "watch",
         "await_changes",
         "messages.await_mail",

@@ -47,7 +47,7 @@ def wait(store: CoreStore, agent: str, target: Target, has_ended: Callable[[], b
         pointer = store.inner.acting(None).inner.part(Unread).pointer(agent)
         if bell.asked:
             pointer = pointer or registry.TEST
-        elif pointer and store.inner.part(People).presence.online().get(agent):
+        elif pointer and store.inner.part(People).online().get(agent):
             pointer = ""
         if pointer and registry.take(store, agent, mine):
             return pointer

@@ -81,7 +81,7 @@ class Messages(Sending):
         listener = self._begin(asked, limit, timeout_s, threading.get_ident())
         mail, until = listener.look(), time.monotonic() + timeout_s
         if not mail and timeout_s > 0:
-            with self._store.inner.acting(asked.agent).inner.part(People).presence.listening(asked.agent):
+            with self._store.inner.acting(asked.agent).inner.part(People).listening(asked.agent):
                 while not mail and (left_s := until - time.monotonic()) > 0:
                     changes = self._owner.wait_for_changes(listener.since, timeout_s=left_s)
                     if not changes.changes:
@@ -112,7 +112,7 @@ class Messages(Sending):
         listener = await to_thread(self._begin, asked, limit, timeout_s, threading.get_ident())
         mail, until = await to_thread(listener.look), time.monotonic() + timeout_s
         if not mail and timeout_s > 0:
-            with self._store.inner.acting(asked.agent).inner.part(People).presence.listening(asked.agent):
+            with self._store.inner.acting(asked.agent).inner.part(People).listening(asked.agent):
                 while not mail and (left_s := until - time.monotonic()) > 0:
                     changes = await self._owner.await_changes(listener.since, timeout_s=left_s)
                     if not changes.changes:

@@ -210,15 +210,15 @@ class Sending:
 
     def _told(self, entry: Entry, object: policy.Object) -> dict[str, str]:
         """Ring for the recipients that don't listen, and leave word for those that are away; what became of each."""
-        owner, sender, presence = self._owner, entry["from"], self._owner.inner.part(People).presence
+        owner, sender, people = self._owner, entry["from"], self._owner.inner.part(People)
         if object.type == "channel":
             told = set((entry.get("mentions") or {}).get("valid", ())) - {EVERYBODY, sender}
         else:
             told = {id for id in object.present - {sender} if self._people.documents.exists(id)}
         states = dict.fromkeys(sorted(told), "stored")
         here = {*owner.engine.ids(doorbells.KIND), *owner.engine.ids(KIND_OF_HOMES)} - {sender}
-        idle = [id for id in sorted(here) if policy.relation(id, object) == "member" and not presence.listened(id)]
-        online = presence.online() if idle else {}
+        idle = [id for id in sorted(here) if policy.relation(id, object) == "member" and not people.listened(id)]
+        online = people.online() if idle else {}
         for agent in idle:
             if online.get(agent) or not self._wakes(agent, entry, object):
                 continue

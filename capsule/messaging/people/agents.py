@@ -54,7 +54,7 @@ class Agents(Registration):
         id = id if self.documents.exists(id) else self._directory.resolve(id, me)
         if me != id and not may(me, "find", Object(id, "agent"), self._directory.state(me, None, [id])).allowed:
             raise self.documents.missing(named)
-        return self._agent(id, self.presence.online())
+        return self._agent(id, self._people.online())
 
     # -- Who may write to it ---------------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class Agents(Registration):
 
         Raises NotFound, Refused, InvalidDocument. Cost: a look at each document.
         """
-        me = self._directory.profile(self.documents.known(self._store.inner.subject(agent)))
+        me = self._directory.profile(self._people.known(agent))
         others = (other for other in self._directory.agents.ids() if other not in me.entries and me.dm == "restricted")
         found = self._contacts(me, (other for other in others if me.id in self._asked(other)))
         return sorted(found, key=lambda contact: contact.asked_at)
@@ -137,11 +137,11 @@ class Agents(Registration):
 
         Raises NotFound, Refused, InvalidDocument. Cost: a look at each document.
         """
-        me = self._directory.profile(self.documents.known(self._store.inner.subject(agent)))
+        me = self._directory.profile(self._people.known(agent))
         return self._contacts(me, self._directory.found_by(me.id))
 
     def _contacts(self, me: Profile, others: Iterable[str]) -> Sequence[Contact]:
-        presence = self.presence.online()
+        presence = self._people.online()
         return [
             Contact(
                 Agent.of(self._directory.agents.read(other), presence, is_known=False),
@@ -251,8 +251,8 @@ class Agents(Registration):
 
         Raises NotFound, Refused, StorageFailed. Cost: making a small file, the first time.
         """
-        id = self.documents.known(self._store.inner.subject(agent))
-        self._store.inner.acting(id).inner.part(People).presence.announce(id)
+        id = self._people.known(agent)
+        self._store.inner.acting(id).inner.part(People).announce(id)
 
     def at(self, folder: str) -> Sequence[str]:
         """Look up the agents of a folder: those whose project it is, or the nearest one above it that is one's.
@@ -273,7 +273,7 @@ class Agents(Registration):
 
         Raises InvalidDocument. Cost: a look at each document, and reading those that changed.
         """
-        presence = self.presence.online()
+        presence = self._people.online()
         return [self._agent(id, presence) for id in self.names()]
 
     def _agent(self, id: str, presence: dict[str, bool]) -> Agent:

@@ -39,8 +39,8 @@ class Registration:
 
     def __init__(self, store: CoreStore) -> None:
         self._store = store
-        people = store.inner.part(People)
-        self._directory, self.documents, self.presence = people.directory, people.documents, people.presence
+        self._people = store.inner.part(People)
+        self._directory, self.documents = self._people.directory, self._people.documents
 
     def identity(self, name: str, folder: str | None = None) -> str:
         """Look up the agent that somebody acts as.

@@ -68,7 +68,7 @@ class Conversations(Adapter):
         if self._thread is not None:
             self._thread.join()
         for agent in self._listening:
-            self._store.inner.acting(agent).inner.part(People).presence.announce(agent, -1)
+            self._store.inner.acting(agent).inner.part(People).announce(agent, -1)
 
     def _run(self, receiver: Receiver) -> None:
         hub = self._store.inner.part(Listeners).ensure_hub()
@@ -88,7 +88,7 @@ class Conversations(Adapter):
     def _bring(self, agent: str, receiver: Receiver) -> None:
         """Bring what an agent has not read. Cost: as `Messages.inbox`, and reading the messages."""
         if agent not in self._listening:
-            self._store.inner.acting(agent).inner.part(People).presence.announce(agent, +1)
+            self._store.inner.acting(agent).inner.part(People).announce(agent, +1)
             self._listening.add(agent)
         marks, receipts = {}, self._store.inner.part(Receipts)
         for id, seat in self._store.inner.part(Unread).seats(agent).items():
