@@ -17,10 +17,10 @@ from benchmarks.fixtures import STAMP, history
 from benchmarks.harness import Contestant, interleave
 from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows, times
 from capsule import Store
-from capsule.format import codec
-from capsule.format.channels import Channel
-from capsule.format.members import Member
-from capsule.format.new import new_capsule
+from capsule.format.documents.channels import Channel
+from capsule.format.documents.members import Member
+from capsule.format.documents.new import new_capsule
+from capsule.format.json import codec
 from capsule.rules import policy
 
 __all__ = ["run"]

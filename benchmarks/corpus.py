@@ -23,8 +23,8 @@ import orjson
 
 from benchmarks.report import Bench, Step
 from capsule import Store
-from capsule.format import codec
-from capsule.format.new import new_capsule
+from capsule.format.documents.new import new_capsule
+from capsule.format.json import codec
 
 __all__ = ["BARE", "PHRASE", "Corpus", "ensure", "make", "rows"]
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from capsule.format import codec
-from capsule.format.new import new_capsule
+from capsule.format.documents.new import new_capsule
+from capsule.format.json import codec
 from capsule.ids import new_message_id
 
 __all__ = ["CONTEXT_BYTES", "MESSAGE_BYTES", "STAMP", "copy_durably", "history", "texts", "write_capsule"]

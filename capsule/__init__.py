@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from capsule.errors import Remedy as Remedy
     from capsule.errors import StorageFailed as StorageFailed
     from capsule.errors import StoreBusy as StoreBusy
-    from capsule.format.head import Head as Head
+    from capsule.format.documents.head import Head as Head
     from capsule.format.models import Capsule as Capsule
     from capsule.format.models import Message as Message
     from capsule.format.tree.branches import Alternatives as Alternatives
@@ -69,7 +69,7 @@ _MODULES = {
     "capsule.engines.answers": "Found Hit Listed Stats",
     "capsule.errors": "CapsuleError GitFailed InvalidDocument InvalidInput LockLost Locked "
     "NotFound Problem Refused Remedy StorageFailed StoreBusy",
-    "capsule.format.head": "Head",
+    "capsule.format.documents.head": "Head",
     "capsule.format.models": "Capsule Message",
     "capsule.format.tree.branches": "Alternatives Removal Slot Switched",
     "capsule.locks.holder": "HeldLock",

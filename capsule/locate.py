@@ -10,14 +10,11 @@ import logging
 import os
 
 from capsule import settings
-from capsule.disk.syscalls import Syscalls
-from capsule.disk.whole_files import naming, sync_directory
-from capsule.engines.files.disk.layout import SETTINGS_NAME, Directory, Layout
+from capsule.disk.whole_files import naming
+from capsule.engines import opening
 from capsule.errors import NotFound, Refused, Remedy
 
 _log = logging.getLogger("capsule")
-
-CONVERSATIONS = "conversations"
 
 
 def find_store(path: str | os.PathLike[str] | None, *, is_made: bool = True) -> str:
@@ -31,10 +28,10 @@ def find_store(path: str | os.PathLike[str] | None, *, is_made: bool = True) -> 
     for given, origin in ((path, "--store"), (os.environ.get("CAPSULE_STORE"), "CAPSULE_STORE")):
         if given:
             root = os.path.abspath(given)
-            if not os.path.isfile(os.path.join(root, SETTINGS_NAME)):
+            if not os.path.isfile(os.path.join(root, settings.FILE_NAME)):
                 is_file = os.path.isfile(root)
                 raise NotFound(
-                    f"{root} is no Capsule store: it has no {SETTINGS_NAME} (from {origin})"
+                    f"{root} is no Capsule store: it has no {settings.FILE_NAME} (from {origin})"
                     + ("; name a directory" if is_file else ""),
                     remedy=None if is_file else Remedy("init", root),
                     id=root,
@@ -42,7 +39,7 @@ def find_store(path: str | os.PathLike[str] | None, *, is_made: bool = True) -> 
             return root
     here = os.getcwd()
     while True:
-        if os.path.isfile(os.path.join(here, SETTINGS_NAME)):
+        if os.path.isfile(os.path.join(here, settings.FILE_NAME)):
             _ensure_trusted(here)
             return here
         above = os.path.dirname(here)
@@ -65,7 +62,7 @@ def _ensure_trusted(root: str) -> None:
     me = os.geteuid()
     behind_sudo = os.environ.get("SUDO_UID", "") if me == 0 else ""
     trusted = {0, me, int(behind_sudo) if behind_sudo.isdecimal() else me}
-    for path in (root, os.path.join(root, SETTINGS_NAME)):
+    for path in (root, os.path.join(root, settings.FILE_NAME)):
         owner = os.stat(path).st_uid
         if owner not in trusted:
             raise Refused(
@@ -84,27 +81,7 @@ def ensure_store(directory: str | os.PathLike[str]) -> list[str]:
     Raises:
         Refused, StorageFailed: The system did not permit it.
     """
-    root = os.path.abspath(directory)
-    if os.path.isfile(root):
-        raise Refused(f"{root} is a file, and a store is a directory; name another place", path=root)
-    sys = Syscalls()
-    layout = Layout(root)
-    toml = os.path.join(root, SETTINGS_NAME)
-    wanted = [root, layout.documents(CONVERSATIONS), toml, layout.derived(), layout.derived(".gitignore")]
-    missing = [path for path in wanted if not os.path.lexists(path)]
-    with naming(root, "make"):
-        os.makedirs(root, mode=layout.directory_mode, exist_ok=True)
-        layout.ensure_directory(sys, layout.documents(CONVERSATIONS))
-        Directory(layout, sys, "mutex").ensure()
-        if toml in missing:
-            fd = sys.open(toml, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, layout.file_mode)
-            try:
-                sys.pwrite(fd, settings.TEMPLATE.encode(), 0)
-                sys.fsync(fd)
-            finally:
-                sys.close(fd)
-            sync_directory(sys, root)
-    return missing
+    return opening.make_files(os.path.abspath(directory))
 
 
 def load_settings(root: str) -> settings.Settings:
@@ -113,7 +90,7 @@ def load_settings(root: str) -> settings.Settings:
     Raises:
         InvalidDocument: `capsule.toml` can't be accepted.
     """
-    path = os.path.join(root, SETTINGS_NAME)
+    path = os.path.join(root, settings.FILE_NAME)
     with naming(path, "read"), open(path, "rb") as file:
         parsed = settings.parse(file.read(), path)
     for problem in parsed.unknown:

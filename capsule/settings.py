@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 from capsule.errors import InvalidDocument, InvalidInput, Problem
 
+#: Marks the directory of a store.
+FILE_NAME = "capsule.toml"
 TEMPLATE = """\
 # The settings of this Capsule store. This file marks the store's directory; every line below is a default.
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from capsule import settings, timestamps
-from capsule.format import canonical, codec, migrations, validation
+from capsule.format import migrations, validation
+from capsule.format.json import canonical, codec
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLES = sorted((ROOT / "conversations").glob("*.json"))

@@ -18,7 +18,7 @@ from capsule import timestamps
 from capsule.context import document, secrets
 from capsule.context.files import Inside, LeftOut, Selection, candidates, too_large, within
 from capsule.errors import InvalidInput, Refused
-from capsule.format import codec
+from capsule.format.json import codec
 from capsule.format.text.tokens import estimate
 
 Progress = Callable[[int, int], None]

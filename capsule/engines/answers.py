@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from capsule.format.channels import Channel
-from capsule.format.head import camel
-from capsule.format.members import Member
+from capsule.format.documents.channels import Channel
+from capsule.format.documents.head import camel
+from capsule.format.documents.members import Member
 
 if TYPE_CHECKING:
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
 
 #: Where something stands in a text: its first character, and the one behind its last.
 Span = tuple[int, int]

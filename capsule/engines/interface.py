@@ -1,22 +1,24 @@
 """The interface of an engine: transactions on one document, and queries over all of them.
 
 What must stay true: the Store and everything above it know documents, places and versions, and never bytes, offsets,
-paths or SQL. A write is all or nothing, and durable when the call returns. An ability of only some engines has a name
-in `capabilities`, so that a door can name what is missing.
+paths or SQL. A write is all or nothing, and durable when the call returns. What only some engines can do is a protocol
+in `capabilities`, which is asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from capsule.engines.values import News, Notices, Tracker, Trashed
+from capsule.engines.values import News, Tracker, Trashed
 from capsule.errors import NotFound, Remedy
 
 if TYPE_CHECKING:
+    from capsule.engines.capabilities import OutsideEdits
     from capsule.engines.index.index import Index
-    from capsule.format.head import ParsedHead
+    from capsule.engines.machine import Machine
+    from capsule.format.documents.head import ParsedHead
 
 T = TypeVar("T")
 Document = dict[str, Any]
@@ -25,10 +27,6 @@ CONVERSATIONS = "conversations"
 INBOUND, OUTBOUND = "inbound", "outbound"
 #: The kinds of documents that have entries.
 WITH_ENTRIES = (CONVERSATIONS, INBOUND, OUTBOUND)
-#: Each document is a file with a path.
-PATHS = "paths"
-#: Other programs may change documents: there is a quarantine, and the doctor can examine the store.
-OUTSIDE_EDITS = "outside_edits"
 
 
 def missing(kind: str, id: str) -> NotFound:
@@ -36,6 +34,28 @@ def missing(kind: str, id: str) -> NotFound:
     if kind == CONVERSATIONS:
         return NotFound(f"no conversation {id}", remedy=Remedy("list"), id=id)
     return NotFound(f"no session {id}" if kind in WITH_ENTRIES else f"there is no {kind}/{id}.json", id=id)
+
+
+class DocumentState(NamedTuple):
+    """What is known of a document with entries without reading it.
+
+    Attributes:
+        updated_at: Its `updatedAt`.
+        tag: A key for caches, which changes with every write but an append.
+        entries: The number of entries.
+        size: The size of the stored document, in bytes.
+        ends_active: Whether the last entry is known to be the end of the active branch.
+        newest: The latest known `updatedAt` of the document, present or past.
+        time: The time of the last append; empty: it isn't known.
+    """
+
+    updated_at: str
+    tag: str
+    entries: int
+    size: int
+    ends_active: bool
+    newest: str
+    time: str
 
 
 class Transaction(Protocol):
@@ -48,7 +68,7 @@ class Transaction(Protocol):
         id: The document's id.
         name: Its name in errors: its path, or its kind and id.
         head: The fields of a conversation except context and history, parsed.
-        updated_at: Its `updatedAt`.
+        state: What else is known of it.
     """
 
     id: str
@@ -58,31 +78,7 @@ class Transaction(Protocol):
     def head(self) -> ParsedHead: ...
 
     @property
-    def updated_at(self) -> str: ...
-
-    @property
-    def tag(self) -> str:
-        """A key for caches, which changes with every write but an append."""
-
-    @property
-    def count(self) -> int:
-        """The number of entries."""
-
-    @property
-    def size(self) -> int:
-        """The size of the stored document, in bytes."""
-
-    @property
-    def ends_active(self) -> bool:
-        """Whether the last entry is known to be the end of the active branch."""
-
-    @property
-    def newest(self) -> str:
-        """The latest known `updatedAt` of the document, present or past."""
-
-    @property
-    def time(self) -> str:
-        """The time of the last append; empty: it isn't known."""
+    def state(self) -> DocumentState: ...
 
     def document(self) -> Document:
         """The whole document, current and in canonical order; not to be changed in place. Cost: one parse."""
@@ -90,13 +86,10 @@ class Transaction(Protocol):
     def follow(self, since: Any = None) -> News:
         """As `Engine.follow`, of the document as it is here."""
 
-    def has(self, id: str) -> bool:
-        """Whether an entry has this id. Cost: reading back to it."""
+    def find(self, id: str) -> tuple[int, Document] | None:
+        """The place of the entry with an id, and the entry; None: there is none.
 
-    def find_made(self, id: str) -> tuple[int, Document] | None:
-        """The place of the entry with an id that is a UUIDv5, and the entry; None: there is none.
-
-        Cost: reading the entries appended since the last call.
+        Cost: reading back to it; of a UUIDv5 that is not there, reading the entries appended since the last call.
         """
 
     def appended(self) -> list[Document]:
@@ -124,7 +117,7 @@ class Transaction(Protocol):
             entries: Complete entries, at least one.
             encoded: The entries, as `codec.encode_entry` encodes them.
             stamp: The new `updatedAt`.
-            time: The time of the append; see the property `time`.
+            time: The time of the append; see `DocumentState`.
             head: A new head, in canonical order, in the same write; None: only `updatedAt` changes.
             ends_active: Whether the last entry is known to be the end of the active branch.
         """
@@ -140,17 +133,13 @@ class Transaction(Protocol):
             ends_active: As in `append`; None: as it is.
         """
 
-    def refresh_lock(self, stamp: str) -> bool:
-        """Overwrite the time of the lock in place; False: the engine can't, and nothing was written."""
+    def replace(self, document: Document, removed: tuple[str, Document] | None = None) -> None:
+        """Replace the document by another version. Raises `InvalidDocument`.
 
-    def replace(self, document: Document) -> None:
-        """Replace the document by another version. Raises `InvalidDocument`."""
-
-    def keep(self, kind: str, document: Document) -> Trashed:
-        """Put a document of another kind into the trash, under this document's id."""
-
-    def drop_kept(self, kept: Trashed) -> None:
-        """Erase a document from the trash."""
+        Args:
+            document: The other version.
+            removed: What of the present one goes to the trash first: a kind, and a document.
+        """
 
     def set_aside(self, reason: str) -> str:
         """Keep a copy of the present document; the path or name of the copy."""
@@ -159,14 +148,71 @@ class Transaction(Protocol):
         """Move the document to the trash."""
 
 
+class Files(Protocol):
+    """Files that are no documents: those of messages, and attachments."""
+
+    def keep(self, kind: str, id: str, name: str, data: bytes) -> str:
+        """Keep a file that is no document, durably; the same file again changes nothing.
+
+        Args:
+            kind: `inbox` or `outbox` of a session, or `attachments`, which belong to all.
+            id: The session; of an attachment its name.
+            name: The file's name in its folder.
+            data: What it holds.
+
+        Returns: its path, or its kind, id and name.
+
+        Raises:
+            Refused: A file of this name has another content, or the system did not permit it.
+            InvalidInput: This is no name of a file.
+        """
+
+    def read(self, kind: str, id: str, name: str) -> bytes:
+        """What such a file holds. Raises `NotFound`, InvalidInput; InvalidDocument if it is no regular file."""
+
+    def names(self, kind: str, id: str) -> list[str]:
+        """The names of these files of one session, sorted; of `attachments` all."""
+
+    def drop(self, kind: str, id: str, name: str) -> None:
+        """Erase such a file, if it is there. Raises InvalidInput, Refused, StorageFailed."""
+
+
+class Trash(Protocol):
+    """What was deleted, until it is purged."""
+
+    def entries(self, kind: str) -> list[Trashed]:
+        """The entries of the trash, newest first."""
+
+    def read(self, token: str) -> bytes:
+        """One document in the trash. Raises `NotFound`."""
+
+    def restore(self, kind: str, id: str, token: str) -> None:
+        """Move a document out of the trash. Raises `Refused` if its id is taken."""
+
+    def drop(self, token: str) -> None:
+        """Erase one document, if it is there."""
+
+    def purge(self, older_than_s: float) -> list[str]:
+        """Erase the entries of trash and quarantine that are older; the names of those erased."""
+
+
 class Engine(Protocol):
     """The documents of one store.
 
     Attributes:
-        capabilities: Its further abilities: `PATHS`, `OUTSIDE_EDITS`.
+        files: What it keeps beside them.
+        trash: What was deleted.
+        machine: What is of this machine alone, whatever the engine.
     """
 
-    capabilities: frozenset[str]
+    @property
+    def files(self) -> Files: ...
+
+    @property
+    def trash(self) -> Trash: ...
+
+    @property
+    def machine(self) -> Machine: ...
 
     # -- One document ----------------------------------------------------------------------------------------------
 
@@ -260,47 +306,24 @@ class Engine(Protocol):
     def name(self, kind: str, id: str) -> str:
         """The name of a document in errors and heads: its path, or its kind and id."""
 
+    def outside_edits(self, what: str = "this") -> OutsideEdits:
+        """The documents as files, for what needs them; `what` names it. Raises Refused: there are none to be had."""
+
     # -- All conversations -----------------------------------------------------------------------------------------
 
     @property
     def index(self) -> Index:
         """The index of the conversations: lists, search, and changes since a cursor."""
 
-    def tracker(self) -> Tracker:
-        """A tracker that waits for changes of conversations. Raises `StorageFailed`, `Refused`."""
-
-    # -- Beside the documents --------------------------------------------------------------------------------------
-
-    def notices(self) -> Notices:
-        """What tells which documents of any kind a store wrote from now on. Raises `StorageFailed`, `Refused`.
-
-        Of a write by another program nothing is told before a store has taken it in.
-        """
-
-    def keep_file(self, kind: str, id: str, name: str, data: bytes) -> str:
-        """Keep a file that is no document, durably; the same file again changes nothing.
+    def tracker(self, kind: str | None = None) -> Tracker:
+        """What tells of documents that are touched from now on. Raises `StorageFailed`, `Refused`.
 
         Args:
-            kind: `inbox` or `outbox` of a session, or `attachments`, which belong to all.
-            id: The session; of an attachment its name.
-            name: The file's name in its folder.
-            data: What it holds.
-
-        Returns: its path, or its kind, id and name.
-
-        Raises:
-            Refused: A file of this name has another content, or the system did not permit it.
-            InvalidInput: This is no name of a file.
+            kind: Tells by their ids which documents of this kind any program touched. None: tells `kind-id` of all that
+                stores wrote; of a write by another program nothing before a store has taken it in. See `Notices`.
         """
 
-    def file(self, kind: str, id: str, name: str) -> bytes:
-        """What such a file holds. Raises `NotFound`, InvalidInput; InvalidDocument if it is no regular file."""
-
-    def files(self, kind: str, id: str) -> list[str]:
-        """The names of these files of one session, sorted; of `attachments` all."""
-
-    def drop_file(self, kind: str, id: str, name: str) -> None:
-        """Erase such a file, if it is there. Raises InvalidInput, Refused, StorageFailed."""
+    # -- Beside the documents --------------------------------------------------------------------------------------
 
     def beat(self, kind: str, id: str) -> None:
         """Note that whoever works for a document of a kind is at work now. It is not durable."""
@@ -317,20 +340,6 @@ class Engine(Protocol):
 
         Raises StoreBusy, which names the holder if that is known.
         """
-
-    # -- Trash -----------------------------------------------------------------------------------------------------
-
-    def trash(self, kind: str) -> list[Trashed]:
-        """The entries of the trash, newest first."""
-
-    def trashed(self, token: str) -> bytes:
-        """One document in the trash. Raises `NotFound`."""
-
-    def restore(self, kind: str, id: str, token: str) -> None:
-        """Move a document out of the trash. Raises `Refused` if its id is taken."""
-
-    def purge(self, older_than_s: float) -> list[str]:
-        """Erase the entries of trash and quarantine that are older; the names of those erased."""
 
     # -- Instances -------------------------------------------------------------------------------------------------
 

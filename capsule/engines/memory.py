@@ -10,18 +10,19 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from capsule import timestamps
 from capsule.disk.touched import Touched
-from capsule.engines.files.disk.layout import FOLDERS
 from capsule.engines.interface import CONVERSATIONS, Document, missing
+from capsule.engines.machine import Machine, MemoryMachine
+from capsule.engines.memory_beside import MemoryFiles, MemoryTrash
 from capsule.engines.memory_source import MemorySource
 from capsule.engines.memory_transaction import MemoryTransaction, Stored
-from capsule.engines.values import News, Notices, Trashed
-from capsule.errors import Interfered, NotFound, Refused, StoreBusy
-from capsule.format import codec
-from capsule.ids import check_file_name, check_id
+from capsule.engines.values import News, Trashed
+from capsule.errors import Interfered, Refused, StoreBusy
+from capsule.format.json import codec
+from capsule.ids import check_id
 
 if TYPE_CHECKING:
     from capsule.engines.index.index import Index
@@ -30,25 +31,24 @@ T = TypeVar("T")
 
 
 class MemoryEngine:
-    """The documents of one store in memory. See `Engine`. Several threads may use it.
+    """The documents of one store in memory. See `Engine`, which describes the methods. Several threads may use it.
 
     Args:
         timeout_s: How long to wait for a document that another thread writes, in seconds.
     """
-
-    capabilities: frozenset[str] = frozenset()
 
     def __init__(self, timeout_s: float = 10.0) -> None:
         self._timeout_s = timeout_s
         self._guard = threading.RLock()
         self._documents: dict[tuple[str, str], Stored] = {}
         self._locks: dict[tuple[str, str], threading.Lock] = {}
-        self._trash: dict[str, tuple[Trashed, str, bytes]] = {}
-        self._files: dict[tuple[str, str], bytes] = {}
+        self.trash = MemoryTrash(self._put_back)
+        self.files = MemoryFiles()
+        self.machine: Machine = MemoryMachine()
         self._beats: dict[tuple[str, str], str] = {}
         self._instances: dict[str, dict[str, Any]] = {}
-        self._trackers: weakref.WeakSet[Touched] = weakref.WeakSet()
-        self._of_all: weakref.WeakSet[Touched] = weakref.WeakSet()
+        #: By tracker, which kind it tells of; None: all.
+        self._trackers: weakref.WeakKeyDictionary[Touched, str | None] = weakref.WeakKeyDictionary()
         self._serial = 0
         self._index: Index | None = None
 
@@ -74,7 +74,6 @@ class MemoryEngine:
 
     @contextmanager
     def transaction(self, kind: str, id: str) -> Iterator[MemoryTransaction]:
-        """See `Engine.transaction`."""
         with self._exclusive(kind, id) as stored:
             if stored is None:
                 raise missing(kind, id)
@@ -100,14 +99,11 @@ class MemoryEngine:
         return stored
 
     def _touched(self, kind: str, id: str) -> None:
-        if kind == CONVERSATIONS:
-            for tracker in list(self._trackers):
-                tracker.touch([id])
-        for tracker in list(self._of_all):
-            tracker.touch([f"{kind}-{id}"])
+        for tracker, of in list(self._trackers.items()):
+            if of in (kind, None):
+                tracker.touch([id if of else f"{kind}-{id}"])
 
     def create(self, kind: str, document: Document, written: Callable[[str], None] | None = None) -> int:
-        """See `Engine.create`."""
         with self._exclusive(kind, document["id"]) as stored:
             if stored is not None:
                 raise Interfered
@@ -117,47 +113,46 @@ class MemoryEngine:
             return len(stored.data)
 
     def edit(self, kind: str, id: str, change: Callable[[bytes | None], bytes | None]) -> None:
-        """See `Engine.edit`."""
         with self._exclusive(kind, id) as stored:
             after = change(stored.data if stored else None)
             if after is not None:
                 self.put(kind, id, codec.decode(after, self.name(kind, id)), after)
 
+    def _put_back(self, kind: str, id: str, data: bytes) -> None:
+        with self._exclusive(kind, id) as stored:
+            if stored is not None:
+                raise Refused(f"{self.name(kind, id)} is there already; delete it, then restore again", path="")
+            self.put(kind, id, codec.decode(data, self.name(kind, id)), data)
+
     def delete(self, kind: str, id: str) -> Trashed:
-        """See `Engine.delete`."""
         with self._exclusive(kind, id):
             return self.remove(kind, id)
 
     def remove(self, kind: str, id: str) -> Trashed:
         """Move a document to the trash; the caller has the exclusive right to it."""
         with self._guard:
-            trashed = self.discard(kind, id, self._stored(kind, id).data)
+            trashed = self.trash.keep(kind, id, self._stored(kind, id).data)
             del self._documents[kind, id]
             self._touched(kind, id)
             return trashed
 
     def exists(self, kind: str, id: str) -> bool:
-        """See `Engine.exists`."""
         return (kind, id) in self._documents
 
     def version(self, kind: str, id: str) -> object | None:
-        """See `Engine.version`."""
         stored = self._documents.get((kind, id))
         return stored and stored.serial
 
     def versions(self, kind: str) -> dict[str, object]:
-        """See `Engine.versions`."""
         with self._guard:
             found = {id: stored.serial for (each, id), stored in self._documents.items() if each == kind}
         return dict(sorted(found.items()))
 
     def ids(self, kind: str) -> list[str]:
-        """See `Engine.ids`."""
         with self._guard:
             return sorted(id for each, id in self._documents if each == kind)
 
     def name(self, kind: str, id: str) -> str:
-        """See `Engine.name`."""
         return f"{kind}/{id}.json"
 
     def stored(self, kind: str, id: str) -> Stored | None:
@@ -171,30 +166,27 @@ class MemoryEngine:
         return stored
 
     def read(self, kind: str, id: str) -> bytes:
-        """See `Engine.read`."""
         return self._stored(kind, id).data
 
     def document(self, kind: str, id: str) -> Document:
-        """See `Engine.document`."""
         return self._stored(kind, id).document
 
     def follow(self, kind: str, id: str, since: tuple[str, int] | None = None) -> News:
-        """See `Engine.follow`."""
         return self._stored(kind, id).follow(since)
 
     def parsed(self, id: str, parse: Callable[[bytes, bool], T]) -> T:
-        """See `Engine.parsed`."""
         return parse(self._stored(CONVERSATIONS, id).data, True)
 
     def tail(self, id: str, n: int) -> tuple[bytes, int]:
-        """See `Engine.tail`."""
         history = self._stored(CONVERSATIONS, id).document["history"]
         return codec.encode_entries(history[-n:] if n > 0 else []), len(history)
 
     def head(self, id: str) -> tuple[Document, int]:
-        """See `Engine.head`."""
         stored = self._stored(CONVERSATIONS, id)
         return stored.document, len(stored.data)
+
+    def outside_edits(self, what: str = "this") -> NoReturn:
+        raise Refused(f"{what} needs a store that keeps files; this one keeps none", path="")
 
     # -- All conversations -----------------------------------------------------------------------------------------
 
@@ -208,123 +200,38 @@ class MemoryEngine:
                 self._index = Index(MemorySource(self), CONVERSATIONS, lambda id: None)
             return self._index
 
-    def tracker(self) -> Touched:
-        """See `Engine.tracker`."""
-        return self._added(self._trackers)
-
-    def _added(self, trackers: weakref.WeakSet[Touched]) -> Touched:
+    def tracker(self, kind: str | None = None) -> Touched:
         tracker = Touched()
         with self._guard:
-            trackers.add(tracker)
+            self._trackers[tracker] = kind
         return tracker
 
-    # -- Beside the documents --------------------------------------------------------------------------------------
-
-    def notices(self) -> Notices:
-        """See `Engine.notices`."""
-        return Notices(self._added(self._of_all))
-
-    def keep_file(self, kind: str, id: str, name: str, data: bytes) -> str:
-        """See `Engine.keep_file`."""
-        if self._files.setdefault(self._place(kind, id, name), data) != data:
-            raise Refused(f"{kind}/{id}/{name} is there already, with another content; choose another name", path="")
-        return f"{kind}/{id}/{name}"
-
-    def file(self, kind: str, id: str, name: str) -> bytes:
-        """See `Engine.file`."""
-        try:
-            return self._files[self._place(kind, id, name)]
-        except KeyError:
-            raise NotFound(f"there is no {kind}/{id}/{name}", id=name) from None
-
-    def files(self, kind: str, id: str) -> list[str]:
-        """See `Engine.files`."""
-        with self._guard:
-            return sorted(name for folder, name in self._files if folder == FOLDERS[kind].format(check_id(id)))
-
-    def drop_file(self, kind: str, id: str, name: str) -> None:
-        """See `Engine.drop_file`."""
-        self._files.pop(self._place(kind, id, name), None)
-
-    @staticmethod
-    def _place(kind: str, id: str, name: str) -> tuple[str, str]:
-        return FOLDERS[kind].format(check_id(id)), check_file_name(name)
-
     def beat(self, kind: str, id: str) -> None:
-        """See `Engine.beat`."""
         self._beats[kind, check_id(id)] = timestamps.now()
 
     def beaten(self, kind: str, id: str) -> str | None:
-        """See `Engine.beaten`."""
         return self._beats.get((kind, check_id(id)))
 
     def hold(self, name: str, timeout_s: float | None) -> AbstractContextManager[None]:
-        """See `Engine.hold`."""
         return self._locked("hold", name, timeout_s, name)
 
-    # -- Trash and instances ---------------------------------------------------------------------------------------
-
-    def discard(self, kind: str, id: str, data: bytes) -> Trashed:
-        """Put a document into the trash."""
-        with self._guard:
-            self._serial += 1
-            trashed = Trashed(id, timestamps.now(), f"{kind}~{id}~{self._serial}", "")
-            self._trash[trashed.token] = trashed, kind, data
-            return trashed
-
-    def drop(self, trashed: Trashed) -> None:
-        """Erase a document from the trash."""
-        self._trash.pop(trashed.token, None)
-
-    def trash(self, kind: str) -> list[Trashed]:
-        """See `Engine.trash`."""
-        with self._guard:
-            return [trashed for trashed, each, _ in reversed(self._trash.values()) if each == kind]
-
-    def trashed(self, token: str) -> bytes:
-        """See `Engine.trashed`."""
-        try:
-            return self._trash[token][2]
-        except KeyError:
-            raise NotFound(f"{token} is not in the trash", id=token) from None
-
-    def restore(self, kind: str, id: str, token: str) -> None:
-        """See `Engine.restore`."""
-        with self._exclusive(kind, id) as stored:
-            if stored is not None:
-                raise Refused(f"{self.name(kind, id)} is there already; delete it, then restore again", path="")
-            data = self.trashed(token)
-            self.put(kind, id, codec.decode(data, self.name(kind, id)), data)
-            del self._trash[token]
-
-    def purge(self, older_than_s: float) -> list[str]:
-        """See `Engine.purge`."""
-        now = timestamps.now()
-        with self._guard:
-            times = {token: trashed.deleted_at for token, (trashed, *_) in self._trash.items()}
-            erased = [token for token, at in times.items() if timestamps.seconds_between(at, now) >= older_than_s]
-            self._trash = {token: entry for token, entry in self._trash.items() if token not in erased}
-            return erased
+    # -- Instances ---------------------------------------------------------------------------------------
 
     def announce(self, instance: str, about: Mapping[str, Any] | None = None) -> None:
-        """See `Engine.announce`."""
         if about is not None or instance not in self._instances:
             self._instances[instance] = dict(about or {})
 
     def instances(self) -> dict[str, dict[str, Any]]:
-        """See `Engine.instances`."""
         return {instance: dict(about) for instance, about in self._instances.items()}
 
     def withdraw(self, instance: str) -> None:
-        """See `Engine.withdraw`."""
         self._instances.pop(instance, None)
 
     def is_alive(self, instance: str) -> bool:
-        """See `Engine.is_alive`."""
         return instance in self._instances
 
     def close(self) -> None:
-        """See `Engine.close`. The documents stay, for other users of the engine."""
+        """The documents stay, for other users of the engine."""
         with self._guard:
             index, self._index = self._index, None
         if index is not None:

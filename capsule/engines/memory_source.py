@@ -48,4 +48,4 @@ class MemorySource:
         return None if got is None else (got[0][offset:], got[1])
 
     def tracker(self, kind: str) -> Touched:
-        return self._engine.tracker()
+        return self._engine.tracker(kind)

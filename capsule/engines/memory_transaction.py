@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from capsule.disk.whole_files import Signature
 from capsule.engines.files.protocols import Known
-from capsule.engines.files.transaction import head_in
-from capsule.engines.interface import Document
+from capsule.engines.files.transaction import found_in, head_in
+from capsule.engines.interface import Document, DocumentState
 from capsule.engines.memory_source import BOOT
 from capsule.engines.values import News, Trashed
-from capsule.format import canonical, codec, validation
-from capsule.format.head import ParsedHead
+from capsule.format import validation
+from capsule.format.documents.head import ParsedHead
+from capsule.format.json import canonical, codec
 
 if TYPE_CHECKING:
     from capsule.engines.memory import MemoryEngine
@@ -39,7 +40,7 @@ class Stored:
         return self._data
 
     def follow(self, since: tuple[str, int] | None) -> News:
-        """See `Engine.follow`. A place is a tag and a number of entries."""
+        """A place is a tag and a number of entries."""
         history = self.document["history"]
         tag, count = since or ("", 0)
         goes_on = tag == self.tag
@@ -53,7 +54,7 @@ class Stored:
 
 
 class MemoryTransaction:
-    """The exclusive right to a document of a `MemoryEngine`. See `Transaction`."""
+    """The exclusive right to a document of a `MemoryEngine`. See `Transaction`, which describes the methods."""
 
     def __init__(self, engine: MemoryEngine, kind: str, id: str, stored: Stored) -> None:
         self.id = id
@@ -64,53 +65,24 @@ class MemoryTransaction:
         self.head = ParsedHead(stored.tag, head_in(stored.document))
 
     @property
-    def updated_at(self) -> str:
-        return str(self._now.document["updatedAt"])
-
-    newest = updated_at
-
-    @property
-    def tag(self) -> str:
-        return self._now.tag
-
-    @property
-    def count(self) -> int:
-        return len(self._now.document["history"])
-
-    @property
-    def size(self) -> int:
-        return len(self._now.data)
-
-    @property
-    def ends_active(self) -> bool:
-        return self._now.ends_active
-
-    @property
-    def time(self) -> str:
-        return self._now.time
+    def state(self) -> DocumentState:
+        now, at = self._now, str(self._now.document["updatedAt"])
+        return DocumentState(at, now.tag, len(now.document["history"]), len(now.data), now.ends_active, at, now.time)
 
     def document(self) -> Document:
-        """See `Transaction.document`."""
         return self._now.document
 
     def follow(self, since: tuple[str, int] | None = None) -> News:
-        """See `Transaction.follow`."""
         return self._now.follow(since)
 
-    def has(self, id: str) -> bool:
-        """See `Transaction.has`."""
-        return any(entry.get("id") == id for entry in self._now.document["history"])
-
-    def find_made(self, id: str) -> tuple[int, Document] | None:
-        """See `Transaction.find_made`."""
-        return next(((at, entry) for at, entry in enumerate(self.document()["history"]) if entry.get("id") == id), None)
+    def find(self, id: str) -> tuple[int, Document] | None:
+        return found_in(self._now.document["history"], id)
 
     def appended(self) -> list[Document]:
-        """See `Transaction.appended`."""
         return list(self._now.document["history"])
 
     def ensure_durable(self) -> None:
-        """See `Transaction.ensure_durable`. Nothing here outlives the process."""
+        """Nothing here outlives the process."""
 
     def append(
         self,
@@ -122,7 +94,7 @@ class MemoryTransaction:
         head: Document | None,
         ends_active: bool,
     ) -> None:
-        """See `Transaction.append`. Cost: a copy of the list of entries."""
+        """Cost: a copy of the list of entries."""
         document = self._now.document if head is None else self._with_head(head)
         document = document | {"updatedAt": stamp, "history": [*document["history"], *entries]}
         self._write(document, new_tag=head is not None, time=time, ends_active=ends_active)
@@ -130,11 +102,10 @@ class MemoryTransaction:
     def set_head(
         self, head: Document, *, context: Callable[[], Iterable[bytes]] | None = None, ends_active: bool | None = None
     ) -> None:
-        """See `Transaction.set_head`."""
         document = self._with_head(head)
         if context is not None:
             document["context"] = codec.decode(b"".join(context()), "context")
-        self._write(document, ends_active=self.ends_active if ends_active is None else ends_active)
+        self._write(document, ends_active=self._now.ends_active if ends_active is None else ends_active)
 
     def _with_head(self, head: Document) -> Document:
         kept = head_in(self._now.document)
@@ -142,38 +113,25 @@ class MemoryTransaction:
             head | {key: value for key, value in self._now.document.items() if key not in kept | head}
         )
 
-    def refresh_lock(self, stamp: str) -> bool:
-        """See `Transaction.refresh_lock`."""
-        return False
-
-    def replace(self, document: Document) -> None:
-        """See `Transaction.replace`."""
+    def replace(self, document: Document, removed: tuple[str, Document] | None = None) -> None:
         data = codec.encode(document)
         validation.check(document, data, self.name)
+        if removed is not None:
+            self._engine.trash.keep(removed[0], self.id, codec.encode(removed[1]))
         self._write(document, data=data)
 
     def _write(
         self, document: Document, *, new_tag: bool = True, time: str = "", ends_active: bool = False, data: bytes = b""
     ) -> None:
-        tag = "" if new_tag else self.tag
+        tag = "" if new_tag else self._now.tag
         self._now = self._engine.put(
-            self._kind, self.id, document, data, tag=tag, time=time or self.time, ends_active=ends_active
+            self._kind, self.id, document, data, tag=tag, time=time or self._now.time, ends_active=ends_active
         )
         if new_tag:
             self.head = ParsedHead(self._now.tag, head_in(document))
 
-    def keep(self, kind: str, document: Document) -> Trashed:
-        """See `Transaction.keep`."""
-        return self._engine.discard(kind, self.id, codec.encode(document))
-
-    def drop_kept(self, kept: Trashed) -> None:
-        """See `Transaction.drop_kept`."""
-        self._engine.drop(kept)
-
     def set_aside(self, reason: str) -> str:
-        """See `Transaction.set_aside`."""
-        return self._engine.discard(reason, self.id, self._now.data).token
+        return self._engine.trash.keep(reason, self.id, self._now.data).token
 
     def delete(self) -> Trashed:
-        """See `Transaction.delete`."""
         return self._engine.remove(self._kind, self.id)

@@ -50,7 +50,7 @@ class Notices:
     """Tells which documents of any kind a store wrote.
 
     Args:
-        tracker: Tells it by the documents' kinds and ids, with a hyphen between.
+        tracker: As `Engine.tracker` gives it for all kinds.
     """
 
     def __init__(self, tracker: Tracker) -> None:

@@ -21,20 +21,14 @@ ROLES = ("user", "assistant", "system", "tool")
 MODES = ("api", "toolbox")
 TYPES = ("chat", "direct", "group", "channel")
 TITLE_SETTERS = ("auto", "user")
-HISTORIES = ("joined", "all")
 ACCESSES = ("open", "members", "private")
-SOURCES = ("manual", "frontmatter", "default", "system")
 DM_POLICIES = ("open", "restricted", "closed")
 DISCOVERABLE = ("public", "project", "private")
 PERMISSIONS = ("allow", "block")
 DIRECTIONS = ("both", "out", "in")
 ENGAGES = ("pattern", "mention", "mention-sticky")
-SENDERS = ("all", "known")
 IGNORED = ("drop", "accumulate")
 SESSIONS = ("shared", "per-thread", "agent-shared")
-STATUSES = ("active", "paused", "closed")
-WORKERS = ("idle", "running", "stopped")
-QUESTIONS = ("open", "answered", "cancelled", "expired")
 
 
 class Field(NamedTuple):
@@ -95,7 +89,7 @@ PARTS: dict[str, tuple[Field, ...]] = {
         _new("currentNode", "text", "A message of the active branch; absent: the last entry of history."),
         _new("currentWanted", "object", "The `message` that one side made active and one deleted; active `instead`."),
         _new("participants", "members", "The agents that take part. A text: one that was there from the start."),
-        _new("history", "text", "What participants read: all, or what was said since they joined.", HISTORIES),
+        _new("history", "text", "What participants read: all, or what was said since they joined.", ("joined", "all")),
         _new("channel", "part", "Of a channel: what makes it one."),
         _new("createdBy", "text", "The agent or user that made the conversation."),
         _new("description", "text", "What the conversation is for."),
@@ -107,9 +101,7 @@ PARTS: dict[str, tuple[Field, ...]] = {
         _new("mcpServers", "switches", "MCP servers that are on or off, other than by default. A list: these are on."),
         _row("summaryOf", "part", "Of a summary: how far its source went when it was made."),
         _new(
-            "conflicts",
-            "objects",
-            "What a person settles after a merge: `field`, and `values` with `value` and `at`.",
+            "conflicts", "objects", "What a person settles after a merge: `field`, and `values` with `value` and `at`."
         ),
     ),
     "metadata.participants": (
@@ -118,7 +110,7 @@ PARTS: dict[str, tuple[Field, ...]] = {
         _new("leftAt", "time", "When it left; absent: it takes part."),
         _new("optedOutAt", "time", "When it left by itself: no rule lets it in again."),
         _new("invitedBy", "text", "The agent that let it in, or self or system."),
-        _new("source", "text", "Why it is there.", SOURCES),
+        _new("source", "text", "Why it is there.", ("manual", "frontmatter", "default", "system")),
         _new("canLeave", "yes or no", "Whether it may leave; absent: unless it is private."),
         _new("canSend", "yes or no", "Whether it may write; absent: it may."),
         _new("canInvite", "yes or no", "Whether it may invite; absent: if it is open."),
@@ -257,7 +249,7 @@ PARTS: dict[str, tuple[Field, ...]] = {
         _row("agent", "text", "The agent that answers there.", required=True),
         _row("engage", "text", "What wakes it: a text that fits the pattern, or a mention.", ENGAGES),
         _row("pattern", "text", "The pattern, a regular expression; `.` fits every message."),
-        _row("senders", "text", "Whose messages wake it.", SENDERS),
+        _row("senders", "text", "Whose messages wake it.", ("all", "known")),
         _row("ignored", "text", "What becomes of messages that do not wake it.", IGNORED),
         _row("session", "text", "What shares a session: the place, a thread of it, or all places.", SESSIONS),
         _row("priority", "whole", "The wiring with the highest one comes first."),
@@ -268,8 +260,8 @@ PARTS: dict[str, tuple[Field, ...]] = {
         _row("place", "text", "The place."),
         _row("thread", "text", "The thread; empty: it serves the whole place."),
         _row("provider", "text", "The program behind its workers, as people know it."),
-        _row("status", "text", "Whether it takes messages.", STATUSES),
-        _row("worker", "text", "What its worker does.", WORKERS),
+        _row("status", "text", "Whether it takes messages.", ("active", "paused", "closed")),
+        _row("worker", "text", "What its worker does.", ("idle", "running", "stopped")),
         _row("lastActive", "text", "When it last did something; empty: never."),
     ),
     "registry.questions": (
@@ -278,7 +270,7 @@ PARTS: dict[str, tuple[Field, ...]] = {
         _row("route", "object", "Where it is asked: channel, place and thread."),
         _row("options", "objects", "What may be answered, each with a label and a value; none: any text."),
         _row("expiresAt", "text", "Until when an answer counts; empty: without limit."),
-        _row("state", "text", "What has become of it.", QUESTIONS),
+        _row("state", "text", "What has become of it.", ("open", "answered", "cancelled", "expired")),
         _row("closedAt", "text", "When it was answered, cancelled or expired."),
         _row("answers", "objects", "The answers, the one that counts first: value, from, at, message."),
     ),

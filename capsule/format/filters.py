@@ -84,19 +84,14 @@ def _part(key: object, value: object, depth: int) -> Filter:
     if key == "$not":
         return _not(_parsed(value, depth + 1))
     path = _text("a path", key)
-    if (
-        not path.removeprefix("metadata.")
-        or path.startswith("$")
-        or len(path) > LONGEST_PATH
-        or path.count(".") >= MOST_PARTS
-    ):
+    is_long = len(path) > LONGEST_PATH or path.count(".") >= MOST_PARTS
+    if is_long or not path.removeprefix("metadata.") or path.startswith("$"):
         _refuse(f"{repr(path)} is no path of a field, and none of $and, $or, $not")
     if path.startswith("metadata."):
         path = path.removeprefix("metadata.")
     elif path.partition(".")[0] in UNSEEN:
-        _refuse(
-            f"filters see no {repr(path)}, but {', '.join(FIELDS)}, mentions, and the keys of metadata: metadata.KEY"
-        )
+        seen = f"{', '.join(FIELDS)}, mentions, and the keys of metadata: metadata.KEY"
+        _refuse(f"filters see no {repr(path)}, but {seen}")
     return _tests(path, value if isinstance(value, Mapping) else {"$eq": value}, depth)
 
 

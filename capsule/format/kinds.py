@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from capsule.errors import InvalidDocument, InvalidInput, Problem
-from capsule.format import codec, validation
-from capsule.format.agents import check_agent_id, check_project_id
-from capsule.format.canonical import in_order, order_record
+from capsule.format import validation
+from capsule.format.documents.agents import check_agent_id, check_project_id
+from capsule.format.json import codec
+from capsule.format.json.canonical import in_order, order_record
 from capsule.ids import check_id
 
 Document = dict[str, Any]

@@ -11,8 +11,8 @@ import re
 from typing import Any
 
 from capsule.errors import InvalidDocument, Problem
-from capsule.format.canonical import in_order
-from capsule.format.new import CURRENT, empty_context, new_metadata
+from capsule.format.documents.new import CURRENT, empty_context, new_metadata
+from capsule.format.json.canonical import in_order
 from capsule.format.text.titles import title_from
 from capsule.format.values import canonical_time
 from capsule.ids import message_id_for
@@ -30,6 +30,12 @@ def parse_version(version: object) -> Version | None:
     """Major and minor number of a version as it stands in a file; None when it is none."""
     match = _VERSION.fullmatch(version) if isinstance(version, str) else None
     return (int(match[1]), int(match[2] or 0)) if match else None
+
+
+def is_newer(document: Document) -> bool:
+    """Whether a document is of a newer major version, which is left alone."""
+    version = parse_version(document.get("version"))
+    return version is not None and version[0] > KNOWN[0]
 
 
 def too_new(version: str) -> str:

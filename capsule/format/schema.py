@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from capsule.errors import NotFound
-from capsule.format.agents import AGENT_ID, MAX_AGENT_ID, MAX_PROJECT_ID, PROJECT_ID
+from capsule.format.documents.agents import AGENT_ID, MAX_AGENT_ID, MAX_PROJECT_ID, PROJECT_ID
 from capsule.format.fields import PARTS, Field
 
 Schema = dict[str, Any]

@@ -13,11 +13,11 @@ from itertools import islice
 from typing import Any
 
 from capsule.errors import InvalidDocument, InvalidInput, Problem
-from capsule.format import codec
+from capsule.format.documents.new import CURRENT
 from capsule.format.fields import PARTS, Field
+from capsule.format.json import codec
+from capsule.format.json.places import Where, dotted, locate_all
 from capsule.format.migrations import KNOWN, parse_version, too_new
-from capsule.format.new import CURRENT
-from capsule.format.text.places import Where, dotted, locate_all
 from capsule.format.values import canonical_time, fault, has_zone, kind_of
 from capsule.ids import check_id
 
@@ -44,6 +44,19 @@ def check(
     """
     if faults := list(islice(_problems(document, kind, check_id), MAX_PROBLEMS)):
         raise InvalidDocument.of(_placed(faults, data, path))
+
+
+def decoded(data: bytes, path: str, id: str | None) -> dict[str, Any]:
+    """The capsule in the bytes of a file that anybody may have written, checked, as its file has it.
+
+    Raises InvalidDocument if it is none, or if it has another id than `id`, which the file's name gives it; None: any.
+    """
+    document = codec.decode(data, path)
+    check(document, data, path)
+    if id is not None and document["id"] != id:
+        reason = f"is {document['id']!r}, but the file's name says {id!r}; rename the file, or correct the id"
+        raise InvalidDocument.of(_placed([(("id",), reason)], data, path))
+    return document
 
 
 def check_made(document: dict[str, Any], note: str = "") -> None:

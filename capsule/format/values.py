@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 
 from capsule import timestamps
+from capsule.format.documents.servers import are_switches
 from capsule.format.fields import Field
-from capsule.format.servers import are_switches
 
 _WHOLE = re.compile(rb"-?[0-9]+")
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from capsule import timestamps
 from capsule.errors import CapsuleError, InvalidDocument, Locked, LockLost, Refused, Remedy
-from capsule.format.new import inactive_lock
+from capsule.format.documents.new import inactive_lock
 from capsule.ids import named_instance_id, new_id
 from capsule.rules import locking
 from capsule.rules.locking import Identity
 
 if TYPE_CHECKING:
-    from capsule.engines.files.document import HeldDocument
+    from capsule.engines.capabilities import HeldFile
     from capsule.engines.interface import Engine
     from capsule.engines.values import Trashed
     from capsule.settings import Settings
@@ -201,7 +201,7 @@ class Holder:
             conversation.ensure_may("append")  # A lock keeps others from writing.
             orphan = self._admitted(conversation.id, conversation.head.lock)
             if conversation.head.lock is not None and orphan is None:
-                conversation.refresh_lock()
+                conversation.set_lock(conversation.refreshed_lock())
                 return
             record = self._take(client, agent)
             if record is None:
@@ -265,7 +265,7 @@ class Holder:
         self._forget(conversation.id)
         return trashed
 
-    def discard_damaged(self, held: HeldDocument) -> Trashed:
+    def discard_damaged(self, held: HeldFile) -> Trashed:
         """Delete a document that doesn't parse, unless its bytes contain the lock of another instance."""
         try:
             got = held.read()
@@ -280,7 +280,7 @@ class Holder:
         def act(conversation: Conversation) -> None:
             lock = conversation.head.lock
             if lock is not None and lock.get("instanceId") == self.me().instance:
-                conversation.refresh_lock()
+                conversation.set_lock(conversation.refreshed_lock())
 
         self._write(id, act)
 

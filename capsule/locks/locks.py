@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from capsule.ids import check_id
 
 if TYPE_CHECKING:
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
     from capsule.locks.holder import HeldLock, Holder
 
 

@@ -12,16 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from capsule.engines.files.engine import files_of
-from capsule.engines.files.protocols import Scanned
+from capsule.engines.capabilities import Scanned
 from capsule.errors import CapsuleError, InvalidDocument
-from capsule.format import codec
-from capsule.format.decoding import decoded
+from capsule.format.json import codec, places
 from capsule.format.kinds import KINDS
 from capsule.format.merge.clean_form import clean
 from capsule.format.merge.comparison import compare
 from capsule.format.merge.copy_names import may_be_copy_of, original_of
-from capsule.format.text import places
+from capsule.format.validation import decoded
 from capsule.rules.locking import describe
 from capsule.store.reading import KIND
 from capsule.store.store import CoreStore
@@ -72,16 +70,16 @@ class Copy:
         if ancestor is not None and ours is not None and self._kind == KIND:
             base = ancestor(self.id, ours, theirs)
         if base is not None and ours not in (base, theirs):
-            with files_of(store.engine).mutex(self._kind, self.id) as held:
+            with store.engine.outside_edits().mutex(self._kind, self.id) as held:
                 # With an ancestor, the merge removes messages that one side deleted; they stay in the quarantine.
                 got = held.read()
                 if got is not None:
                     held.quarantine(got[0], "merged")
         brought = store.incoming.bring_in(self._kind, self.id, base, theirs)
-        if files_of(store.engine).read_stray(self._kind, self._name) != self._data:
+        if store.engine.outside_edits().read_stray(self._kind, self._name) != self._data:
             self.what += "; it was written to meanwhile, and stays until the next time"
             return None
-        kept = files_of(store.engine).set_aside(self._kind, self._name, self.id, "copy")
+        kept = store.engine.outside_edits().set_aside(self._kind, self._name, self.id, "copy")
         outcome = self._outcome(ours, self._ours(store))
         notes = "".join(f"; {note}" for note in brought.notes)
         settle = "; both changed the same field, which a person has to settle" if brought.conflicts else ""
@@ -127,7 +125,7 @@ def copy_in(store: CoreStore, found: Scanned, kind: str = KIND) -> Copy | None:
     named = original_of(found.id)
     if not found.regular or (named is None and not _may_be(found.id)):
         return None
-    data = files_of(store.engine).read_stray(kind, found.id)
+    data = store.engine.outside_edits().read_stray(kind, found.id)
     if data is None:
         return None
     called = KINDS[kind].noun

@@ -10,19 +10,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from capsule.engines.files.document import HeldDocument
-from capsule.engines.files.engine import files_of
-from capsule.engines.files.external_edits import lacking, mendable, settle
-from capsule.engines.files.protocols import Scanned
-from capsule.engines.files.repair import Mended, mend
+from capsule.engines.capabilities import HeldFile, Mended, Scanned
 from capsule.engines.interface import WITH_ENTRIES
 from capsule.errors import CapsuleError, InvalidDocument, Problem
-from capsule.format import anatomy, canonical, codec, migrations, validation
-from capsule.format.decoding import decoded
-from capsule.format.head import Head
+from capsule.format import migrations, validation
+from capsule.format.documents.head import Head
+from capsule.format.json import canonical, codec, places
 from capsule.format.kinds import KINDS
-from capsule.format.merge.reconcile import reconcile
-from capsule.format.text import places
+from capsule.format.saved.reconcile import reconcile
+from capsule.format.validation import decoded
 from capsule.ids import is_id
 from capsule.maintenance.conflict_copies import Ancestor, copy_in
 from capsule.maintenance.rebuild import Known, rebuilt, remembered
@@ -92,14 +88,11 @@ def examine(
 
     Cost: reading and parsing every file.
     """
+    files = store.engine.outside_edits()
     for problem in store.settings.unknown:
         yield Finding.of("", "settings", problem)
     kinds = dict.fromkeys((*WITH_ENTRIES, *KINDS))
-    scanned = [
-        (kind, found)
-        for kind in kinds
-        for found in sorted(files_of(store.engine).scan(kind), key=lambda found: found.id)
-    ]
+    scanned = [(kind, found) for kind in kinds for found in sorted(files.scan(kind), key=lambda found: found.id)]
     claimed: dict[str, dict[str, list[str]]] = {kind: {} for kind in WITH_ENTRIES}
     for done, (kind, found) in enumerate(scanned, 1):
         copy = copy_in(store, found, kind) if kind in KINDS else None
@@ -123,10 +116,10 @@ def examine(
     for problem in waiting_problems(store.engine):
         yield Finding.of("", "damaged", problem)
     for kind in kinds:
-        for leftover in files_of(store.engine).leftovers(kind):
+        for leftover in files.leftovers(kind):
             if kind == KIND or leftover.kind != "instance":  # An instance is one of the store, and found with either.
                 said = "vanished" if leftover.kind == "vanished" else "leftover"
-                swept = files_of(store.engine).sweep(kind, leftover) if repair else None
+                swept = files.sweep(kind, leftover) if repair else None
                 yield Finding(leftover.id, leftover.path, 0, 0, said, leftover.what, swept, True)
 
 
@@ -137,6 +130,7 @@ class _Examination:
         self, store: CoreStore, kind: str, found: Scanned, claimed: dict[str, list[str]], repair: bool
     ) -> None:
         self._store = store
+        self._files = store.engine.outside_edits()
         self._kind = kind
         self._found = found
         self._claimed = claimed
@@ -157,23 +151,22 @@ class _Examination:
             what = f"{found.id!r} is no id: letters, digits and . _ @ -, at most 128; rename the file"
             return [self._finding("name", what)]
         try:
-            storage = files_of(self._store.engine)
-            got = storage.read(self._kind, found.id)
-            wrong = self._wrong(got[0], None) if got is not None else []
-            if got is None or (not wrong and storage.known(self._kind, found.id)):
+            data = self._files.read_stray(self._kind, found.id)
+            wrong = self._wrong(data, None) if data is not None else []
+            if data is None or (not wrong and self._files.is_as_left(self._kind, found.id)):
                 return []
             if any(finding.kind in ("damaged", "torn") for finding in wrong):
                 self._remembered = remembered(self._store, self._kind, found)
             # Something is wrong, or a writer is at work: only the mutex can distinguish the two.
-            with storage.mutex(self._kind, found.id) as held:
+            with self._files.mutex(self._kind, found.id) as held:
                 return self._under_mutex(held)
         except InvalidDocument as error:
             return [Finding.of(found.id, "damaged", problem) for problem in error.problems]
         except CapsuleError as error:
             return [self._finding("damaged", error.message)]
 
-    def _under_mutex(self, held: HeldDocument) -> list[Finding]:
-        held.look()
+    def _under_mutex(self, held: HeldFile) -> list[Finding]:
+        held.is_as_left()
         got = held.read()
         wrong = self._wrong(got[0], held) if got else []
         if not self._repair or not any(finding.repairable for finding in wrong):
@@ -186,17 +179,17 @@ class _Examination:
             for finding in wrong
         ]
 
-    def _wrong(self, data: bytes, held: HeldDocument | None) -> list[Finding]:
+    def _wrong(self, data: bytes, held: HeldFile | None) -> list[Finding]:
         """The findings about these bytes; with the mutex held, also about lost messages."""
         path = self._found.path
         try:
             document = decoded(data, path, None)
         except InvalidDocument as error:
             got = held.read() if held is not None else None
-            if held is not None and got is not None and mendable(held, *got) is not None:
+            if held is not None and got is not None and held.mended(*got) is not None:
                 what = "a crash left it torn; the next write or --repair mends it"
                 return [self._finding("torn", what, repairable=True)]
-            if mend(data) is not None:
+            if self._files.cut_back(data) is not None:
                 what = "it ends too early, and no write left it so; save it again, or have --repair cut it back"
                 at = error.problems[0]
                 return [self._finding("torn", f"{at.what}: {what}", at.line, at.column, repairable=True)]
@@ -209,7 +202,7 @@ class _Examination:
         self._head = Head.of(migrations.current(document, path)[0], path, len(data))
         if document["id"] != self._found.id:
             line, column = places.locate(data, ("id",))
-            is_free = is_id(document["id"]) and not files_of(self._store.engine).exists(self._kind, document["id"])
+            is_free = is_id(document["id"]) and not self._store.engine.exists(self._kind, document["id"])
             what = f"its id is {document['id']!r}: file name and id differ"
             what += "" if is_free else "; give it an id that no other file has, and a name to match"
             wrong.append(self._finding("name", what, line, column, repairable=is_free))
@@ -226,16 +219,16 @@ class _Examination:
             why = ", ".join(changes) or "layout"
             what = f"not as Capsule writes it ({why}); the next write {'' if is_locked else 'or --repair '}does"
             wrong.append(self._finding("layout", what, repairable=not is_locked))
-        if held is not None and held.look() is None:
+        if held is not None and not held.is_as_left():
             records = held.records()
             outcome = reconcile(as_written, records)
             if outcome.changed:
-                kind, what = "overwritten", f"a save from outside lacks what was acknowledged: {lacking(outcome)}"
-                is_counted = held.note.known() is not None and not held.note.under_way
+                kind, what = "overwritten", f"a save from outside lacks what was acknowledged: {outcome.lacking}"
+                is_counted = held.is_noted and not held.is_interrupted
                 if not is_counted and not reconcile(as_written, records[:-1]).changed:
-                    kind, what = "interrupted", f"it lacks the last write in the log, {lacking(outcome)}: a crash "
+                    kind, what = "interrupted", f"it lacks the last write in the log, {outcome.lacking}: a crash "
                     what += "interrupted it before it was acknowledged"
-                    what += "" if held.note.under_way else ", or a save from outside lacks it"
+                    what += "" if held.is_interrupted else ", or a save from outside lacks it"
                 what += "; the next read or write merges it back"
                 wrong.append(self._finding(kind, what, repairable=True))
         return wrong
@@ -268,18 +261,17 @@ class _Examination:
 
     def _document(self, id: str) -> dict[str, Any] | None:
         """A conversation as it is in its file, which is not settled; None: it can't be read."""
-        storage = files_of(self._store.engine)
         try:
-            got = storage.read(KIND, id)
-            return got and migrations.current(decoded(got[0], storage.path(KIND, id), id))[0]
+            data = self._files.read_stray(KIND, id)
+            return None if data is None else migrations.current(decoded(data, self._store.engine.name(KIND, id), id))[0]
         except CapsuleError:
             return None
 
-    def _mended(self, held: HeldDocument, kinds: set[str]) -> str:
+    def _mended(self, held: HeldFile, kinds: set[str]) -> str:
         """Repair what can be repaired of these kinds; the repair in words."""
         if "name" in kinds:
             return self._renamed(held)
-        settle(held, mend=lambda data: self._rebuilt(held, data))
+        held.take_in(lambda data: self._rebuilt(held, data))
         got = held.read()
         if got is None:
             return ""
@@ -291,34 +283,33 @@ class _Examination:
         written = codec.encode(canonical.in_order(document))
         if written != data:
             kept = held.quarantine(data, "repair") if "odd" in kinds else ""
-            held.replace(signature, written, anatomy.survey(written), [])
+            held.put(signature, written, [])
             said = ", ".join(changes) or "brought into the canonical layout"
             return f"{said}; the original is kept as {kept}" if kept else said
         if kinds & {"overwritten", "interrupted"}:
             return "merged back"
         return f"{self._whole.what if self._whole else 'cut back'}; the original is in the quarantine"
 
-    def _rebuilt(self, held: HeldDocument, data: bytes) -> Mended | None:
+    def _rebuilt(self, held: HeldFile, data: bytes) -> Mended | None:
         """The file rebuilt; None: it can't be, or need not be."""
         self._whole = rebuilt(held, data, self._remembered) if self._remembered else None
         return self._whole
 
-    def _renamed(self, held: HeldDocument) -> str:
+    def _renamed(self, held: HeldFile) -> str:
         """Rename a file to its id, if that name is free."""
         got = held.read()
         if got is None:
             return ""
         document = decoded(got[0], held.path, None)
         id = document["id"]
-        storage = files_of(self._store.engine)
-        if not is_id(id) or storage.exists(self._kind, id):
+        if not is_id(id) or self._store.engine.exists(self._kind, id):
             return ""
         as_written, _ = migrations.current(document, held.path)
         written = codec.encode(as_written)
-        with storage.mutex(self._kind, id) as target:
-            target.replace(None, written, anatomy.survey(written), [])
+        with self._files.mutex(self._kind, id) as target:
+            target.put(None, written, [])
         held.delete()
-        return f"is {storage.path(self._kind, id)} now; the misnamed file is in the trash"
+        return f"is {self._store.engine.name(self._kind, id)} now; the misnamed file is in the trash"
 
 
 def _with_own_ids(document: dict[str, Any]) -> dict[str, Any]:
@@ -340,7 +331,7 @@ def _record(store: CoreStore, found: Scanned, kind: str) -> Iterator[Finding]:
         yield Finding(found.id, found.path, 0, 0, "damaged", _IRREGULAR)
         return
     try:
-        data = files_of(store.engine).read_stray(kind, found.id)
+        data = store.engine.outside_edits().read_stray(kind, found.id)
         document = KINDS[kind].read(data, found.path) if data is not None else {"id": found.id}
     except InvalidDocument as error:
         yield from (Finding.of(found.id, "damaged", problem) for problem in error.problems)

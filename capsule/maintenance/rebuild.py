@@ -13,17 +13,15 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from capsule.engines.files.checkouts import committed
-from capsule.engines.files.document import HeldDocument
-from capsule.engines.files.protocols import Scanned
-from capsule.engines.files.repair import Mended
+from capsule.engines.capabilities import HeldFile, Mended, Scanned
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput
-from capsule.format import codec, migrations
-from capsule.format.canonical import order_message
-from capsule.format.decoding import decoded
-from capsule.format.merge import records
+from capsule.format import migrations
+from capsule.format.documents.message import check_message
+from capsule.format.json import codec
+from capsule.format.json.canonical import order_message
 from capsule.format.merge.order import in_one_order
-from capsule.format.message import check_message
+from capsule.format.saved import records
+from capsule.format.validation import decoded
 from capsule.store.reading import KIND
 from capsule.store.store import CoreStore
 
@@ -59,7 +57,7 @@ def remembered(store: CoreStore, kind: str, found: Scanned) -> dict[str, Known]:
     """What the last commit and the index know of a document. Call it without the mutex, which the index may need."""
     commit = index = _NOTHING
     with suppress(InvalidDocument):
-        data = committed(found.path)
+        data = store.engine.outside_edits().committed(found.path)
         if data is not None:
             commit = _known(migrations.current(decoded(data, found.path, found.id), found.path)[0])
     with suppress(CapsuleError):
@@ -77,7 +75,7 @@ def _known(document: Document, partial: frozenset[str] = frozenset()) -> Known:
     return Known(head, {entry["id"]: entry for entry in document["history"]}, partial)
 
 
-def rebuilt(held: HeldDocument, data: bytes, places: dict[str, Known]) -> Mended | None:
+def rebuilt(held: HeldFile, data: bytes, places: dict[str, Known]) -> Mended | None:
     """The file rebuilt, and what came from where and is missing, in words; None where it is left to a person.
 
     Args:
@@ -130,7 +128,7 @@ def _messages(many: int) -> str:
     return f"{many} message{'' if many == 1 else 's'}"
 
 
-def _left(data: bytes, held: HeldDocument) -> Known:
+def _left(data: bytes, held: HeldFile) -> Known:
     """What is left in the file itself, if it has the canonical layout."""
     begin, head = _HISTORY.search(data), {}
     if begin is not None:
@@ -144,7 +142,7 @@ def _left(data: bytes, held: HeldDocument) -> Known:
     return Known(head if head.get("id") == held.id else {}, entries)
 
 
-def _logged(held: HeldDocument) -> Known:
+def _logged(held: HeldFile) -> Known:
     """What the log knows: the last head, and the messages that were written or edited lately."""
     head: Document = {}
     older: dict[str, Document] = {}

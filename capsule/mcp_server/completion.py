@@ -16,7 +16,7 @@ from capsule.format import schema
 from capsule.store.pages import Filter
 
 if TYPE_CHECKING:
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
     from capsule.public import Store
 
 _MOST = 100

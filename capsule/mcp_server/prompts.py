@@ -19,7 +19,7 @@ from capsule.mcp_server.tools.reading import BUDGET, page_text
 from capsule.store.pages import Filter
 
 if TYPE_CHECKING:
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
     from capsule.mcp_server.server import CapsuleServer
     from capsule.public import Store
 

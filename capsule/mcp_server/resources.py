@@ -21,7 +21,7 @@ from capsule.mcp_server.stores import store_of
 from capsule.store.pages import Filter
 
 if TYPE_CHECKING:
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
     from capsule.mcp_server.server import CapsuleServer
     from capsule.public import Store
     from capsule.store.pages import Page

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from capsule import timestamps
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
-from capsule.format.agents import GLOBAL
-from capsule.format.channels import Channel, check_channel_name
+from capsule.format.documents.agents import GLOBAL
+from capsule.format.documents.channels import Channel, check_channel_name
+from capsule.format.documents.members import Member, granted, joined, left, members_in
+from capsule.format.documents.new import new_capsule
 from capsule.format.fields import ACCESSES
-from capsule.format.members import Member, granted, joined, left, members_in
-from capsule.format.new import new_capsule
 from capsule.ids import is_id
 from capsule.messaging.conversations import Document, OfOneType, random_suffix
 from capsule.messaging.people.projects import Projects
@@ -28,7 +28,7 @@ from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
     from capsule.engines.answers import Value
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
 
 Source = Literal["manual", "frontmatter", "default"]
 #: The settings in `metadata.channel`, and their names there; the others stand in the metadata.

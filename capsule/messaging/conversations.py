@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
 from capsule.errors import InvalidInput, Refused
-from capsule.format.agents import direct_id
-from capsule.format.members import Member, as_json, joined, left, members_in
-from capsule.format.new import new_capsule
+from capsule.format.documents.agents import direct_id
+from capsule.format.documents.members import Member, as_json, joined, left, members_in
+from capsule.format.documents.new import new_capsule
 from capsule.format.text.titles import check_title
 from capsule.messaging.people.people import People
 from capsule.store.creation import TakenId, write_new
 
 if TYPE_CHECKING:
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
     from capsule.store.change.conversation import Conversation
     from capsule.store.store import CoreStore
 
@@ -78,7 +78,9 @@ class OfOneType:
             if conversation.head.type != self.type:
                 raise InvalidInput(f"conversation {id} is no {self.type}, but a {conversation.head.type}")
             # Later than each message that there is, so that times tell who reads what.
-            stamp = timestamps.later_than(max(conversation.transaction.time, conversation.transaction.updated_at))
+            stamp = timestamps.later_than(
+                max(conversation.transaction.state.time, conversation.transaction.state.updated_at)
+            )
             return conversation.change_head(lambda head: change(head, stamp))
 
         return acting.inner.head_of(id, acting.inner.change(id, act))

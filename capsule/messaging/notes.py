@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
 from capsule.errors import NotFound
-from capsule.format.channels import Channel, notes_id
-from capsule.format.head import camel
-from capsule.format.members import joined
-from capsule.format.new import new_capsule
+from capsule.format.documents.channels import Channel, notes_id
+from capsule.format.documents.head import camel
+from capsule.format.documents.members import joined
+from capsule.format.documents.new import new_capsule
 from capsule.messaging.channels import Channels
 from capsule.messaging.people.people import People
 from capsule.store.creation import TakenId, write_new
 
 if TYPE_CHECKING:
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
     from capsule.store.store import CoreStore
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
 
-from capsule.format.channels import Channel
-from capsule.format.members import Member
+from capsule.format.documents.channels import Channel
+from capsule.format.documents.members import Member
 from capsule.format.tree.pruning import kept_current, without
 from capsule.format.tree.tree import Tree
 from capsule.rules.policy import Action, Object

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from capsule.format.agents import GLOBAL
+from capsule.format.documents.agents import GLOBAL
 
 Availability = Literal["available", "requires permission", "blocked", "unavailable"]
 
@@ -40,7 +40,7 @@ class Profile:
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Profile:
         """The profile in the document of an agent."""
-        from capsule.format.agents import project_of  # It brings the validation of documents with it.
+        from capsule.format.documents.agents import project_of  # It brings the validation of documents with it.
 
         dm, entries = document.get("dmPolicy") or "open", document.get("dm") or {}
         discoverable = document.get("discoverable") or "public"

@@ -18,9 +18,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from capsule.errors import NotFound, Refused, Remedy
-from capsule.format.agents import GLOBAL as GLOBAL
-from capsule.format.channels import Channel, channel_in, notes_id
-from capsule.format.members import Member, members_in
+from capsule.format.documents.agents import GLOBAL as GLOBAL
+from capsule.format.documents.channels import Channel, channel_in, notes_id
+from capsule.format.documents.members import Member, members_in
 from capsule.rules.consent import Profile as Profile
 from capsule.rules.consent import State as State
 from capsule.rules.consent import consent as consent
@@ -29,7 +29,7 @@ from capsule.rules.consent import in_scope as in_scope
 
 if TYPE_CHECKING:
     from capsule.engines.answers import Mine
-    from capsule.format.head import Head, ParsedHead
+    from capsule.format.documents.head import Head, ParsedHead
 
 Action = Literal[
     "find",  # See that it exists.

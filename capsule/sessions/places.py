@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from capsule.errors import InvalidInput, NotFound
-from capsule.format.agents import direct_id
+from capsule.format.documents.agents import direct_id
 from capsule.ids import is_id
 from capsule.messaging.channels import Channels
 from capsule.messaging.people.people import People

@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import orjson
 
-from capsule.engines.retrying import again
 from capsule.errors import InvalidDocument, InvalidInput, NotFound
-from capsule.format import codec
-from capsule.format.agents import check_agent_id
-from capsule.format.head import camel
+from capsule.format.documents.agents import check_agent_id
+from capsule.format.documents.head import camel
+from capsule.format.documents.new import CURRENT
 from capsule.format.kinds import Kind
-from capsule.format.new import CURRENT
 from capsule.ids import check_id, new_id
 from capsule.messaging.people.documents import Document, Documents
 from capsule.sessions.cron import zone
@@ -288,17 +286,11 @@ class Registry:
 
         Cost: writing a small file.
         """
-        path = self._engine.name(KIND_OF_COMMANDS, group.name)
-        data = codec.encode(_words(group))
-        again(lambda: self._engine.edit(KIND_OF_COMMANDS, group.name, lambda _: data), path, group.name, _TRIES)
+        self._engine.machine.edit(KIND_OF_COMMANDS, group.name, lambda _: _words(group))
 
     def is_approved(self, group: AgentGroup) -> bool:
         """Whether the command of an agent may run on this machine. Cost: reading a small file."""
-        try:
-            data = self._engine.read(KIND_OF_COMMANDS, group.name)
-        except NotFound:
-            return False
-        return codec.decode(data, self._engine.name(KIND_OF_COMMANDS, group.name)) == _words(group)
+        return self._engine.machine.read(KIND_OF_COMMANDS, group.name) == _words(group)
 
 
 def _words(group: AgentGroup) -> Document:

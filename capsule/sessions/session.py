@@ -20,9 +20,9 @@ from capsule.engines.interface import INBOUND, OUTBOUND, Engine, Transaction
 from capsule.engines.retrying import again
 from capsule.engines.values import News
 from capsule.errors import Interfered, InvalidInput
-from capsule.format import codec
-from capsule.format.canonical import order_message
-from capsule.format.new import new_capsule
+from capsule.format.documents.new import new_capsule
+from capsule.format.json import codec
+from capsule.format.json.canonical import order_message
 from capsule.ids import check_id, new_message_id
 from capsule.sessions.events import Event
 from capsule.sessions.folds import Folds
@@ -143,16 +143,16 @@ class Session:
         made: list[Event] = []
 
         def act(transaction: Transaction) -> list[Event]:
-            if made and all(transaction.has(event["id"]) for event in made):  # By a try that was interrupted.
+            if made and all(transaction.find(event["id"]) for event in made):  # By a try that was interrupted.
                 transaction.ensure_durable()
                 return made
-            now = timestamps.now(transaction.time)
+            now = timestamps.now(transaction.state.time)
             made[:] = [_complete(event, now) for event in edit(self._folds)]
             if made:
                 for name, data in files.items():
-                    self._engine.keep_file(mine.box, self.id, name, data)
+                    self._engine.files.keep(mine.box, self.id, name, data)
                 encoded = [codec.encode_entry(event) for event in made]
-                stamp = timestamps.later_than(transaction.newest)
+                stamp = timestamps.later_than(transaction.state.newest)
                 transaction.append(made, encoded, stamp, time=now, head=None, ends_active=True)
             return made
 
@@ -172,13 +172,13 @@ class Session:
             events, document = [_complete(event, now) for event in compacted(self._folds, now)], transaction.document()
             gone = {each.get("id") for each in document["history"] if each.get("event") == "message"}
             gone -= {event["id"] for event in events}
-            if gone or len(events) < transaction.count:
-                stamp = timestamps.later_than(transaction.newest)
+            if gone or len(events) < transaction.state.entries:
+                stamp = timestamps.later_than(transaction.state.newest)
                 transaction.replace(document | {"updatedAt": stamp, "history": events})
             said = codec.encode_entries(events)
-            for name in self._engine.files(box, self.id):
+            for name in self._engine.files.names(box, self.id):
                 if orjson.dumps(name)[1:-1] not in said:
-                    self._engine.drop_file(box, self.id, name)
+                    self._engine.files.drop(box, self.id, name)
 
         self._in.write(self._out, partial(act, self._in.box, Folds.compacted_inbound))
         self._out.write(self._in, partial(act, self._out.box, Folds.compacted_outbound))
@@ -193,7 +193,7 @@ class Session:
 
     def file(self, box: Box, name: str) -> bytes:
         """What a file of a message holds. Raises NotFound, InvalidInput, InvalidDocument. Cost: reading it."""
-        return self._engine.file(box, self.id, name)
+        return self._engine.files.read(box, self.id, name)
 
 
 def _complete(event: Event, now: str) -> Event:

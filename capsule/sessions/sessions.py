@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from capsule import timestamps
 from capsule.engines.interface import INBOUND, OUTBOUND
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, Refused
-from capsule.format.head import camel
+from capsule.format.documents.head import camel
 from capsule.messaging.people.agents import Agents
 from capsule.messaging.people.people import People
 from capsule.sessions import events
@@ -56,7 +56,7 @@ class Sessions:
         """The webhooks of this machine, with their secrets."""
         from capsule.sessions.adapters.webhook import Webhooks
 
-        return Webhooks(self._engine)
+        return Webhooks(self._engine.machine)
 
     # -- Sessions --------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult
 from pydantic import BaseModel, Field
 
+from capsule.engines.values import Notices
 from capsule.errors import InvalidInput
 from capsule.fence import quoted, word
 from capsule.mcp_server.added import Added
@@ -26,7 +27,6 @@ from capsule.mcp_server.tools.waiting import waited
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from capsule.engines.values import Notices
     from capsule.public import Store
     from capsule.sessions.events import Event
     from capsule.sessions.work.toolkit import Said, Toolkit
@@ -120,13 +120,13 @@ async def ask_question(
 
 
 async def _answered(toolkit: Toolkit, question: str, timeout_s: float) -> Event:
-    notices, ends = toolkit.engine.notices(), time.monotonic() + timeout_s
+    notices, ends = Notices(toolkit.engine.tracker()), time.monotonic() + timeout_s
     try:
         while not (found := toolkit.answer(question)) and (left_s := ends - time.monotonic()) > 0:
             with anyio.move_on_after(left_s):
                 await _told(notices, toolkit.session)
             if not notices.is_open:
-                notices = toolkit.engine.notices()
+                notices = Notices(toolkit.engine.tracker())
         return found or {}
     finally:
         notices.close()

@@ -17,18 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 from capsule.engines.retrying import again
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Problem
-from capsule.format import codec, migrations, new
+from capsule.format import migrations
+from capsule.format.documents import new
+from capsule.format.documents.servers import check_server, overrides_in, switched, switches_in
 from capsule.format.fields import PARTS
+from capsule.format.json import codec, places
 from capsule.format.merge.notes import take_out
-from capsule.format.servers import check_server, overrides_in, switched, switches_in
-from capsule.format.text import places
 from capsule.format.text.titles import check_tags, check_title, title_by_rule
 from capsule.format.values import fault, kind_of
 from capsule.store.change.conversation import TRIES
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
     from capsule.store.reading import Reading
 
 KIND_OF_OVERRIDES = "overrides"

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput
-from capsule.format import codec
-from capsule.format.message import check_message, fields_given
+from capsule.format.documents.message import check_message, fields_given
+from capsule.format.json import codec
 from capsule.format.references import find_message
 from capsule.ids import check_id, keyed_message_id, new_message_id
 from capsule.store.change.appends import appended, as_model, check_key
@@ -20,14 +20,12 @@ from capsule.store.edits import named, whose
 
 if TYPE_CHECKING:
     from capsule.format.models import Message
-    from capsule.format.tree.branches import Alternatives, Removal, Slot, Switched
+    from capsule.format.tree.branches import Alternatives, Choose, Removal, Slot, Switched
     from capsule.format.tree.tree import Tree
     from capsule.store.change.conversation import Conversation
     from capsule.store.writing import Writing
 
 Entry = dict[str, Any]
-#: Chooses the places of the messages to remove, and gives the place of the requested one, if any.
-Choose = Callable[[list[Entry], "Tree", "str | None"], tuple[set[int], "int | None"]]
 #: What a new version of a message takes over from the old one.
 _SAME_IN_A_BRANCH = ("from", "replyTo", "thread", "topic", "toolCallId", "attachments")
 
@@ -82,12 +80,8 @@ class Branches:
         history, tree, _ = self.tree(id)
         place = find_message(history, message_id, id)
         siblings = tree.siblings_at(place)
-        return Alternatives(
-            history[place]["id"],
-            siblings.index,
-            tuple(history[at]["id"] for at in siblings.places),
-            tuple(history[at]["id"] for at in siblings.leaves),
-        )
+        ids, leaves = (tuple(history[at]["id"] for at in places) for places in (siblings, map(tree.leaf_at, siblings)))
+        return Alternatives(history[place]["id"], siblings.index(place), ids, leaves)
 
     def descendants(self, id: str, message_id: str) -> list[str]:
         """List the ids of the answers to a message, and of the answers to these, breadth first.

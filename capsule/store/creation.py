@@ -19,7 +19,7 @@ from capsule.store.change.conversation import ensure_may
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
     from capsule.store.inner import Inner
 
 
@@ -94,7 +94,7 @@ def made_once(
         try:
             head = inner.head_of(id, *inner.engine.head(id))
         except NotFound:
-            if any(trashed.id == id for trashed in inner.engine.trash(CONVERSATIONS)):
+            if any(trashed.id == id for trashed in inner.engine.trash.entries(CONVERSATIONS)):
                 raise InvalidInput(
                     f"conversation {id} was made under this idempotency key and deleted since; nothing was made. Use "
                     "a new key for a new conversation"

@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 import orjson
 
 from capsule import timestamps
-from capsule.format import anatomy, canonical, codec, migrations, new, validation
-from capsule.format.decoding import decoded
-from capsule.format.message import check_message
+from capsule.format import migrations, validation
+from capsule.format.documents import new
+from capsule.format.documents.message import check_message
+from capsule.format.json import anatomy, canonical, codec
 from capsule.format.references import find_message
 from capsule.format.tree.pruning import retitle
+from capsule.format.validation import decoded
 from capsule.store.change.appends import as_model, encoded_within
 from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
     from capsule.format.models import Message
     from capsule.store.change.conversation import Conversation
     from capsule.store.writing import Writing

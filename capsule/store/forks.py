@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from capsule import ids, timestamps
 from capsule.engines.values import Trashed
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound
-from capsule.format import new
-from capsule.format.channels import channel_in
-from capsule.format.head import Head
+from capsule.format.documents import new
+from capsule.format.documents.channels import channel_in
+from capsule.format.documents.head import Head
 from capsule.format.references import find_message
 from capsule.format.text.titles import check_title, title_after
 from capsule.ids import check_id

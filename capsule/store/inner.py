@@ -15,7 +15,7 @@ from capsule.engines.changes import Change, Changes
 from capsule.engines.interface import CONVERSATIONS
 from capsule.engines.retrying import overtaken
 from capsule.errors import Interfered, InvalidInput, Refused
-from capsule.format.head import Head
+from capsule.format.documents.head import Head
 from capsule.ids import check_id
 from capsule.locks.holder import Holder
 from capsule.rooms import GUARD, KEEPERS, load
@@ -138,7 +138,7 @@ class Inner(Generic[S]):
 
         self.agent = check_id(self.guard.identity_for(self.store, agent, folder))
         self.parts.clear()
-        self._seal = Seal(self.agent, self.whole)
+        self._seal = Seal(self.agent, self.whole.machine)
         self.engine = seen_by(self.agent, self.whole, lambda object, others: self.state_of(object, others))
 
     def subject(self, agent: str | None) -> str:

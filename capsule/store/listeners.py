@@ -10,8 +10,10 @@ import logging
 import threading
 import time
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.ids import check_id
 from capsule.store.change.conversation import unasked
@@ -99,7 +101,8 @@ class Listeners:
 
             with self._guard:
                 if self.hub is None:
-                    self.hub = Hub(self._store.engine.tracker, self._look, self._free_the_dead, _MOST)
+                    track = partial(self._store.engine.tracker, CONVERSATIONS)
+                    self.hub = Hub(track, self._look, self._free_the_dead, _MOST)
         return self.hub
 
     def close(self) -> None:

@@ -9,15 +9,14 @@ other write. The module knows no git: versions are bytes in the clean form. `cap
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from capsule.engines.files.engine import files_of
-from capsule.engines.files.external_edits import settle
 from capsule.engines.retrying import again
 from capsule.errors import CapsuleError, Interfered, InvalidDocument, Locked, NotFound, Remedy
-from capsule.format import anatomy, codec, migrations, validation
+from capsule.format import migrations, validation
+from capsule.format.json import codec
 from capsule.format.kinds import KINDS, Kind
 from capsule.format.merge.clean_form import clean, cleaned
 from capsule.format.merge.notes import conflicts_in, resolve, take_out
@@ -29,8 +28,8 @@ from capsule.store.change.conversation import TRIES, unasked
 from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
-    from capsule.engines.files.document import HeldDocument
-    from capsule.format.head import Head
+    from capsule.engines.capabilities import HeldFile
+    from capsule.format.documents.head import Head
     from capsule.format.merge.notes import Conflict, Merged
     from capsule.store.change.conversation import Conversation
     from capsule.store.writing import Writing
@@ -53,8 +52,8 @@ class Brought:
 
     what: str
     why: str = ""
-    conflicts: tuple[Conflict, ...] = field(default=())
-    notes: tuple[str, ...] = field(default=())
+    conflicts: tuple[Conflict, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class Incoming:
@@ -67,7 +66,7 @@ class Incoming:
         """Read a document under its mutex, between two writes, and check it.
 
         Args:
-            kind: Its kind, by the name in `KINDS`.
+            kind: Its kind, by its name in `KINDS`.
             id: Its id.
 
         Returns:
@@ -80,22 +79,20 @@ class Incoming:
         Cost: reading the file.
         """
 
-        def look(held: HeldDocument) -> bytes | None:
+        def look(held: HeldFile) -> bytes | None:
             try:
-                known = settle(held) if kind == KIND else None
+                signature = held.take_in() if kind == KIND else None
             except NotFound:
                 return None
             except InvalidDocument:
-                got = held.read()
-                if got is None or not _is_newer(got[0]):
+                newer = held.read()
+                if newer is None or not _is_newer(newer[0]):
                     raise
-                return got[0]
-            got = held.read()
-            if got is None or known is None:
-                return got and got[0]
-            if got[1] != known.signature:
+                return newer[0]
+            version = held.read()
+            if version is not None and signature is not None and version[1] != signature:
                 raise Interfered
-            return got[0]
+            return version and version[0]
 
         data = self._under_mutex(kind, id, look)
         if data is not None and kind != KIND:
@@ -118,7 +115,7 @@ class Incoming:
         Cost: reading and writing the whole file, under its mutex.
         """
         check_id(id)
-        files_of(self._store.engine, "merging a version from elsewhere")  # No agent may: it says what others wrote.
+        self._store.engine.outside_edits("merging a version from elsewhere")  # No agent may: it says what others wrote.
         if not KINDS[kind].has_entries:
             return self._under_mutex(kind, id, lambda held: _record(held, KINDS[kind], base, theirs))
         if theirs is None:
@@ -154,11 +151,11 @@ class Incoming:
     def _create_theirs(self, id: str, theirs: bytes) -> None:
         """Make the file from their version. Raises Interfered if it exists by now."""
         data = clean(theirs, f"{id}.json", KIND)
-        known = None if _is_newer(data) else anatomy.survey(data)
-        with files_of(self._store.engine).mutex(KIND, id) as held, self._store.inner.under_way(id):
-            written = held.replace(None, data, known, [])
-            if self._store.inner.own is not None:
-                self._store.inner.wrote(id, "created", written.tag, entries=codec.decode(data, id).get("history", []))
+        inner = self._store.inner
+        with inner.engine.outside_edits().mutex(KIND, id) as held, inner.under_way(id):
+            tag = held.put(None, data, [], canonical=not _is_newer(data))
+            if inner.own is not None:
+                inner.wrote(id, "created", tag, entries=codec.decode(data, id).get("history", []))
 
     def _take_away(self, id: str, base: bytes | None) -> Brought:
         """Move the conversation to the trash if it equals `base`, the version deleted there, and nobody holds it."""
@@ -179,11 +176,11 @@ class Incoming:
         except InvalidDocument as error:
             return Brought("kept", error.message)
 
-    def _under_mutex(self, kind: str, id: str, act: Callable[[HeldDocument], T]) -> T:
+    def _under_mutex(self, kind: str, id: str, act: Callable[[HeldFile], T]) -> T:
         """The result of `act` under the mutex; it starts over when another program writes meanwhile."""
 
         def once() -> T:
-            with files_of(self._store.engine, "merging a version from elsewhere").mutex(kind, id) as held:
+            with self._store.engine.outside_edits("merging a version from elsewhere").mutex(kind, id) as held:
                 return act(held)
 
         return again(once, id, id, TRIES)
@@ -192,13 +189,12 @@ class Incoming:
 def _is_newer(data: bytes) -> bool:
     """Whether this is a capsule of a newer major version, which can't be merged."""
     try:
-        version = migrations.parse_version(codec.decode(data, "").get("version"))
+        return migrations.is_newer(codec.decode(data, ""))
     except CapsuleError:
         return False
-    return version is not None and version[0] > migrations.KNOWN[0]
 
 
-def _newer(held: HeldDocument, base: bytes | None, theirs: bytes) -> Brought:
+def _newer(held: HeldFile, base: bytes | None, theirs: bytes) -> Brought:
     """Replace `base` by a version of a newer major version; there is nothing to merge."""
     got = held.read()
     if got is None:
@@ -207,16 +203,16 @@ def _newer(held: HeldDocument, base: bytes | None, theirs: bytes) -> Brought:
         return Brought("same")
     if base is None or clean(got[0], held.path, KIND) != base:
         migrations.current(codec.decode(theirs, held.path), held.path)  # Raises: the version is too new.
-    held.replace(got[1], theirs, None, [])
+    held.put(got[1], theirs, [], canonical=False)
     return Brought("updated")
 
 
-def _record(held: HeldDocument, kind: Kind, base: bytes | None, theirs: bytes | None) -> Brought:
+def _record(held: HeldFile, kind: Kind, base: bytes | None, theirs: bytes | None) -> Brought:
     got = held.read()
     if got is None:
         if theirs is None:
             return Brought("same")
-        held.replace(None, clean(theirs, held.path, kind.name), None, [])
+        held.put(None, clean(theirs, held.path, kind.name), [], canonical=False)
         return Brought("created")
     mine = clean(got[0], held.path, kind.name)
     if theirs is None:
@@ -228,7 +224,7 @@ def _record(held: HeldDocument, kind: Kind, base: bytes | None, theirs: bytes | 
 
     after, brought = _merged(mine, base, theirs, held.path, partial(merge_fields, kind))
     if brought.what != "same":
-        held.replace(got[1], codec.encode(after), None, [])
+        held.put(got[1], codec.encode(after), [], canonical=False)
     return brought
 
 

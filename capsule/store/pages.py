@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import InvalidInput
-from capsule.format import codec
+from capsule.format.json import codec
 from capsule.format.references import find_message, moment, place_in
 from capsule.timestamps import sortable
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from capsule.engines.answers import Listed
     from capsule.engines.index.index import Index
     from capsule.engines.interface import Engine
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
     from capsule.format.tree.tree import Tree
 
 Order = Literal["updated", "created", "title"]

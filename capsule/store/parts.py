@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 T = TypeVar("T")
 #: The kinds of documents that an agent has anything to do with.
-_KINDS = frozenset({CONVERSATIONS, "agents", "projects", "homes", "doorbells", "overrides", "applied"})
+_KINDS = frozenset({CONVERSATIONS, "agents", "projects", "overrides", "applied"})
 #: What an engine is asked about a kind of documents.
 _ASKED = frozenset(
     {"transaction", "create", "edit", "delete", "exists", "version", "versions", "ids", "read", "document"}

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
 from capsule.errors import NotFound, Remedy
-from capsule.format import codec, migrations
+from capsule.format import migrations
+from capsule.format.json import codec
 from capsule.format.merge.copy_names import original_of
 from capsule.format.references import find_message, moment, one_of
 from capsule.ids import check_id
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from capsule.engines.answers import Found, Listed, Stats
     from capsule.engines.changes import Changes
     from capsule.engines.index.index import Index
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
     from capsule.format.models import Capsule, Message
     from capsule.store.inner import Inner
     from capsule.store.pages import Filter, Order, Page

@@ -12,14 +12,12 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import orjson
-
 from capsule.engines.changes import Changes
 from capsule.engines.index.journal import Cursor
 from capsule.errors import InvalidInput, Refused, StorageFailed
 
 if TYPE_CHECKING:
-    from capsule.engines.interface import Engine
+    from capsule.engines.machine import Machine
 
 #: Bytes: of the mark that makes sure that a cursor was sealed here; and what the length of a text is a multiple of.
 _MARK, _BLOCK = 16, 96
@@ -30,28 +28,28 @@ class Seal:
 
     Args:
         agent: The agent.
-        engine: The engine of the whole store.
+        machine: What is of this machine.
     """
 
-    def __init__(self, agent: str, engine: Engine) -> None:
+    def __init__(self, agent: str, machine: Machine) -> None:
         self._agent = agent
-        self._engine = engine
+        self._machine = machine
 
     @cached_property
     def _key(self) -> bytes:
         from hashlib import blake2b
         from secrets import token_hex
 
-        keys = [token_hex(32)]  # Where nothing can be written, cursors are good for this process.
+        key = token_hex(32)  # Where nothing can be written, cursors are good for this process.
 
-        def made(data: bytes | None) -> bytes | None:
-            if data is not None:
-                keys[:] = [orjson.loads(data)["key"]]
-            return orjson.dumps({"id": "cursors", "key": keys[0]}) if data is None else None
+        def made(there: dict[str, str] | None) -> dict[str, str] | None:
+            nonlocal key
+            key = there["key"] if there else key
+            return None if there else {"id": "cursors", "key": key}
 
         with suppress(Refused, StorageFailed):
-            self._engine.edit("keys", "cursors", made)
-        return blake2b(self._agent.encode(), key=bytes.fromhex(keys[0])).digest()
+            self._machine.edit("keys", "cursors", made)
+        return blake2b(self._agent.encode(), key=bytes.fromhex(key)).digest()
 
     def _mark(self, data: bytes) -> bytes:
         from hashlib import blake2b

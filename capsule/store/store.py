@@ -12,8 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from capsule import locate, rooms
-from capsule.engines.files.engine import FilesEngine
-from capsule.engines.files.storage import FileStorage
+from capsule.engines import opening
 from capsule.errors import CapsuleError, NotFound, Refused
 from capsule.locks.locks import Locks
 from capsule.store.inner import Inner
@@ -141,7 +140,7 @@ class CoreStore(Writing):
         """
         root = locate.find_store(path)
         settings = locate.load_settings(root)
-        engine = FilesEngine(FileStorage(root, **settings.of_storage))
+        engine = opening.files(root, settings)
         return cls(
             root, settings, engine, keep_locks=keep_locks, instance=instance, user=user, agent=agent, folder=folder
         )
@@ -164,11 +163,10 @@ class CoreStore(Writing):
 
         Raises InvalidInput. Cost: none worth mentioning.
         """
-        from capsule.engines.memory import MemoryEngine
         from capsule.settings import Settings
 
         settings = Settings()
-        engine = MemoryEngine(settings.mutex_timeout_s)
+        engine = opening.in_memory(settings)
         return cls("", settings, engine, keep_locks=keep_locks, instance=instance, user=user, agent=agent)
 
     def beside(

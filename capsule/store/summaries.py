@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from capsule import timestamps
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.fence import many
-from capsule.format import new
-from capsule.format.message import check_message
+from capsule.format.documents import new
+from capsule.format.documents.message import check_message
 from capsule.format.references import find_message
 from capsule.format.text.titles import check_tags, check_title, title_after
 from capsule.format.tree.tree import active_path
@@ -25,7 +25,7 @@ from capsule.store.forks import closed_as
 from capsule.store.pages import Filter
 
 if TYPE_CHECKING:
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
     from capsule.store.writing import Writing
 
 

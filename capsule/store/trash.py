@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
-from capsule.engines.files.engine import files_of
 from capsule.engines.retrying import again
 from capsule.engines.values import Trashed
 from capsule.errors import CapsuleError, Interfered, InvalidDocument, NotFound, Remedy
-from capsule.format import anatomy, canonical, codec, migrations
-from capsule.format.decoding import decoded
-from capsule.format.head import Head
-from capsule.format.merge.reconcile import reconcile
-from capsule.format.merge.records import head_record
-from capsule.format.new import inactive_lock
+from capsule.format import migrations
+from capsule.format.documents.head import Head
+from capsule.format.documents.new import inactive_lock
+from capsule.format.json import canonical, codec
 from capsule.format.references import one_of
+from capsule.format.saved.reconcile import reconcile
+from capsule.format.saved.records import head_record
 from capsule.format.tree.pruning import put_back
+from capsule.format.validation import decoded
 from capsule.ids import check_id
 from capsule.store.change.appends import signed
 from capsule.store.change.conversation import REMOVED, Conversation, unasked
@@ -67,7 +67,7 @@ class Trash:
         """
         data = b""
         try:
-            data = self._store.engine.trashed(trashed.token)
+            data = self._store.engine.trash.read(trashed.token)
             document, _ = migrations.current(codec.decode(data, trashed.path), trashed.path)
             head = Head.of(document, trashed.path, len(data))
         except CapsuleError as error:
@@ -91,7 +91,7 @@ class Trash:
         wanted = one_of(sorted({trashed.id for trashed in deleted}), id, "deleted conversation", Remedy("trash"))
         latest = trashed or next(entry for entry in deleted if entry.id == wanted)
         self._store.inner.wrote(wanted, "restored")
-        self._store.engine.restore(KIND, wanted, latest.token)
+        self._store.engine.trash.restore(KIND, wanted, latest.token)
         try:
             return self._store.head(wanted)
         except InvalidDocument as error:
@@ -106,9 +106,9 @@ class Trash:
         Raises Refused, StorageFailed. Cost: reading the listed messages.
         """
         removed = []
-        for trashed in self._store.engine.trash(REMOVED):
+        for trashed in self._store.engine.trash.entries(REMOVED):
             if id is None or trashed.id == id:
-                kept = codec.decode(self._store.engine.trashed(trashed.token), trashed.path)
+                kept = codec.decode(self._store.engine.trash.read(trashed.token), trashed.path)
                 removed.append(Removed(trashed, kept["title"], kept["removed"]["reason"], kept["history"]))
         return removed
 
@@ -127,12 +127,12 @@ class Trash:
         Raises the errors of `append`; NotFound if they are not in the trash, or the conversation was deleted.
         Cost: reading and writing the whole file.
         """
-        kept = codec.decode(self._store.engine.trashed(trashed.token), trashed.path)
+        kept = codec.decode(self._store.engine.trash.read(trashed.token), trashed.path)
 
         def act(conversation: Conversation) -> list[str]:
             before = conversation.document()
             after = conversation.rewrite(lambda document: put_back(document, kept), reason="restored")
-            conversation.transaction.drop_kept(trashed)
+            self._store.engine.trash.drop(trashed.token)
             there = {entry["id"]: entry["content"] for entry in before["history"]}
             wanted = {entry["id"] for entry in kept["history"]}
             return [
@@ -164,7 +164,7 @@ class Trash:
         """
         if self._store.agent is None:
             self._store.inner.forget_purged()
-        return self._store.engine.purge(older_than_s)
+        return self._store.engine.trash.purge(older_than_s)
 
     def list(self) -> list[Trashed]:
         """List the deleted conversations, the newest first.
@@ -174,7 +174,7 @@ class Trash:
 
         Cost: listing a directory.
         """
-        return self._store.engine.trash(KIND)
+        return self._store.engine.trash.entries(KIND)
 
 
 def discard(store: Writing, id: str) -> Trashed:
@@ -189,7 +189,7 @@ def discard(store: Writing, id: str) -> Trashed:
     try:
         return store.inner.change(check_id(id), act, unasked)
     except InvalidDocument:
-        with files_of(store.engine).mutex(KIND, id) as held:
+        with store.engine.outside_edits().mutex(KIND, id) as held:
             trashed = store.inner.holder.discard_damaged(held)
             store.inner.wrote(id, "deleted")
             return trashed
@@ -266,7 +266,7 @@ class Versions:
 
     def _in_place_of_damaged(self, id: str, wanted: dict[str, Any]) -> Restored:
         """Replace a file that does not parse, so that its lock is unknown."""
-        with files_of(self._store.engine).mutex(KIND, id) as held:
+        with self._store.engine.outside_edits().mutex(KIND, id) as held:
             got = held.read()
             if got is None or _is_sound(got[0], held.path, id):
                 raise Interfered
@@ -276,8 +276,7 @@ class Versions:
             document = wanted | {"updatedAt": timestamps.later_than(taken_in.newest)}
             data = codec.encode(document)
             records = [*taken_in.seen, head_record(document["updatedAt"], document, len(document["history"]))]
-            known = held.replace(got[1], data, anatomy.survey(data), records)
-            self._store.inner.wrote(id, known.tag)
+            self._store.inner.wrote(id, held.put(got[1], data, records))
         return Restored(self._store.inner.head_of(id, document), kept)
 
 

@@ -10,18 +10,18 @@ themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from capsule.engines.interface import CONVERSATIONS, missing
 from capsule.errors import CapsuleError, InvalidDocument, NotFound, Refused
-from capsule.format import codec, migrations
+from capsule.format.json import codec
 from capsule.rules import policy
-from capsule.store.change.conversation import REMOVED
 from capsule.store.parts import OfKinds, before, is_at, later, places_since, told_since
 from capsule.store.sealed import Seal
+from capsule.store.trash_view import TrashView
 from capsule.timestamps import from_ms, ms_of, sortable
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from capsule.engines.changes import Change
     from capsule.engines.index.search.search import Asked
     from capsule.engines.interface import Engine, Transaction
-    from capsule.engines.values import Trashed
-    from capsule.format.head import Head
+    from capsule.engines.machine import Machine
+    from capsule.format.documents.head import Head
     from capsule.rules.policy import StateOf
 
 #: What an agent has of an engine as it is: it tells of no conversation that the agent may not read.
@@ -63,9 +63,6 @@ class AgentView:
         state_of: Gives what a decision depends on besides a conversation; see `Directory.state`.
     """
 
-    #: An agent has neither the paths of documents nor versions from outside, as git and the doctor need them.
-    capabilities: frozenset[str] = frozenset()
-
     def __init__(self, agent: str, engine: Engine, state_of: StateOf) -> None:
         self.agent = agent
         self._engine = cast("Engine", OfKinds(agent, engine))
@@ -77,26 +74,26 @@ class AgentView:
             raise AttributeError(f"an agent has no {name} of an engine")
         return getattr(self._engine, name)
 
-    def _may(self, action: policy.Action, object: policy.Object) -> policy.Decision:
+    def may(self, action: policy.Action, object: policy.Object) -> policy.Decision:
         return policy.may(self.agent, action, object, self._state_of(object, ()))
 
-    def _since(self, head: Document) -> str:
+    def since(self, head: Document) -> str:
         """The time from which the agent reads the conversation with this head; empty: all of it.
 
         Raises Refused if it may not, and NotFound if it is not to know that there is one.
         """
         object = policy.Object.of(head)
-        policy.ensure(self._may("read", object), object.id, self._state_of)
+        policy.ensure(self.may("read", object), object.id, self._state_of)
         return later(policy.seen_from(self.agent, object), head["createdAt"])
 
-    def _seen_from(self, id: str) -> str:
+    def seen_from(self, id: str) -> str:
         try:
             head = self._engine.head(id)[0]
         except InvalidDocument:
             if policy.is_hidden_damaged(self.agent, id):
                 raise missing(CONVERSATIONS, id) from None
             raise
-        return self._since(head)
+        return self.since(head)
 
     @contextmanager
     def _judged(self, kind: str, id: str) -> Iterator[None]:
@@ -105,7 +102,7 @@ class AgentView:
             yield
         except InvalidDocument:
             if kind == CONVERSATIONS:
-                self._seen_from(id)
+                self.seen_from(id)
             raise
 
     @contextmanager
@@ -118,18 +115,18 @@ class AgentView:
             joins = False
             if kind == CONVERSATIONS:
                 object = policy.Object.at(transaction.head)
-                reading = self._may("read", object)
-                joins = not reading.allowed and self._may("join", object).allowed
+                reading = self.may("read", object)
+                joins = not reading.allowed and self.may("join", object).allowed
                 if not joins:
                     policy.ensure(reading, id, self._state_of)
             yield transaction
             if joins:
-                policy.ensure(self._may("read", policy.Object.at(transaction.head)), id, self._state_of)
+                policy.ensure(self.may("read", policy.Object.at(transaction.head)), id, self._state_of)
 
     def exists(self, kind: str, id: str) -> bool:
         """See `Engine.exists`."""
         try:
-            return self._engine.exists(kind, id) and (kind != CONVERSATIONS or self._seen_from(id) is not None)
+            return self._engine.exists(kind, id) and (kind != CONVERSATIONS or self.seen_from(id) is not None)
         except NotFound:
             return False
         except CapsuleError:
@@ -147,13 +144,13 @@ class AgentView:
         """See `Engine.head`. The size of a file that the agent reads in part is not told: 0."""
         with self._judged(CONVERSATIONS, id):
             head, size = self._engine.head(id)
-        return head, 0 if self._since(head) else size
+        return head, 0 if self.since(head) else size
 
     def document(self, kind: str, id: str) -> Document:
         """See `Engine.document`. A message that the agent may not read is an empty object."""
         with self._judged(kind, id):
             document = self._engine.document(kind, id)
-        since = self._since(document) if kind == CONVERSATIONS else ""
+        since = self.since(document) if kind == CONVERSATIONS else ""
         if not since:
             return document
         count = before(document["history"], since)
@@ -161,25 +158,40 @@ class AgentView:
 
     def read(self, kind: str, id: str) -> bytes:
         """See `Engine.read`."""
-        if kind != CONVERSATIONS or not self._seen_from(id):
+        if kind != CONVERSATIONS or not self.seen_from(id):
             return self._engine.read(kind, id)
         return self.parsed(id, lambda data, _: data)
 
     def parsed(self, id: str, parse: Callable[[bytes, bool], T]) -> T:
         """See `Engine.parsed`."""
-        if not self._seen_from(id):
+        if not self.seen_from(id):
             return self._engine.parsed(id, parse)
         document = self.document(CONVERSATIONS, id)
         return parse(codec.encode(document | {"history": [entry for entry in document["history"] if entry]}), True)
 
     def tail(self, id: str, n: int) -> tuple[bytes, int]:
         """See `Engine.tail`. There are fewer entries if the agent may not read those before."""
-        since = self._seen_from(id)
+        since = self.seen_from(id)
         data, count = self._engine.tail(id, n)
         if not since:
             return data, count
         entries = codec.decode_entries(data, self._engine.name(CONVERSATIONS, id))
         return codec.encode_entries(entries[before(entries, since) :]), count
+
+    @property
+    def trash(self) -> TrashView:
+        """See `Engine.trash`."""
+        return TrashView(self, self._engine.trash)
+
+    @property
+    def machine(self) -> Machine:
+        """See `Engine.machine`. An agent reaches some kinds of documents."""
+        return self._engine.machine.for_agent(self.agent)
+
+    def outside_edits(self, what: str = "this") -> NoReturn:
+        """Raises Refused: an agent has neither the paths of documents nor versions from outside."""
+        why = f"{what} needs the files of the store, which agent {self.agent} does not reach, only a person"
+        raise Refused(why, path="")
 
     def instances(self) -> dict[str, dict[str, Any]]:
         """See `Engine.instances`. Those of agents that the agent does not find are left out."""
@@ -190,47 +202,6 @@ class AgentView:
         found = policy.may(self.agent, "find", policy.Object(agent, "agent"), self._state_of(None, (agent,)))
         return agent == self.agent or found.allowed
 
-    # -- Trash -----------------------------------------------------------------------------------------------------
-
-    def trash(self, kind: str) -> list[Trashed]:
-        """See `Engine.trash`. Cost: reading each entry."""
-        return [trashed for trashed in self._engine.trash(kind) if self._is_seen(kind, trashed)]
-
-    def _is_seen(self, kind: str, trashed: Trashed) -> bool:
-        with suppress(CapsuleError):
-            if kind == REMOVED:  # They may be of any time.
-                return not self._seen_from(trashed.id)
-            return self._since(self._deleted(trashed.token)) is not None
-        return False
-
-    def _deleted(self, token: str) -> Document:
-        return migrations.current(codec.decode(self._engine.trashed(token), token), token)[0]
-
-    def deleted(self, ids: Collection[str]) -> dict[str, str]:
-        """The deleted ones of these conversations that the agent could read, and from when; empty: all of it."""
-        found: dict[str, str] = {}
-        for trashed in reversed(self._engine.trash(CONVERSATIONS)):
-            if trashed.id in ids:
-                with suppress(CapsuleError):
-                    found[trashed.id] = self._since(self._deleted(trashed.token))
-        return found
-
-    def trashed(self, token: str) -> bytes:
-        """See `Engine.trashed`."""
-        if not any(token == trashed.token for kind in (CONVERSATIONS, REMOVED) for trashed in self.trash(kind)):
-            raise NotFound(f"{token} is not in the trash", id=token)
-        return self._engine.trashed(token)
-
-    def restore(self, kind: str, id: str, token: str) -> None:
-        """See `Engine.restore`. Raises Refused if the agent could not have deleted it."""
-        self.trashed(token)
-        policy.ensure(self._may("delete", policy.Object.of(self._deleted(token))), id)
-        self._engine.restore(kind, id, token)
-
-    def purge(self, older_than_s: float) -> list[str]:
-        """Raises Refused: what is erased is not the agent's alone."""
-        raise Refused(f"the trash was not emptied: agent {self.agent} may not, only a person", path="")
-
 
 class IndexView:
     """The index as an agent sees it. See `Index`; what is not here it has not, but for `HANDED_ON_BY_THE_INDEX`."""
@@ -239,7 +210,7 @@ class IndexView:
         self._agent = agent
         self._engine = engine
         self._state_of = state_of
-        self._seal = Seal(agent, engine)
+        self._seal = Seal(agent, engine.machine)
         #: How far the journal was read from the last cursor without a change to tell.
         self._read_to: dict[str, str] = {}
         self._last = policy.State()
@@ -346,7 +317,7 @@ class IndexView:
         there = [head for head in self._engine.index.heads() if head.id in ids]
         hidden = {head.id: until for head in there if (until := self._hidden_until(head, state)) != 0}
         if gone := ids - {head.id for head in there}:
-            since = AgentView(self._agent, self._engine, self._state_of).deleted(gone)
+            since = AgentView(self._agent, self._engine, self._state_of).trash.deleted(gone)
             hidden |= {id: ms_of(since[id]) if id in since else None for id in gone if since.get(id) != ""}
         return hidden
 

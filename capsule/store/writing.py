@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule import timestamps
 from capsule.errors import InvalidInput
-from capsule.format import new
-from capsule.format.message import check_message, fields_given
+from capsule.format.documents import new
+from capsule.format.documents.message import check_message, fields_given
 from capsule.format.text.titles import check_tags, check_title, title_by_rule
 from capsule.ids import check_id, new_id
 from capsule.store.change.appends import appended, as_model, complete, keyed_message, signed
@@ -20,7 +20,7 @@ from capsule.store.change.conversation import Conversation
 from capsule.store.reading import Reading
 
 if TYPE_CHECKING:
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
     from capsule.format.models import Message
 
 T = TypeVar("T")

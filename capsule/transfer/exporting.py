@@ -14,7 +14,7 @@ from itertools import chain, islice
 from typing import IO, TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput, NotFound
-from capsule.transfer.conversion import draft_of
+from capsule.transfer.drafts.conversion import draft_of
 from capsule.transfer.interface import Format
 from capsule.transfer.registry import format_named, formats
 
@@ -147,7 +147,7 @@ class _Writing:
     def _file(self, digest: str) -> bytes | None:
         """An attachment; None: it is not there, or it holds secrets."""
         try:
-            data = self._store.inner.whole.file("attachments", digest, digest)
+            data = self._store.inner.whole.files.read("attachments", digest, digest)
         except (NotFound, InvalidInput):
             return None
         if self._is_redacted:

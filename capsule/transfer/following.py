@@ -15,16 +15,16 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from capsule.disk.notices import Watcher
 from capsule.errors import NotFound
-from capsule.transfer.folders import is_entered, walked
 from capsule.transfer.importing import Import
 from capsule.transfer.interface import HEAD
+from capsule.transfer.reading.folders import is_entered, walked
+from capsule.transfer.reading.sources import Damage, OpenFile, Problems, from_disk, on_disk, opened
+from capsule.transfer.reading.values import END_MISSING, shape_of
 from capsule.transfer.registry import format_named, format_of
-from capsule.transfer.sources import Damage, OpenFile, Problems, from_disk, on_disk, opened
-from capsule.transfer.values import END_MISSING, shape_of
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
-    from capsule.transfer.report import Report, Taken
+    from capsule.transfer.drafts.report import Report, Taken
 
 #: What is written within this time, in milliseconds, is imported at once.
 _TOGETHER_MS = 200

@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, Any, BinaryIO, get_args
 
 from capsule import timestamps
 from capsule.errors import InvalidDocument, InvalidInput, Locked, LockLost, Refused, StoreBusy
-from capsule.format import codec
+from capsule.format.json import codec
 from capsule.store.change.conversation import REMOVED
 from capsule.store.creation import TakenId, write_new
 from capsule.store.reading import KIND
-from capsule.transfer.conversion import Empty, Tell, document_of, source_id
-from capsule.transfer.digests import digest_of, digest_of_document
+from capsule.transfer.drafts.conversion import Empty, Tell, document_of, source_id
+from capsule.transfer.drafts.digests import digest_of, digest_of_document
+from capsule.transfer.drafts.memory import Memory, Read
+from capsule.transfer.drafts.privacy import keeps_id
+from capsule.transfer.drafts.report import Report, Taken
+from capsule.transfer.drafts.revision import OnConflict, Revised, contradicts, revised
 from capsule.transfer.interface import Draft, Format, Source, around, read_bytes
-from capsule.transfer.memory import Memory, Read
-from capsule.transfer.privacy import keeps_id
+from capsule.transfer.reading.sources import File, OpenFile, files_at, from_disk, opened, spooled
 from capsule.transfer.registry import drafts_of, format_named, format_of, tell_unknown
-from capsule.transfer.report import Report, Taken
-from capsule.transfer.revision import OnConflict, Revised, contradicts, revised
-from capsule.transfer.sources import File, OpenFile, files_at, from_disk, opened, spooled
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
@@ -363,18 +363,18 @@ class _Run:
 
     def _in_trash(self) -> set[str]:
         if self._trashed is None:
-            self._trashed = {trashed.id for trashed in self._store.engine.trash(KIND)}
+            self._trashed = {trashed.id for trashed in self._store.engine.trash.entries(KIND)}
         return self._trashed
 
     def _removed_from(self, id: str) -> set[str]:
         """The ids of the messages that were removed from a conversation, or changed, as far as the trash has them."""
         if self._removed is None:
             self._removed = {}
-            for trashed in self._store.engine.trash(REMOVED):
+            for trashed in self._store.engine.trash.entries(REMOVED):
                 self._removed.setdefault(trashed.id, []).append(trashed)
         removed = set()
         for trashed in self._removed.get(id, ()):
-            kept = codec.decode(self._store.engine.trashed(trashed.token), trashed.path)
+            kept = codec.decode(self._store.engine.trash.read(trashed.token), trashed.path)
             removed |= {entry["id"] for entry in kept["history"]}
         return removed
 
@@ -382,5 +382,5 @@ class _Run:
         content = data if isinstance(data, bytes) else read_bytes(data, _LARGEST_FILE)
         digest = sha256(content).hexdigest()
         if not self._is_dry_run:
-            self._store.engine.keep_file("attachments", digest, digest, content)
+            self._store.engine.files.keep("attachments", digest, digest, content)
         return digest, len(content)

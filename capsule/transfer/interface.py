@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from capsule.errors import InvalidInput
-from capsule.transfer.pairs import OWN, Fields, Pair, applied, difference
-from capsule.transfer.values import MOST, Record, Shape, first_values, records, shape_of
+from capsule.transfer.reading.values import MOST, Record, Shape, first_values, records, shape_of
+from capsule.transfer.records.pairs import OWN, applied, difference, without_source
+from capsule.transfer.records.pairs import Fields as Fields
+from capsule.transfer.records.pairs import Pair as Pair
 
 if TYPE_CHECKING:
     import sqlite3
@@ -84,10 +86,7 @@ ODD = (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueErr
 def around(tell: Callable[..., None], what: str, line: int | None = None) -> Iterator[None]:
     """Read around what is not as its format says: the block ends there, and what it is about is told.
 
-    Args:
-        tell: As `Source.tell`.
-        what: What the block reads.
-        line: The line of it.
+    `what` is what the block reads, and `line` the line of it.
     """
     try:
         yield
@@ -102,10 +101,8 @@ def read_each(
 ) -> Iterator[Draft]:
     """The drafts of a file that are made of one item each; what is odd about an item is told, and it is passed over.
 
-    Args:
-        source: The file.
-        make: Makes the draft of an item and its line; None: it is no conversation.
-        items: The items with their lines; None: the JSON objects of the file.
+    `make` is given an item and its line, and returns None for what is no conversation. Without `items`, they are the
+    JSON objects of the file.
     """
     for line, item in read_records(source) if items is None else items:
         draft = None
@@ -113,6 +110,13 @@ def read_each(
             draft = make(item, line)
         if draft is not None:
             yield draft
+
+
+def each(make: Callable[[Any, Any, Source], Draft | None], items: Any = None) -> Callable[[Source], Iterator[Draft]]:
+    """As `read_each`, for a format: `make` and `items` are given the file too."""
+    return lambda source: read_each(
+        source, lambda item, line: make(item, line, source), None if items is None else items(source)
+    )
 
 
 def read_rows(database: sqlite3.Connection, sql: str, *values: object) -> Iterator[Fields]:
@@ -187,33 +191,32 @@ class Draft:
         return found
 
 
-def taken(head: Pair, record: Fields, line: int | None = None) -> Draft:
-    """The draft of a record that is the head of a conversation, without messages.
-
-    Args:
-        head: The pair for the head.
-        record: The record.
-        line: The line of the file at which it begins.
-    """
+def head_to_capsule(head: Pair, record: Fields, line: int | None = None) -> Draft:
+    """The draft of a record that is the head of a conversation, without messages."""
     is_own = isinstance(own := record.get(OWN), dict) and isinstance(own.get("id"), str)
-    return Draft(head.taken(record), [], line, is_own)
+    return Draft(head.to_capsule(record), [], line, is_own)
 
 
-def given(head: Pair, draft: Draft) -> Fields:
-    """The record of the head of a draft: what `taken` reads."""
-    record = head.given(draft.head, is_edited=draft.is_edited)
+def head_to_record(head: Pair, draft: Draft) -> Fields:
+    """The record of the head of a draft: what `head_to_capsule` reads."""
+    record = head.to_record(draft.head, is_edited=draft.is_edited)
     return record | {OWN: record.get(OWN, {}) | {"id": draft.id}} if draft.is_own else record
 
 
 def own_of(draft: Draft, again: Draft) -> Fields:
-    """What a draft has and a record of it lacks, which is kept in the record; empty: nothing.
-
-    Args:
-        draft: The draft.
-        again: What is read of the record.
-    """
+    """What a draft has and a record of it lacks, which is kept in the record; `again` is what is read of the record."""
     own = difference({"head": draft.head, "history": draft.history}, {"head": again.head, "history": again.history})
     return own | {"head": own.get("head", {}) | {"id": draft.id}} if draft.is_own else own
+
+
+def kept_of(head: Fields, keeps: Callable[[Any], bool] = lambda current: False) -> Fields:
+    """What of a head the records of messages may not tell; `keeps` says whether the current message is such."""
+    plain = without_source(head)[0]
+    metadata = {
+        name: value for name, value in plain.pop("metadata", {}).items() if name != "currentNode" or keeps(value)
+    }
+    plain.pop("id", None)
+    return plain | ({"metadata": metadata} if metadata else {})
 
 
 def with_own(draft: Draft, own: Any) -> Draft:
@@ -261,26 +264,3 @@ class Format:
     places: tuple[str, ...] = ()
     plain: Callable[[Draft], bytes] | None = None
     is_for_people: bool = False
-
-
-__all__ = [
-    "ODD",
-    "Draft",
-    "Fields",
-    "Format",
-    "Pair",
-    "Source",
-    "around",
-    "by_record",
-    "first",
-    "given",
-    "own_of",
-    "read_bytes",
-    "read_each",
-    "read_records",
-    "read_rows",
-    "read_text",
-    "shape",
-    "taken",
-    "with_own",
-]

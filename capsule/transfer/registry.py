@@ -16,7 +16,7 @@ from importlib import import_module, metadata
 
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.transfer.interface import ODD, Draft, Format, Source, shape
-from capsule.transfer.values import records
+from capsule.transfer.reading.values import records
 
 GROUP = "capsule.formats"
 #: Modules of this package; each has FORMATS, a list.
@@ -76,9 +76,7 @@ def format_named(name: str) -> Format:
 def format_of(source: Source, only: Format | None = None) -> Format | None:
     """The format of a file; None: none that is read, or it is read as a part of another file.
 
-    Args:
-        source: The file.
-        only: The only format to think of. The file is taken for one, unless it is a part of another.
+    A file is taken for the `only` format that is given, unless it is a part of another.
     """
     for format in formats().values() if only is None else (only,):
         if format.read is not None:

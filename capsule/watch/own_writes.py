@@ -43,14 +43,14 @@ class Own:
     @contextmanager
     def writing(self, transaction: Transaction) -> Iterator[None]:
         """Remember the version that the body writes, under the mutex, as own."""
-        before = transaction.tag
+        before = transaction.state.tag
         with self.under_way(transaction.id):
             try:
                 yield
             finally:
-                if transaction.tag != before:
+                if transaction.state.tag != before:
                     with self._done:
-                        self._remember(transaction.id, transaction.tag, before)
+                        self._remember(transaction.id, transaction.state.tag, before)
 
     @contextmanager
     def under_way(self, id: str) -> Iterator[None]:

@@ -5,7 +5,7 @@ What must stay true: a completion prints candidates or nothing; it never fails, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from capsule.errors import CapsuleError
@@ -14,15 +14,16 @@ if TYPE_CHECKING:
     from capsule import Store
 
 T = TypeVar("T")
+Completion = Callable[[str], list[tuple[str, str]]]
 
 
-def of_store(read: Callable[[Store], list[T]]) -> list[T]:
+def of_store(read: Callable[[Store], Iterable[T]]) -> list[T]:
     """What is read of the store; nothing when that fails."""
     from capsule_cli.shared.opening import agent_named, store_as
 
     try:
         with store_as(agent_named()) as store:
-            return read(store)
+            return list(read(store))
     except (CapsuleError, OSError):
         return []
 
@@ -33,17 +34,15 @@ def complete_id(incomplete: str) -> list[tuple[str, str]]:
     from capsule_cli.shared.output import one_line
 
     heads = of_store(lambda store: store.list(Filter(archived=None)).heads)
-    said = ((head.id, "damaged" if head.damaged else one_line(head.title) or "untitled") for head in heads)
-    found = [one for one in said if one[0].startswith(incomplete)]
-    if incomplete.startswith("@"):
-        found.append(("@last", "the conversation changed last"))
-    return found
+    pairs = [(head.id, "damaged" if head.damaged else one_line(head.title) or "untitled") for head in heads]
+    pairs += [("@last", "the conversation changed last")] if incomplete.startswith("@") else []
+    return [pair for pair in pairs if pair[0].startswith(incomplete) or pair[0][0] == "@"]
 
 
 def complete_id_or_next(incomplete: str) -> list[tuple[str, str]]:
     """As `complete_id`, and what stands for the next new conversation."""
-    found = complete_id(incomplete)
-    return [*found, ("@next", "the next one that is made")] if incomplete.startswith("@") else found
+    more = [("@next", "the next one that is made")] if incomplete.startswith("@") else []
+    return complete_id(incomplete) + more
 
 
 def complete_tag(incomplete: str) -> list[tuple[str, str]]:
@@ -57,13 +56,19 @@ def complete_tag(incomplete: str) -> list[tuple[str, str]]:
     return [(tag, counted(count, "conversation")) for tag, count in counts.most_common()]
 
 
-def complete_agent(incomplete: str) -> list[tuple[str, str]]:
-    """The ids of the agents that begin with `incomplete`, with what they are doing."""
-    agents = of_store(lambda store: store.agents.list())
-    return [(one.id, one.status_message or one.project_path or "") for one in agents if one.id.startswith(incomplete)]
+def completing(read: Callable[[Store], Iterable[T]], named: Callable[[T], tuple[str, str]]) -> Completion:
+    """What completes the name of something in the store, with what it is."""
+
+    def complete(incomplete: str) -> list[tuple[str, str]]:
+        return [pair for pair in map(named, of_store(read)) if pair[0].startswith(incomplete)]
+
+    return complete
 
 
-def complete_trashed(incomplete: str) -> list[tuple[str, str]]:
-    """The ids in the trash that begin with `incomplete`."""
-    items = of_store(lambda store: [*store.trash.list(), *(removed.trashed for removed in store.trash.removed())])
-    return [(item.id, f"deleted {item.deleted_at}") for item in items if item.id.startswith(incomplete)]
+complete_agent = completing(
+    lambda store: store.agents.list(), lambda agent: (agent.id, agent.status_message or agent.project_path or "")
+)
+complete_trashed = completing(
+    lambda store: [*store.trash.list(), *(removed.trashed for removed in store.trash.removed())],
+    lambda item: (item.id, f"deleted {item.deleted_at}"),
+)

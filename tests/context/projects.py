@@ -7,7 +7,7 @@ from typing import Any
 
 from capsule.context.capture import Capture, capture
 from capsule.context.files import Selection
-from capsule.format import codec
+from capsule.format.json import codec
 
 
 def lay_out(root: Path, files: dict[str, bytes]) -> None:

@@ -19,7 +19,7 @@ from capsule.disk.syscalls import Syscalls
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
 from capsule.errors import InvalidInput, Refused
-from capsule.format import codec
+from capsule.format.json import codec
 from capsule.format.text.tokens import estimate
 from capsule.locate import load_settings
 from tests.context.projects import captured, context_of, lay_out

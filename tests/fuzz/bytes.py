@@ -7,7 +7,7 @@ from pathlib import Path
 
 from capsule import Store
 from capsule.errors import CapsuleError
-from capsule.format import codec
+from capsule.format.json import codec
 
 __all__ = ["StoreOfBytes"]
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from capsule.format import codec, new
+from capsule.format.documents import new
+from capsule.format.json import codec
 from capsule.ids import new_message_id
 from tests.fuzz.bytes import StoreOfBytes
 

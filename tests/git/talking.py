@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from capsule import Store, git
-from capsule.format import codec, validation
+from capsule.format import validation
+from capsule.format.json import codec
 from capsule.format.merge.clean_form import clean
 from capsule.git.commits.commit import Committed
 from capsule.git.commits.operation import no_progress

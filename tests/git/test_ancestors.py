@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from capsule import git
-from capsule.format import codec
+from capsule.format.json import codec
 from capsule.format.merge.clean_form import clean
 from tests.git.repositories import Clone
 from tests.git.talking import say

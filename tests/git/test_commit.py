@@ -11,7 +11,7 @@ import pytest
 
 from capsule import Store
 from capsule.errors import GitFailed, InvalidDocument, Refused, Remedy, StoreBusy
-from capsule.format import codec
+from capsule.format.json import codec
 from capsule.format.merge.clean_form import clean
 from capsule.git.commits import operation
 from capsule.git.commits.message import DocumentChange, commit_message

@@ -272,7 +272,7 @@ def test_nothing_heavy_is_loaded_for_a_file(repo: Clone) -> None:
         assert not loaded & {"typer", "pydantic", "rich", "mcp", "sqlite3", "portalocker", "subprocess", "hashlib"}
         assert not loaded & {
             "capsule.public",
-            "capsule.engines.files.storage",
+            "capsule.engines.opening",
             "capsule.format.models",
             "capsule_cli.app",
         }

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from capsule.format import codec
+from capsule.format.json import codec
 from capsule.format.merge.clean_form import clean
 from tests.git.repositories import PROGRAM, Clone, environment, new, run, worktree
 from tests.git.talking import contents, conversation, document, rename, say

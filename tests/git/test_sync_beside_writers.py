@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from capsule import Store
-from capsule.format import codec
+from capsule.format.json import codec
 from tests.git.talking import (
     Two,
     assert_at_rest,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from capsule import Store
-from capsule.format import codec
+from capsule.format.json import codec
 from tests.git.repositories import Clone, cloned, new, published
 from tests.git.talking import contents, status, sync_all, sync_of
 from tests.processes import Child

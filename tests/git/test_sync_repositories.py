@@ -9,7 +9,7 @@ import pytest
 
 from capsule import Store, git
 from capsule.errors import GitFailed, InvalidDocument, Refused, Remedy
-from capsule.format import codec
+from capsule.format.json import codec
 from capsule.git.commits.operation import operation
 from capsule.git.commits.sync import sync
 from capsule.git.setup.attributes import driver_config

@@ -64,7 +64,7 @@ CURSOR: list[str] = []
 
 def cursor_of(store: Store) -> str:
     """That cursor, as who asks gets it."""
-    return CURSOR[0] if store.agent is None else Seal(store.agent, store.inner.whole).seal(CURSOR[0])
+    return CURSOR[0] if store.agent is None else Seal(store.agent, store.inner.whole.machine).seal(CURSOR[0])
 
 
 #: Every way to ask for all conversations.

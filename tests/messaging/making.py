@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from capsule import Store
-from capsule.format import new
-from capsule.format.canonical import order_message
-from capsule.format.channels import Channel
+from capsule.format.documents import new
+from capsule.format.documents.channels import Channel
+from capsule.format.json.canonical import order_message
 from capsule.store.creation import write_new
 
 #: Earlier than any message, and later.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from capsule import NotFound, Refused, Store
-from capsule.format import codec
+from capsule.format.json import codec
 from capsule.format.merge.clean_form import cleaned
 from capsule.store.reading import KIND
 from tests.messaging.making import EARLY, LATE, channel, make

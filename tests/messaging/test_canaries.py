@@ -140,7 +140,8 @@ def asked_by(name: str, id: str) -> str:
 
 def in_trash(store: Store, id: str, kind: str = KIND) -> Trashed:
     """The conversation in the trash, or messages of it, as the owner sees it."""
-    return next((trashed for trashed in store.inner.whole.trash(kind) if trashed.id == id), None) or refuse()
+    entries = store.inner.whole.trash.entries(kind)
+    return next((trashed for trashed in entries if trashed.id == id), None) or refuse()
 
 
 def refuse() -> Never:

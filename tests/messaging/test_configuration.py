@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from capsule import NotFound, Refused, Store, settings
-from capsule.format.agents import project_id
+from capsule.format.documents.agents import project_id
 from capsule.messaging.configuration.plans import Plan, state_of
 from capsule.messaging.people.people import People
 

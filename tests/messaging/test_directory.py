@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from capsule import InvalidInput, NotFound, Store
-from capsule.format import codec
+from capsule.format.json import codec
 from capsule.messaging.people.directory import meant
 from capsule.messaging.people.people import People
 from capsule.rules.policy import Object, Profile, State

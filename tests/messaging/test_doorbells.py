@@ -210,7 +210,7 @@ def test_a_process_that_was_killed_waits_for_nothing(root: Path, child: Callable
 
 def test_a_file_of_targets_that_says_something_else_is_taken_for_none(store: Store) -> None:
     registry.register(store, "bob", Target("codex", {"session": "one"}))
-    store.engine.edit(registry.KIND, "bob", lambda data: b'{"bells": [1]}')
+    store.engine.machine.edit(registry.KIND, "bob", lambda before: {"bells": [1]})
     assert registry.bells(store, "bob") == registry.Bells()
     registry.register(store, "bob", Target("codex", {"session": "two"}))
     assert len(registry.bells(store, "bob").bells) == 1

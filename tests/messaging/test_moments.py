@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule import Store
-from capsule.format import codec
+from capsule.format.json import codec
 from capsule.format.kinds import AGENT
 from capsule.format.merge.fields import merge_fields
 from capsule.format.merge.merge import merge

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from capsule.errors import NotFound, Refused
-from capsule.format.members import Member
+from capsule.format.documents.members import Member
 from capsule.rules.policy import Action, Object, Profile, Relation, State, ensure, may, relation, seen_from
 
 JOINED, LEFT = "2025-01-02T00:00:00.000Z", "2025-01-03T00:00:00.000Z"

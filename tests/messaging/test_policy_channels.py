@@ -8,8 +8,8 @@ from typing import Any, get_args
 import pytest
 
 from capsule.errors import NotFound, Refused
-from capsule.format.channels import Channel, channel_id, notes_id
-from capsule.format.members import Member
+from capsule.format.documents.channels import Channel, channel_id, notes_id
+from capsule.format.documents.members import Member
 from capsule.rules.actions import actions_in
 from capsule.rules.policy import GLOBAL, Action, Object, Profile, State, ensure, may
 

@@ -364,13 +364,11 @@ def test_a_key_that_made_what_the_agent_may_not_find_any_more_is_used_up(store: 
 
 def test_the_history_in_git_and_the_files_are_a_persons(store: Store) -> None:
     from capsule import git
-    from capsule.engines.files.engine import files_of
 
     eve = store.beside(agent="eve")
-    assert eve.engine.capabilities == frozenset()
     for ask in (
         lambda: git.open(eve),
-        lambda: files_of(eve.engine),
+        lambda: eve.engine.outside_edits(),
         lambda: eve.incoming.version("conversations", "x"),
     ):
         with pytest.raises(Refused):
@@ -381,6 +379,10 @@ def test_the_history_in_git_and_the_files_are_a_persons(store: Store) -> None:
 def test_the_files_of_sessions_are_closed_to_an_agent(store: Store, kind: str) -> None:
     eve = store.beside(agent="eve").engine
     for ask in (
+        lambda: eve.machine.read(kind, "s_1"),
+        lambda: eve.machine.ids(kind),
+        lambda: eve.machine.edit(kind, "s_1", lambda before: {}),
+        lambda: eve.machine.delete(kind, "s_1"),
         lambda: eve.read(kind, "s_1"),
         lambda: eve.document(kind, "s_1"),
         lambda: eve.ids(kind),
@@ -389,11 +391,11 @@ def test_the_files_of_sessions_are_closed_to_an_agent(store: Store, kind: str) -
         lambda: eve.create(kind, {"id": "s_1"}),
         lambda: eve.delete(kind, "s_1"),
         lambda: eve.transaction(kind, "s_1").__enter__(),
-        lambda: eve.restore(kind, "s_1", "token"),
+        lambda: eve.trash.restore(kind, "s_1", "token"),
     ):
         with pytest.raises((Refused, NotFound)):
             ask()
-    assert eve.trash(kind) == []
+    assert eve.trash.entries(kind) == []
 
 
 def test_every_question_to_an_engine_or_an_index_is_judged_or_listed_as_harmless(store: Store) -> None:
@@ -411,5 +413,5 @@ def test_every_question_to_an_engine_or_an_index_is_judged_or_listed_as_harmless
 
 
 #: What an agent can't ask an engine, and the index, at all.
-CLOSED_OF_ENGINE = {"keep_file", "drop_file", "file", "files", "beat", "beaten", "hold", "follow", "notices"}
+CLOSED_OF_ENGINE = {"files", "beat", "beaten", "hold", "follow", "notices"}
 CLOSED = {"query", "marks_at", "first_behind", "place_of", "conversation_of", "said_after", "behind", "recalled"}

@@ -70,7 +70,7 @@ def test_a_file_is_kept_once_and_a_message_of_the_agent_can_be_changed(store: St
     id = adapter.deliver(out(kind="file", text="the plan", files=[file]))
     assert adapter.deliver(out(kind="file", text="the plan", files=[file])) == id
     assert adapter.deliver(out(id="edit", kind="edit", text="the new plan", target=id)) == id
-    (kept,) = store.engine.files("attachments", "any")
+    (kept,) = store.engine.files.names("attachments", "any")
     attached = [{"name": "plan.txt", "path": f"attachments/{kept}"}]
     assert [(each["content"], each.get("attachments")) for each in history(store)[1:]] == [("the new plan", attached)]
 

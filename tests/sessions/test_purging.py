@@ -10,7 +10,6 @@ import orjson
 
 from capsule import Store, timestamps
 from capsule.engines.files.disk.layout import FOLDERS, KINDS
-from capsule.engines.files.engine import files_of
 from capsule.messaging.doorbells import registry as doorbells
 from capsule.messaging.doorbells.interface import Target
 from capsule.sessions.events import delivered, incoming, outgoing
@@ -50,7 +49,7 @@ def _deleted_of_every_kind(store: Store) -> None:
     heard = incoming(id="m", content=canary("inbound"), attachments=named)
     answer = outgoing(id="a", content=canary("outbound"), in_reply_to="m", attachments=named)
     session.tell(lambda folds: receive(folds, [heard]))
-    store.engine.keep_file("inbox", "s", "plan", canary("inbox").encode())
+    store.engine.files.keep("inbox", "s", "plan", canary("inbox").encode())
     session.say(lambda folds: claim(folds, pick(folds, timestamps.now(), first=True), "w"))
     ended = partial(finish, ids=["m"], instance="w", state="completed")
     session.say(lambda folds: [*send(folds, [answer]), *ended(folds)], {"plan": canary("outbox").encode()})
@@ -62,10 +61,10 @@ def _deleted_of_every_kind(store: Store) -> None:
 
 
 def test_a_purge_visits_every_kind_and_leaves_attachments(store: Store, root: Path) -> None:
-    storage = files_of(store.engine)
+    storage = store.engine.storage
     _deleted_of_every_kind(store)
     missing = {kind for kind in KINDS if not storage.remembered(kind)}
-    assert missing | {kind for kind in FOLDERS if not store.engine.files(kind, "s")} == {"attachments"}
+    assert missing | {kind for kind in FOLDERS if not store.engine.files.names(kind, "s")} == {"attachments"}
     for kind in KINDS:  # Of dead writers.
         Path(storage.layout.temporary(kind, "s")).parent.mkdir(exist_ok=True)
         Path(storage.layout.temporary(kind, "s")).write_text(canary(kind))
@@ -77,7 +76,7 @@ def test_a_purge_keeps_the_files_of_a_message_that_waits(store: Store, root: Pat
     session, answer = Session.create(store.engine, "s", "anna"), outgoing(id="a", attachments=[{"path": "plan"}])
     session.say(lambda folds: send(folds, [answer]), {"plan": b"text", "not named": b"x"})
     store.trash.purge()
-    assert store.engine.files("outbox", "s") == ["plan"]
+    assert store.engine.files.names("outbox", "s") == ["plan"]
 
 
 def _import(store: Store, text: str) -> None:

@@ -93,7 +93,7 @@ def test_a_file_of_the_folder_is_sent_and_none_beyond_it(store: Store, session: 
     sent = kit.send_file("out/plan.txt", text="the plan")
     (file,) = session.folds().outbound.messages[sent.id].event["attachments"]
     assert file["name"] == "plan.txt"
-    assert store.engine.file("outbox", "s1", file["path"]) == b"plan"
+    assert store.engine.files.read("outbox", "s1", file["path"]) == b"plan"
     for path, error in (("link", Refused), ("../secret", Refused), ("missing", NotFound), ("out", NotFound)):
         with pytest.raises(error):
             kit.send_file(path)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from capsule.engines.memory import MemoryEngine
-from capsule.format import codec
+from capsule.format.json import codec
 from capsule.sessions.adapters.interface import Arrived
 from capsule.sessions.registry import AgentGroup, Registry, State, Wiring
 from capsule.sessions.rules.wirings import Decision, route

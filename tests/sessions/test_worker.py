@@ -142,7 +142,7 @@ def test_the_beginning_of_a_long_answer_is_the_message_and_all_of_it_a_file(stor
     worked(store, lambda prompt: text)
     (message,) = session.folds().outbound.messages.values()
     (file,) = message.event["attachments"]
-    assert store.engine.file("outbox", "s1", file["path"]).decode() == text
+    assert store.engine.files.read("outbox", "s1", file["path"]).decode() == text
     assert len(message.event["content"].encode()) < ANSWER + 100
     assert "answer.txt" in message.event["content"]
 

@@ -22,7 +22,7 @@ import pytest
 
 from capsule import Store
 from capsule.errors import GitFailed, StoreBusy
-from capsule.format import codec
+from capsule.format.json import codec
 from capsule.git.commits.sync import Synced
 from tests.conftest import SEED
 from tests.git.repositories import Clone, bare, cloned, environment, new

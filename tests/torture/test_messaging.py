@@ -23,8 +23,8 @@ from pathlib import Path
 import pytest
 
 from capsule import Store
-from capsule.format import codec
-from capsule.format.members import members_in
+from capsule.format.documents.members import members_in
+from capsule.format.json import codec
 from tests.conftest import SEED
 from tests.git.repositories import bare, cloned, environment, new
 from tests.processes import Child

@@ -23,7 +23,7 @@ from typing import TypeVar
 
 from capsule import Store
 from capsule.errors import InvalidDocument, Locked
-from capsule.format import codec
+from capsule.format.json import codec
 from capsule.maintenance import doctor
 from tests.processes import PATIENCE_S, Child
 

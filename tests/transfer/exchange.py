@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import sys
 import zipfile
 from contextlib import closing, suppress
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 from capsule import Store
 from capsule.errors import InvalidInput
-from capsule.transfer.conversion import document_of, draft_of, source_id
+from capsule.transfer.drafts.conversion import document_of, draft_of, source_id
+from capsule.transfer.drafts.report import Report
 from capsule.transfer.interface import Format, Source, read_bytes
+from capsule.transfer.reading.sources import File, Problems, files_at, opened
 from capsule.transfer.registry import drafts_of, format_of, formats
-from capsule.transfer.report import Report
-from capsule.transfer.sources import File, Problems, files_at, opened
 
 DATA = Path(__file__).parent / "data"
 STAMP = "2026-01-02T10:00:00.000Z"
@@ -113,3 +115,9 @@ def written(documents: list[dict[str, Any]], format: Format, shelf: Shelf | None
     assert format.write is not None
     load = (shelf or Shelf()).files.get if format.embeds_files else None
     return [format.write(draft_of(document, format.name, load)) for document in documents]
+
+
+def run_twice(script: str, root: Path) -> None:
+    """Run a script twice at once, each time with the store and with a name, `a` or `b`, as its arguments."""
+    running = [Popen([sys.executable, "-c", f"if True:\n{script}", str(root), who]) for who in "ab"]
+    assert [process.wait() for process in running] == [0, 0]

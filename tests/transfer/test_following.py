@@ -11,9 +11,9 @@ import pytest
 from capsule import Store
 from capsule.disk import notices
 from capsule.transfer import following
+from capsule.transfer.drafts.report import Taken
 from capsule.transfer.following import FolderWatch, follow
-from capsule.transfer.report import Taken
-from capsule.transfer.sources import Damage
+from capsule.transfer.reading.sources import Damage
 from tests.transfer.exchange import DATA, said
 
 

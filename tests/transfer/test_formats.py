@@ -14,7 +14,8 @@ import orjson
 import pytest
 
 from capsule.errors import CapsuleError
-from capsule.format import codec, validation
+from capsule.format import validation
+from capsule.format.json import codec
 from capsule.transfer.registry import formats
 from tests.transfer.exchange import DATA, EXAMPLES, Shelf, content, read, read_data, written
 
@@ -126,3 +127,23 @@ def test_damage_is_reported(path: Path) -> None:
 
     assert problems.found
     assert all(problem.what for problem in problems.found)
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "lines", "count"),
+    [
+        ("atif/damaged.json", ["", "who?", "", "of no call"], {1}, 11),
+        ("gemini/damaged.jsonl", ["one", ""], {2, 3, 4, 5, 6}, 5),
+        ("librechat/damaged.json", ["own parent", "the same id", "", "circle", "circle"], {1}, 5),
+        ("llama-webui/damaged.jsonl", ["before any session", "hm", ""], {1, 3, 4, 5}, 7),
+        ("open-webui/damaged.json", ["no id", "circle", ""], {2, 41}, 6),
+        ("specstory/damaged.md", ["No session", ""], {1, 9}, 2),
+    ],
+)
+def test_damage_is_reported_by_line_and_no_message_is_lost(
+    name: str, texts: list[str], lines: set[int], count: int
+) -> None:
+    documents, problems = read(DATA / name)
+
+    assert [entry["content"] for document in documents for entry in document["history"]] == texts
+    assert ({problem.line for problem in problems.found}, problems.count) == (lines, count)

@@ -108,14 +108,6 @@ def test_a_file_in_zstandard_is_unpacked_as_far_as_it_goes(
     assert {problem in one.what for one in report.problems.found} == ({True} if problem else set())
 
 
-def test_a_text_that_is_too_large_is_refused_by_its_line(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("capsule.transfer.values.MOST", 10_000)
-    report = take(store, said("a") + said("x" * (3 << 20), id="c2") + said("b", id="c3"))
-
-    assert len(report.conversations) == 2
-    assert [(problem.line, "more than" in problem.what) for problem in report.problems.found] == [(2, True)]
-
-
 def test_a_link_that_leads_out_of_a_folder_is_refused(store: Store, tmp_path: Path) -> None:
     (tmp_path / "export").mkdir()
     (tmp_path / "secret.jsonl").write_bytes(said("secret"))

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.transfer import values
-from capsule.transfer.coercion import moment
-from capsule.transfer.pairs import Pair, applied, difference
-from capsule.transfer.values import completed, first_values, records, shape_of
+from capsule.transfer.reading import values
+from capsule.transfer.reading.values import completed, first_values, records, shape_of
+from capsule.transfer.records.coercion import moment
+from capsule.transfer.records.pairs import Pair, applied, difference
 
 
 def read(data: bytes, chunk: int = 7) -> tuple[list[tuple[int, Any]], list[tuple[str, int | None]]]:
@@ -188,7 +188,7 @@ def test_a_pair_that_loses_nearly_everything_loses_nothing(record: dict[str, Any
         lambda given: {"role": "user", "content": str(given.get("content"))},
         lambda fields: {"content": fields["content"], "x": 1},
     )
-    fields = pair.taken(record)
-    assert json.dumps(pair.given(fields), sort_keys=True) == json.dumps(record, sort_keys=True)
+    fields = pair.to_capsule(record)
+    assert json.dumps(pair.to_record(fields), sort_keys=True) == json.dumps(record, sort_keys=True)
     more = {**fields, "model": "m", "timestamp": "2026-01-02T10:00:00.000Z"}
-    assert pair.taken(pair.given(more)) == more
+    assert pair.to_capsule(pair.to_record(more)) == more

@@ -1,4 +1,4 @@
-"""What a store of files keeps beside its documents: files of messages, heartbeats, and kernel locks by name.
+"""What a store of files keeps beside its documents: the trash, files of messages, what is of this machine, and more.
 
 What must stay true: a file gets its name once it is durable, and never another content; no directory on the way to it
 is a symlink; and a lock goes with its process, however that dies.
@@ -6,45 +6,43 @@ is a symlink; and a lock goes with its process, however that dies.
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
 from capsule import timestamps
 from capsule.disk import whole_files
-from capsule.engines.files.disk.layout import Directory
+from capsule.disk.whole_files import Signature
+from capsule.engines.files.disk.layout import KINDS, Directory
 from capsule.engines.files.disk.trash import TRASH
+from capsule.engines.files.external_edits import forget_texts
 from capsule.engines.files.storage import FileStorage
-from capsule.engines.values import Notices
-from capsule.errors import NotFound, Refused, StoreBusy
+from capsule.engines.interface import WITH_ENTRIES
+from capsule.engines.machine import Machine
+from capsule.engines.retrying import again
+from capsule.errors import InvalidDocument, NotFound, Refused, StoreBusy
 from capsule.ids import check_file_name, check_id, new_id
 
+_log = logging.getLogger("capsule")
 
-class BesideDocuments:
-    """The part of an engine of files that is about no document.
+_TRIES = 50
 
-    Attributes:
-        storage: The files.
-    """
 
-    storage: FileStorage
+class AttachedFiles:
+    """The files beside the documents of a `FileStorage`. See `Files`, which describes the methods."""
 
-    def notices(self) -> Notices:
-        """See `Engine.notices`. Costs one watch, as every write ends with the header of its note in a mutex file."""
-        from capsule.disk.notices import DirectoryNotices  # Seldom needed, and ctypes with it.
+    def __init__(self, storage: FileStorage) -> None:
+        self._storage = storage
+        self._sys = storage.sys
+        self._layout = storage.layout
 
-        mutexes = Directory(self.storage.layout, self.storage.sys, "mutex")
-        with whole_files.naming(mutexes.path, "watch"):
-            mutexes.ensure()
-            return Notices(DirectoryNotices(mutexes.path, ""))
-
-    def keep_file(self, kind: str, id: str, name: str, data: bytes) -> str:
-        """See `Engine.keep_file`. Costs writing and flushing it; or reading it, if it is there."""
-        layout, sys = self.storage.layout, self.storage.sys
-        folder = layout.folder(kind, id)
-        path = f"{folder}/{check_file_name(name)}"
+    def keep(self, kind: str, id: str, name: str, data: bytes) -> str:
+        """Costs writing and flushing it; or reading it, if it is there."""
+        layout, sys = self._layout, self._sys
+        folder, path = self._place(kind, id, name)
         with whole_files.naming(path, "write"):
             there = self._content(folder, path)
             if there is None:
@@ -66,42 +64,128 @@ class BesideDocuments:
             whole_files.sync_directory(sys, folder)
         return path
 
-    def file(self, kind: str, id: str, name: str) -> bytes:
-        """See `Engine.file`."""
-        folder = self.storage.layout.folder(kind, id)
-        path = f"{folder}/{check_file_name(name)}"
+    def read(self, kind: str, id: str, name: str) -> bytes:
+        folder, path = self._place(kind, id, name)
         with whole_files.naming(path, "read"):
             data = self._content(folder, path)
         if data is None:
             raise NotFound(f"there is no {path}", id=name)
         return data
 
-    def _content(self, folder: str, path: str) -> bytes | None:
-        self.storage.layout.check(self.storage.sys, folder)
-        with suppress(FileNotFoundError):
-            return self.storage.read_file(path)
-        return None
-
-    def files(self, kind: str, id: str) -> list[str]:
-        """See `Engine.files`. Costs one scandir, and an lstat a file."""
-        folder, sys = self.storage.layout.folder(kind, id), self.storage.sys
+    def names(self, kind: str, id: str) -> list[str]:
+        """Costs one scandir, and an lstat a file."""
+        folder = self._layout.folder(kind, id)
         with whole_files.naming(folder, "list"), suppress(FileNotFoundError):
-            self.storage.layout.check(sys, folder)
-            names = ((name, found) for name, found in sys.names(folder) if not name.startswith("."))
+            self._layout.check(self._sys, folder)
+            names = ((name, found) for name, found in self._sys.names(folder) if not name.startswith("."))
             return sorted(name for name, found in names if stat.S_ISREG(found.st_mode))
         return []
 
-    def drop_file(self, kind: str, id: str, name: str) -> None:
-        """See `Engine.drop_file`."""
-        layout, sys = self.storage.layout, self.storage.sys
-        folder = layout.folder(kind, id)
-        path = f"{folder}/{check_file_name(name)}"
+    def drop(self, kind: str, id: str, name: str) -> None:
+        folder, path = self._place(kind, id, name)
         with whole_files.naming(path, "erase"):
-            layout.check(sys, folder)
-            whole_files.drop_name(sys, path)
+            self._layout.check(self._sys, folder)
+            whole_files.drop_name(self._sys, path)
+
+    def _place(self, kind: str, id: str, name: str) -> tuple[str, str]:
+        folder = self._layout.folder(kind, id)
+        return folder, f"{folder}/{check_file_name(name)}"
+
+    def _content(self, folder: str, path: str) -> bytes | None:
+        self._layout.check(self._sys, folder)
+        with suppress(FileNotFoundError):
+            return self._storage.read_file(path)
+        return None
+
+
+class FileTrash:
+    """The trash of a `FileStorage`. See `Trash`, which describes the methods.
+
+    Args:
+        storage: The files.
+        drop_index: Drops what the index has, to be built anew.
+    """
+
+    def __init__(self, storage: FileStorage, drop_index: Callable[[], None]) -> None:
+        self._storage = storage
+        self._drop_index = drop_index
+        self.entries = storage.keeping.trashed
+        self.read = storage.keeping.read
+        self.drop = storage.keeping.drop
+
+    def restore(self, kind: str, id: str, token: str) -> None:
+        with self._storage.mutex(kind, id) as held:
+            held.restore(token)
+
+    def purge(self, older_than_s: float) -> list[str]:
+        """Costs reading every conversation that was written here; the index is built anew."""
+        storage = self._storage
+        for kind in KINDS:
+            for leftover in storage.leftovers(kind):
+                if leftover.kind == "temporary":
+                    storage.sweep(kind, leftover)
+        gone = storage.keeping.purge(older_than_s)
+        for name in ((kind, id) for kind in WITH_ENTRIES for id in storage.remembered(kind)):
+            try:
+                again(partial(forget_texts, storage, *name))
+            except InvalidDocument as error:
+                _log.warning("%s; what the store remembers of it was not purged", error.message)
+        self._drop_index()
+        return gone
+
+
+class FileMachine(Machine):
+    """The documents of this machine as files in `.capsule/`. See `Machine`."""
+
+    def __init__(self, storage: FileStorage) -> None:
+        self._storage = storage
+
+    def _ids(self, kind: str) -> list[str]:
+        return self._storage.ids(kind)
+
+    def _read(self, kind: str, id: str) -> bytes | None:
+        got = self._storage.read(kind, id)
+        if got is None or self._is_ours(kind, id, got[1]):
+            return got and got[0]
+        with self._storage.mutex(kind, id) as held:  # Perhaps a write was under way.
+            got = held.read()
+            return got[0] if got and self._is_ours(kind, id, got[1]) else None
+
+    def _edit(self, kind: str, id: str, change: Callable[[bytes | None], bytes | None]) -> None:
+        def edit() -> None:
+            with self._storage.mutex(kind, id) as held:
+                got = held.read()
+                after = change(got[0] if got and self._is_ours(kind, id, got[1]) else None)
+                if after is not None:
+                    held.replace(got[1] if got else None, after, None, [])
+
+        again(edit, self._storage.path(kind, id), id, _TRIES)
+
+    def _delete(self, kind: str, id: str) -> None:
+        with self._storage.mutex(kind, id) as held:
+            if self._storage.exists(kind, id):
+                held.delete()
+
+    def _is_ours(self, kind: str, id: str, signature: Signature) -> bool:
+        """Whether this user wrote the file here, as a clone can carry any other.
+
+        The note knows the inode and the times of what was written, which nobody can foretell of a clone.
+        """
+        noted = self._storage.noted(kind, id)
+        return noted is not None and noted.signature == signature and self._storage.is_own(kind, id)
+
+
+class BesideDocuments:
+    """The part of an engine of files that is about no document.
+
+    Attributes:
+        storage: The files.
+    """
+
+    storage: FileStorage
 
     def beat(self, kind: str, id: str) -> None:
-        """See `Engine.beat`. Costs an open and a write, which nobody flushes."""
+        """Costs an open and a write, which nobody flushes."""
         layout, sys = self.storage.layout, self.storage.sys
         directory, path = self._heartbeat(kind, id)
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -111,7 +195,7 @@ class BesideDocuments:
                 sys.pwrite(fd, b"\n", 0)
 
     def beaten(self, kind: str, id: str) -> str | None:
-        """See `Engine.beaten`. Costs an lstat."""
+        """Costs an lstat."""
         _, path = self._heartbeat(kind, id)
         with whole_files.naming(path, "look at"), suppress(FileNotFoundError, NotADirectoryError):
             return timestamps.from_ms(self.storage.sys.lstat(path).st_mtime_ns // 1_000_000)
@@ -123,7 +207,7 @@ class BesideDocuments:
 
     @contextmanager
     def hold(self, name: str, timeout_s: float | None) -> Iterator[None]:
-        """See `Engine.hold`. Waiting without a limit costs no processor time."""
+        """Waiting without a limit costs no processor time."""
         mutexes, of_name = self.storage.mutexes, f"hold-{check_id(name)}"
         with whole_files.naming(mutexes.path(of_name), "lock"):
             try:

@@ -16,24 +16,29 @@ from typing import TYPE_CHECKING, Self
 
 from capsule.disk import whole_files
 from capsule.disk.whole_files import Signature
+from capsule.engines.files import external_edits
 from capsule.engines.files.disk.log import deleted_record
 from capsule.engines.files.disk.mutex import Mutex
 from capsule.engines.files.disk.trash import QUARANTINE, TRASH
 from capsule.engines.files.note import Note, new_tag
 from capsule.engines.files.protocols import Known
 from capsule.engines.files.rehead import Rehead
-from capsule.engines.files.splice import Overtaken, Unflushed, splice, stamp_in_place
+from capsule.engines.files.splice import Overtaken, Unflushed, splice
 from capsule.engines.values import Trashed
 from capsule.errors import CapsuleError, Interfered, Refused
-from capsule.format.anatomy import Anatomy, head_of
+from capsule.format.json.anatomy import Anatomy, head_of, survey
 from capsule.timestamps import WIDTH
 
 if TYPE_CHECKING:
+    from capsule.engines.capabilities import Mended
     from capsule.engines.files.storage import FileStorage
 
 
 class HeldDocument:
-    """One document of a `FileStorage`, whose mutex is held in a `with` block, and whose note is there meanwhile."""
+    """One document of a `FileStorage`, whose mutex is held in a `with` block, and whose note is there meanwhile.
+
+    What has no docstring is described in `HeldFile`.
+    """
 
     _mutex: Mutex
     note: Note
@@ -42,22 +47,22 @@ class HeldDocument:
         self.id = id
         self.path = storage.layout.document(kind, id)
         self.kind = kind
-        self._storage = storage
+        self.storage = storage
         self.sys = storage.sys
         self._timeout_s = timeout_s
         self._links, self._device = 0, -1
 
     def __enter__(self) -> Self:
-        mutexes, name = self._storage.mutexes, f"{self.kind}-{self.id}"
+        mutexes, name = self.storage.mutexes, f"{self.kind}-{self.id}"
         try:
             self._mutex = mutexes.acquire(name, self._timeout_s)
         except OSError as error:
             raise whole_files.failure(error, mutexes.path(name), "open") from error
-        self.note = Note(self.sys, self._mutex, self._storage.logs, self._storage.boot)
+        self.note = Note(self.sys, self._mutex, self.storage.logs, self.storage.boot)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._storage.mutexes.release(self._mutex)
+        self.storage.mutexes.release(self._mutex)
         if isinstance(error, OSError):
             raise whole_files.failure(error, self.path, "read or write") from error
 
@@ -69,7 +74,7 @@ class HeldDocument:
 
     def _open(self) -> os.stat_result:
         self.close()
-        self._mutex.document_fd, found = self._storage.open(self.path, self._storage.document_flags)
+        self._mutex.document_fd, found = self.storage.open(self.path, self.storage.document_flags)
         self._links, self._device = found.st_nlink, found.st_dev
         return found
 
@@ -87,6 +92,26 @@ class HeldDocument:
         with whole_files.naming(self.path, "open"), suppress(FileNotFoundError):
             return known if whole_files.signature(self._open()) == known.signature else None
         return None
+
+    @property
+    def is_noted(self) -> bool:
+        return self.note.known() is not None
+
+    @property
+    def is_interrupted(self) -> bool:
+        return self.note.under_way
+
+    def is_as_left(self) -> bool:
+        return self.look() is not None
+
+    def take_in(self, mend: Callable[[bytes], Mended | None] | None = None) -> Signature:
+        return external_edits.settle(self, mend=mend).signature
+
+    def mended(self, data: bytes, signature: Signature) -> Mended | None:
+        return external_edits.mendable(self, data, signature)
+
+    def put(self, expected: Signature | None, data: bytes, records: list[bytes], *, canonical: bool = True) -> str:
+        return self.replace(expected, data, survey(data) if canonical else None, records).tag
 
     def read(self) -> tuple[bytes, Signature] | None:
         """The whole file and its signature; None when there is none."""
@@ -146,7 +171,7 @@ class HeldDocument:
             raw = self.sys.pread(self._mutex.document_fd, WIDTH, anatomy.updated_at) if anatomy else b""
             self.note.remark(records)
         stamp = raw.decode("ascii", "replace")
-        return self.note.write(Known(signature, anatomy, new_tag(), stamp, self._storage.boot, doubt, newest))
+        return self.note.write(Known(signature, anatomy, new_tag(), stamp, self.storage.boot, doubt, newest))
 
     def rewrite_records(self, writes: list[list[bytes]]) -> None:
         """Remember these writes and no others, durably; nothing, when there are none."""
@@ -173,7 +198,7 @@ class HeldDocument:
     def _done(self, known: Known, found: Signature, anatomy: Anatomy | None, tag: str, stamp: str, time: str) -> Known:
         """The document as a durable write left it, noted."""
         newest = max(known.newest, known.stamp, stamp)
-        return self.note.write(Known(found, anatomy, tag, stamp, self._storage.boot, "", newest, time))
+        return self.note.write(Known(found, anatomy, tag, stamp, self.storage.boot, "", newest, time))
 
     def _anatomy(self, known: Known) -> Anatomy:
         if known.anatomy is None:
@@ -186,8 +211,10 @@ class HeldDocument:
         Raises `Interfered`, `StorageFailed`. Costs three pwrites and an fdatasync, whatever the file's size.
         """
         anatomy = known.anatomy or self._anatomy(known)
-        if self._storage.replaces_on_append or self._links > 1:
-            return self._restamped(known._replace(time=time), anatomy.updated_at, stamp, entries, records)
+        if self.storage.replaces_on_append or self._links > 1:
+            head, at = whole_files.pread_all(self.sys, self._mutex.document_fd, anatomy.context), anatomy.updated_at
+            head = head[:at] + stamp.encode() + head[at + WIDTH :]
+            return self.rehead(known._replace(time=time), head, entries, records)
         if known.doubt:
             with whole_files.naming(os.path.dirname(self.path), "flush"):
                 whole_files.sync_directory(self.sys, os.path.dirname(self.path))
@@ -204,16 +231,12 @@ class HeldDocument:
         except Interfered:
             self._distrust(known.doubt)
             raise
-        except OSError as error:
-            raise self._failed(error, "append to") from error
-        return self._done(known, found, after, known.tag, stamp, time)
-
-    def _failed(self, error: OSError, doing: str) -> CapsuleError:
-        """The error for a write in place that failed; after a flush that did, the file is not trusted any more."""
-        if isinstance(error, Unflushed):
+        except Unflushed as error:
             self._distrust("bytes")
-            return whole_files.failure(error, self.path, f"{doing} and flush")
-        return self._refused(error, doing)
+            raise whole_files.failure(error, self.path, "append to and flush") from error
+        except OSError as error:
+            raise self._refused(error, "append to") from error
+        return self._done(known, found, after, known.tag, stamp, time)
 
     def flush(self, known: Known) -> Known:
         """Make the document durable, bytes and name, as it is. Raises `Interfered`, `StorageFailed`."""
@@ -231,27 +254,8 @@ class HeldDocument:
         """Have the next one look at the whole file, and after a flush that failed have it written anew; `is_done` says
         whether what was begun was written all the same."""
         note = self.note.write if is_done else self.note.doubt
-        note(Known(Signature(0, 0, 0, 0), None, new_tag(), "", self._storage.boot, doubt))
+        note(Known(Signature(0, 0, 0, 0), None, new_tag(), "", self.storage.boot, doubt))
         self.close()
-
-    def _restamped(self, known: Known, at: int, stamp: str, entries: list[bytes], records: list[bytes]) -> Known:
-        """Overwrite a timestamp of the head, and append, in a new file."""
-        head = whole_files.pread_all(self.sys, self._mutex.document_fd, self._anatomy(known).context)
-        return self.rehead(known, head[:at] + stamp.encode() + head[at + WIDTH :], entries, records)
-
-    def restamp(self, known: Known, lock_stamp: str) -> Known:
-        """Overwrite the lock's timestamp in place. Raises `Interfered`, `StorageFailed`."""
-        anatomy = self._anatomy(known)
-        if self._storage.replaces_on_append or self._links > 1:
-            return self._restamped(known, anatomy.lock_at, lock_stamp, [], [])
-        try:
-            signature = stamp_in_place(self.sys, self._mutex.document_fd, self.path, known, anatomy.lock_at, lock_stamp)
-        except Interfered:
-            self._distrust(known.doubt)
-            raise
-        except OSError as error:
-            raise self._failed(error, "refresh the lock of") from error
-        return self.note.write(known._replace(signature=signature, tag=new_tag()))
 
     def rehead(
         self,
@@ -287,7 +291,7 @@ class HeldDocument:
         """
         before = self.note.known()
         if expected is None:
-            if self._storage.exists(self.kind, self.id):
+            if self.storage.exists(self.kind, self.id):
                 raise Interfered
             before, records = None, []
             with whole_files.naming(self.path, "drop the log of"):
@@ -299,7 +303,7 @@ class HeldDocument:
 
     def _put(self, expected: Signature | None, write: Callable[[int], None]) -> Signature:
         """Write a new version beside the document and give it its name; the signature it has there."""
-        layout = self._storage.layout
+        layout = self.storage.layout
         temporary = layout.temporary(self.kind, self.id)
         like = None if expected is None else self.path
         written_new = partial(whole_files.write_new, self.sys, temporary, layout.file_mode, write, like=like)
@@ -307,7 +311,7 @@ class HeldDocument:
             try:
                 fd = written_new()
             except FileExistsError:
-                self._storage.clear_temporary(self.kind, self.id)
+                self.storage.clear_temporary(self.kind, self.id)
                 fd = written_new()
             except FileNotFoundError:
                 layout.ensure(self.sys, layout.directory(self.kind, self.id))
@@ -352,14 +356,14 @@ class HeldDocument:
     def quarantine(self, data: bytes, reason: str) -> str:
         """Keep bytes in the quarantine; the path."""
         with whole_files.naming(self.path, "keep a copy of"):
-            return self._storage.keeping.store(data, QUARANTINE, self.kind, self.id, reason)
+            return self.storage.keeping.store(data, QUARANTINE, self.kind, self.id, reason)
 
     def delete(self) -> Trashed:
         """Move the document to the trash."""
         with whole_files.naming(self.path, "delete"):
             whole_files.ensure_regular(self.sys, self.path)
-            path = self._storage.keeping.move(self.path, TRASH, self.kind, self.id)
-        trashed = self._storage.keeping.trashed_as(os.path.basename(path))
+            path = self.storage.keeping.move(self.path, TRASH, self.kind, self.id)
+        trashed = self.storage.keeping.trashed_as(os.path.basename(path))
         with suppress(OSError):  # Without this record the log is dropped when the document is restored.
             self.note.remark([deleted_record(trashed.token)])
         self.note.forget()
@@ -369,13 +373,8 @@ class HeldDocument:
     def keep(self, kind: str, data: bytes) -> Trashed:
         """Put bytes into the trash, as a document of `kind` with this one's id."""
         with whole_files.naming(self.path, "keep a copy of"):
-            path = self._storage.keeping.store(data, TRASH, kind, self.id)
-        return self._storage.keeping.trashed_as(os.path.basename(path))
-
-    def drop_kept(self, kept: Trashed) -> None:
-        """Take out of the trash what `keep` put there, if it is still there."""
-        with whole_files.naming(kept.path, "drop"):
-            self._storage.keeping.drop(kept.token)
+            path = self.storage.keeping.store(data, TRASH, kind, self.id)
+        return self.storage.keeping.trashed_as(os.path.basename(path))
 
     def forget(self) -> None:
         """Forget a document that is gone: its note, and its log."""
@@ -387,13 +386,13 @@ class HeldDocument:
         """Move the document back from the trash. Raises `Refused` when its place is taken."""
         with whole_files.naming(self.path, "restore"):
             try:
-                if self._storage.exists(self.kind, self.id):
+                if self.storage.exists(self.kind, self.id):
                     raise FileExistsError
                 if self.note.records()[-1:] != [[deleted_record(token)]]:
                     self.note.drop_log()  # It is of another document that had this id.
                 # Whoever notices the file waits for the mutex, as it is none of the note's, and learns whose it is.
                 self._distrust("restored")
-                self._storage.keeping.put_back(token, self.path)
+                self.storage.keeping.put_back(token, self.path)
             except FileExistsError:
                 what = f"{self.path} is there already; rename it or delete it, then restore again"
                 raise Refused(what, path=self.path) from None

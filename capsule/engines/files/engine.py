@@ -6,7 +6,6 @@ that a hand edit is seen at once and a torn tail never is; and a store that can'
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,26 +15,26 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 
 from capsule.disk.whole_files import Signature
-from capsule.engines.files.beside import BesideDocuments
-from capsule.engines.files.disk.layout import KINDS, LOCAL
-from capsule.engines.files.external_edits import STEP_NS, forget_texts, settle
+from capsule.engines.files.beside import AttachedFiles, BesideDocuments, FileMachine, FileTrash
+from capsule.engines.files.external_edits import STEP_NS, settle
 from capsule.engines.files.protocols import Known, Place
 from capsule.engines.files.storage import FileStorage
 from capsule.engines.files.transaction import Caches, FileTransaction, entries_in
-from capsule.engines.interface import CONVERSATIONS, OUTSIDE_EDITS, PATHS, WITH_ENTRIES, Document, Engine, missing
+from capsule.engines.interface import CONVERSATIONS, WITH_ENTRIES, Document, missing
 from capsule.engines.retrying import again
 from capsule.engines.values import News, Tracker, Trashed
 from capsule.errors import Interfered, InvalidDocument, Refused, StorageFailed, StoreBusy
-from capsule.format import anatomy, canonical, codec, migrations
-from capsule.format.decoding import decoded
-from capsule.format.head import Head
+from capsule.format import migrations
+from capsule.format.documents.head import Head
+from capsule.format.json import anatomy, canonical, codec
+from capsule.format.validation import decoded
 from capsule.ids import check_id
 
 if TYPE_CHECKING:
     from capsule.engines.index.index import Index
+    from capsule.engines.machine import Machine
 
 T = TypeVar("T")
-_log = logging.getLogger("capsule")
 
 _TRIES = 5
 _SOON_S = 0.5
@@ -43,28 +42,18 @@ _SOON_S = 0.5
 _UNSOUND = (InvalidDocument, ValueError, TypeError, LookupError, AttributeError)
 
 
-def files_of(engine: Engine, what: str = "this") -> FileStorage:
-    """The files of an engine, for what only files have. Raises `Refused` if it has none, and for an agent."""
-    if isinstance(engine, FilesEngine):
-        return engine.storage
-    if (agent := getattr(engine, "agent", None)) is not None:
-        raise Refused(
-            f"{what} needs the files of the store, which agent {agent} does not reach, only a person", path=""
-        )
-    raise Refused(f"{what} needs a store that keeps files; this one keeps none", path="")
-
-
 class FilesEngine(BesideDocuments):
-    """The documents of one store as files. See `Engine`. Several threads may use it.
+    """The documents of one store as files. See `Engine`, which describes the methods. Several threads may use it.
 
     Args:
         storage: The files.
     """
 
-    capabilities = frozenset({PATHS, OUTSIDE_EDITS})
-
     def __init__(self, storage: FileStorage) -> None:
         self.storage = storage
+        self.files = AttachedFiles(storage)
+        self.machine: Machine = FileMachine(storage)
+        self.trash = FileTrash(storage, lambda: self.index.drop())
         self._caches = Caches()
         self._guard = threading.Lock()
         self._index: Index | None = None
@@ -72,11 +61,10 @@ class FilesEngine(BesideDocuments):
     # -- One document ----------------------------------------------------------------------------------------------
 
     def transaction(self, kind: str, id: str) -> FileTransaction:
-        """See `Engine.transaction`. Costs nothing where the file is as the store left it; else a read of the whole."""
+        """Costs nothing where the file is as the store left it; else a read of the whole."""
         return FileTransaction(self.storage.mutex(kind, id), self._caches)
 
     def create(self, kind: str, document: Document, written: Callable[[str], None] | None = None) -> int:
-        """See `Engine.create`."""
         data = codec.encode(document)
         with self.storage.mutex(kind, document["id"]) as held:
             if self.storage.exists(kind, document["id"]):
@@ -87,60 +75,43 @@ class FilesEngine(BesideDocuments):
         return known.signature.size
 
     def edit(self, kind: str, id: str, change: Callable[[bytes | None], bytes | None]) -> None:
-        """See `Engine.edit`."""
         with self.storage.mutex(kind, id) as held:
             got = held.read()
-            after = change(got[0] if got and self._is_ours(kind, id, got[1]) else None)
+            after = change(got and got[0])
             if after is not None:
                 held.replace(got[1] if got else None, after, None, [])
 
-    def _is_ours(self, kind: str, id: str, signature: Signature) -> bool:
-        """Whether a file counts: of a local kind only one that this user wrote here, as a clone can carry any other.
-
-        The note knows the inode and the times of what was written, which nobody can foretell of a clone.
-        """
-        if kind not in LOCAL:
-            return True
-        noted = self.storage.noted(kind, id)
-        return noted is not None and noted.signature == signature and self.storage.is_own(kind, id)
-
     def delete(self, kind: str, id: str) -> Trashed:
-        """See `Engine.delete`."""
         with self.storage.mutex(kind, id) as held:
             if not self.storage.exists(kind, id):
                 raise missing(kind, id)
             return held.delete()
 
     def exists(self, kind: str, id: str) -> bool:
-        """See `Engine.exists`. Costs an lstat."""
+        """Costs an lstat."""
         return self.storage.exists(kind, id)
 
     def version(self, kind: str, id: str) -> object | None:
-        """See `Engine.version`. Costs an lstat."""
+        """Costs an lstat."""
         found = self.storage.find(kind, id)
         return None if found is None else _version(found.signature, time.time_ns())
 
     def versions(self, kind: str) -> dict[str, object]:
-        """See `Engine.versions`. Costs one scandir, and an lstat a file."""
+        """Costs one scandir, and an lstat a file."""
         now = time.time_ns()
         return {each.id: _version(each.signature, now) for each in sorted(self.storage.scan(kind))}
 
     def ids(self, kind: str) -> list[str]:
-        """See `Engine.ids`. Costs listing a directory."""
+        """Costs listing a directory."""
         return self.storage.ids(kind)
 
     def name(self, kind: str, id: str) -> str:
-        """See `Engine.name`."""
         return self.storage.path(kind, id)
 
     def read(self, kind: str, id: str) -> bytes:
-        """See `Engine.read`. Costs reading and checking the file."""
+        """Costs reading and checking the file."""
         if kind not in WITH_ENTRIES:
             got = self.storage.read(kind, id)
-            if got is not None and not self._is_ours(kind, id, got[1]):
-                with self.storage.mutex(kind, id) as held:  # Perhaps a write was under way.
-                    got = held.read()
-                    got = got if got and self._is_ours(kind, id, got[1]) else None
             if got is None:
                 raise missing(kind, id)
             return got[0]
@@ -152,14 +123,14 @@ class FilesEngine(BesideDocuments):
         return self._parsed(kind, id, parse)
 
     def document(self, kind: str, id: str) -> Document:
-        """See `Engine.document`. Costs reading and parsing the file."""
+        """Costs reading and parsing the file."""
         name = self.name(kind, id)
         if kind not in WITH_ENTRIES:
             return codec.decode(self.read(kind, id), name)
         return self._parsed(kind, id, lambda data, is_canonical: _document(data, is_canonical, name))
 
     def follow(self, kind: str, id: str, since: Place | None = None) -> News:
-        """See `Engine.follow`. Costs an lstat if nothing changed."""
+        """Costs an lstat if nothing changed."""
         if since is not None:
             found = self.storage.find(kind, id)
             if found is not None and found.signature == since.signature:
@@ -171,7 +142,6 @@ class FilesEngine(BesideDocuments):
         return News(known and Place.of(known), _document(data, _is_canonical(known), name)["history"], True)
 
     def parsed(self, id: str, parse: Callable[[bytes, bool], T]) -> T:
-        """See `Engine.parsed`."""
         return self._parsed(CONVERSATIONS, id, parse)
 
     def _parsed(self, kind: str, id: str, parse: Callable[[bytes, bool], T]) -> T:
@@ -187,7 +157,7 @@ class FilesEngine(BesideDocuments):
         return parse(data, _is_canonical(known))
 
     def tail(self, id: str, n: int) -> tuple[bytes, int]:
-        """See `Engine.tail`. Costs reading these entries."""
+        """Costs reading these entries."""
         for _ in range(_TRIES):
             known = self._settled(CONVERSATIONS, id)
             if known is None or known.anatomy is None:
@@ -199,7 +169,7 @@ class FilesEngine(BesideDocuments):
         return codec.encode_entries(history[-n:] if n > 0 else []), len(history)
 
     def head(self, id: str) -> tuple[Document, int]:
-        """See `Engine.head`. Costs reading the beginning of the file."""
+        """Costs reading the beginning of the file."""
         known = self._settled(CONVERSATIONS, id)
         path = self.name(CONVERSATIONS, id)
         size = known.signature.size if known else len(self.read(CONVERSATIONS, id))
@@ -257,6 +227,9 @@ class FilesEngine(BesideDocuments):
 
         return again(look)  # Writers leave no gap: read what they have, under the mutex.
 
+    def outside_edits(self, what: str = "this") -> FileStorage:
+        return self.storage
+
     # -- All conversations -----------------------------------------------------------------------------------------
 
     @property
@@ -270,58 +243,25 @@ class FilesEngine(BesideDocuments):
                     self._index = Index(self.storage, CONVERSATIONS, self._settled_soon)
         return self._index
 
-    def tracker(self) -> Tracker:
-        """See `Engine.tracker`."""
-        return self.storage.notices(CONVERSATIONS)
+    def tracker(self, kind: str | None = None) -> Tracker:
+        """Costs one watch: every write ends with the header of its note in a mutex file."""
+        return self.storage.notices(kind)
 
-    # -- Trash and instances ---------------------------------------------------------------------------------------
-
-    def trash(self, kind: str) -> list[Trashed]:
-        """See `Engine.trash`."""
-        return self.storage.keeping.trashed(kind)
-
-    def trashed(self, token: str) -> bytes:
-        """See `Engine.trashed`."""
-        return self.storage.keeping.read(token)
-
-    def restore(self, kind: str, id: str, token: str) -> None:
-        """See `Engine.restore`."""
-        with self.storage.mutex(kind, id) as held:
-            held.restore(token)
-
-    def purge(self, older_than_s: float) -> list[str]:
-        """See `Engine.purge`. Costs reading every conversation that was written here; the index is built anew."""
-        for kind in KINDS:
-            for leftover in self.storage.leftovers(kind):
-                if leftover.kind == "temporary":
-                    self.storage.sweep(kind, leftover)
-        gone = self.storage.keeping.purge(older_than_s)
-        for name in ((kind, id) for kind in WITH_ENTRIES for id in self.storage.remembered(kind)):
-            try:
-                again(partial(forget_texts, self.storage, *name))
-            except InvalidDocument as error:
-                _log.warning("%s; what the store remembers of it was not purged", error.message)
-        self.index.drop()
-        return gone
+    # -- Instances ---------------------------------------------------------------------------------------
 
     def announce(self, instance: str, about: Mapping[str, Any] | None = None) -> None:
-        """See `Engine.announce`."""
         self.storage.instances.announce(instance, about)
 
     def instances(self) -> dict[str, dict[str, Any]]:
-        """See `Engine.instances`."""
         return self.storage.instances.live()
 
     def withdraw(self, instance: str) -> None:
-        """See `Engine.withdraw`."""
         self.storage.instances.withdraw(instance)
 
     def is_alive(self, instance: str) -> bool:
-        """See `Engine.is_alive`."""
         return self.storage.instances.alive(instance)
 
     def close(self) -> None:
-        """See `Engine.close`."""
         if self._index is not None:
             self._index.close()
         self.storage.close()

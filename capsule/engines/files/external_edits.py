@@ -15,21 +15,22 @@ import orjson
 
 from capsule import timestamps
 from capsule.disk.whole_files import Signature
+from capsule.engines.capabilities import Mended
 from capsule.engines.files.checkouts import replaced
 from capsule.engines.files.protocols import Known
 from capsule.engines.interface import missing
 from capsule.errors import Interfered, InvalidDocument
-from capsule.format import anatomy, canonical, codec, migrations
-from capsule.format.decoding import decoded
-from capsule.format.merge.records import head_record, identified, splices, without_texts
+from capsule.format import migrations
+from capsule.format.json import anatomy, canonical, codec
+from capsule.format.saved.records import head_record, identified, splices, without_texts
+from capsule.format.validation import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from capsule.engines.files.document import HeldDocument
-    from capsule.engines.files.repair import Mended
     from capsule.engines.files.storage import FileStorage
-    from capsule.format.merge.reconcile import Outcome
+    from capsule.format.saved.reconcile import Outcome
 
 _log = logging.getLogger("capsule")
 
@@ -133,7 +134,7 @@ def mendable(held: HeldDocument, data: bytes, signature: Signature, *, asked: bo
         splice = repair.Splice(at, [codec.encode_entry(entry) for entry in entries], stamp)
         whole = repair.redo(data, splice, cut=is_left or (n == 0 and held.is_torn(signature)))
         if whole is not None:
-            found: Mended | None = repair.Mended(whole, "completed where a write was interrupted")
+            found: Mended | None = Mended(whole, "completed where a write was interrupted")
             break
     else:
         found = repair.mend(data) if is_left else None
@@ -173,7 +174,7 @@ def _taken(data: bytes, held: HeldDocument) -> dict[str, Any] | None:
 def _take_in(
     held: HeldDocument, document: dict[str, Any], data: bytes, signature: Signature, deliberate: bool | None
 ) -> Known:
-    from capsule.format.merge.reconcile import reconcile  # Most files are as the store left them.
+    from capsule.format.saved.reconcile import reconcile  # Most files are as the store left them.
 
     known = held.records()
     interrupted = held.note.under_way
@@ -203,17 +204,8 @@ def _take_in(
     records = [*outcome.seen, head_record(stamp, merged, len(merged["history"]))]
     known_now = held.replace(signature, written, anatomy.survey(written), records)
     if outcome.changed:
-        _log.warning(_FROM_OLDER if is_gits is False else _AS_COMMITTED, held.path, lacking(outcome))
+        _log.warning(_FROM_OLDER if is_gits is False else _AS_COMMITTED, held.path, outcome.lacking)
     return known_now
-
-
-def lacking(outcome: Outcome) -> str:
-    """What a saved version lacks, in words."""
-    said = list(outcome.remade)
-    if outcome.restored:
-        many = len(outcome.restored)
-        said.insert(0, f"{many} message{'s' if many > 1 else ''}")
-    return ", ".join(said)
 
 
 def _respect_git(held: HeldDocument, outcome: Outcome) -> None:
@@ -226,7 +218,7 @@ def _respect_git(held: HeldDocument, outcome: Outcome) -> None:
     _log.warning(
         "%s: git put a version there that lacks what was written since: %s; it is kept as %s",
         held.path,
-        lacking(outcome),
+        outcome.lacking,
         kept,
     )
 
@@ -238,7 +230,7 @@ def _is_gits(held: HeldDocument, data: bytes, known: list[list[bytes]]) -> bool 
         None where that can't be told: HEAD has this version, but had no other one that holds all that the store
         remembers. It may be an editor's, saved unchanged; and what is in no commit must not go.
     """
-    from capsule.format.merge.reconcile import THE_LOCK, reconcile
+    from capsule.format.saved.reconcile import THE_LOCK, reconcile
 
     committed = replaced(held.path, data)
     if committed is None:

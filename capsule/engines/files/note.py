@@ -23,11 +23,13 @@ from capsule.engines.files.disk.layout import Directory
 from capsule.engines.files.disk.log import Log, Position
 from capsule.engines.files.disk.mutex import Mutex
 from capsule.engines.files.protocols import Known
-from capsule.format.anatomy import Anatomy
+from capsule.format.json.anatomy import Anatomy
 
 HEADER_BYTES = 512
 _VERSION = 4
 _MARK = b'{"note":%d,' % _VERSION
+#: Stands where earlier versions have the offset of the lock's time: without one they replace the file.
+_UNUSED = -1
 
 
 def new_tag() -> str:
@@ -39,7 +41,7 @@ def encode_header(known: Known, log: Position | None) -> bytes:
     told = {
         "note": _VERSION,
         "file": tuple(known.signature),
-        "at": known.anatomy and tuple(known.anatomy),
+        "at": known.anatomy and (*known.anatomy[:2], _UNUSED, *known.anatomy[2:]),
         "tag": known.tag,
         "stamp": known.stamp,
         "boot": known.boot,
@@ -61,7 +63,7 @@ def decode_header(raw: bytes) -> tuple[Known, Position | None] | None:
     at, log = told["at"], told["log"]
     known = Known(
         Signature(*told["file"]),
-        None if at is None else Anatomy(*at),
+        None if at is None else Anatomy(*at[:2], *at[3:]),
         *(told[name] for name in ("tag", "stamp", "boot", "doubt", "newest", "time")),
     )
     return known, None if log is None else Position(*log)

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from capsule.disk.whole_files import Signature
+from capsule.engines.capabilities import Scanned as Scanned
 from capsule.engines.values import Tracker
-from capsule.format.anatomy import Anatomy, closing_of
+from capsule.format.json.anatomy import Anatomy, closing_of
 
 if TYPE_CHECKING:
     from capsule.engines.files.disk.derived import Derived
@@ -48,22 +49,6 @@ class Known(NamedTuple):
         A clock that ticks every few milliseconds lets a splice under way leave the signature as it was.
         """
         return self.anatomy is None or data.endswith(closing_of(self.anatomy))
-
-
-class Scanned(NamedTuple):
-    """One file met by a scan: its id, its signature, and whether it is a regular file at all.
-
-    A tuple, as a scan of thousands makes one for each.
-
-    Attributes:
-        links: Names that the file has; through one elsewhere it changes without an event here.
-    """
-
-    id: str
-    path: str
-    signature: Signature
-    regular: bool
-    links: int = 1
 
 
 class Place(NamedTuple):

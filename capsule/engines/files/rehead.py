@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from capsule.disk.syscalls import Syscalls
 from capsule.disk.whole_files import copy_range, pour, pread_all, pwrite_all
 from capsule.errors import Interfered
-from capsule.format.anatomy import CONTEXT_END_BYTES, Anatomy, context_end, moved, reheaded, spliced
+from capsule.format.json.anatomy import CONTEXT_END_BYTES, Anatomy, context_end, moved, reheaded, spliced
 
 #: An old context is looked through in pieces of this size, in bytes, which stay in the processor's cache.
 _CHUNK = 256 << 10

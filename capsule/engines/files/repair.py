@@ -28,7 +28,8 @@ from typing import NamedTuple
 import orjson
 
 from capsule import timestamps
-from capsule.format import anatomy
+from capsule.engines.capabilities import Mended
+from capsule.format.json import anatomy
 
 _SECTOR = 512
 _CLOSING = b"\n  ]\n}\n"
@@ -44,7 +45,6 @@ _CUT_LINE = re.compile(
 )
 _ID_LINE = re.compile(rb'\n      "id": "[^"\n]*"')
 _STAMP = re.compile(rb'\n  "updatedAt": "(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)",\n')
-_LOCK_STAMP = re.compile(rb'\n      "timestamp": "(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)",\n')
 
 
 class Splice(NamedTuple):
@@ -53,13 +53,6 @@ class Splice(NamedTuple):
     at: int
     entries: list[bytes]
     stamp: str
-
-
-class Mended(NamedTuple):
-    """A file made whole: its bytes, and in words what was done."""
-
-    data: bytes
-    what: str
 
 
 def redo(data: bytes, splice: Splice, *, cut: bool) -> bytes | None:
@@ -124,7 +117,7 @@ def mend(data: bytes) -> Mended | None:
 
     Cost: one parse of the history.
     """
-    stamped = _mend_stamps(data)
+    stamped = _mend_stamp(data)
     cut = _mend_tail(stamped or data)
     if cut is not None:
         return cut
@@ -229,17 +222,15 @@ def _begins_entry(rest: bytes, opening: bytes) -> bool:
     return _CUT_LINE.fullmatch(cut) is not None or b"    },".startswith(cut)
 
 
-def _mend_stamps(data: bytes) -> bytes | None:
-    """`data` with each in-place timestamp that is no time set anew; None when all are times."""
-    mended = data
-    for pattern in (_STAMP, _LOCK_STAMP):
-        found = pattern.search(data, 0, data.find(b'\n  "context": ') + 1)
-        if found is None or found.start(1) // _SECTOR == (found.end(1) - 1) // _SECTOR:
-            continue  # A single sector is old or new, never both: a person typed this.
-        if not timestamps.is_canonical(found[1].decode()):
-            latest = max(_times(data), default=b"1970-01-01T00:00:00.000Z")
-            mended = mended[: found.start(1)] + latest + mended[found.end(1) :]
-    return None if mended is data else mended
+def _mend_stamp(data: bytes) -> bytes | None:
+    """`data` with an `updatedAt` that is no time set anew; None when it is a time."""
+    found = _STAMP.search(data, 0, data.find(b'\n  "context": ') + 1)
+    if found is None or found.start(1) // _SECTOR == (found.end(1) - 1) // _SECTOR:
+        return None  # A single sector is old or new, never both: a person typed this.
+    if timestamps.is_canonical(found[1].decode()):
+        return None
+    latest = max(_times(data), default=b"1970-01-01T00:00:00.000Z")
+    return data[: found.start(1)] + latest + data[found.end(1) :]
 
 
 def _times(data: bytes) -> list[bytes]:

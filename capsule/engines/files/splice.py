@@ -17,7 +17,7 @@ from capsule.disk.syscalls import Syscalls
 from capsule.disk.whole_files import Signature, pread_all, pwrite_all, signature
 from capsule.engines.files.protocols import Known
 from capsule.errors import Interfered
-from capsule.format.anatomy import Anatomy, closing_of, spliced
+from capsule.format.json.anatomy import Anatomy, closing_of, spliced
 from capsule.timestamps import WIDTH
 
 #: Bytes before the splice that are looked at again after it: a file that an editor truncated has NULs there.
@@ -99,26 +99,6 @@ def splice(
     if found is None:
         raise Overtaken
     return found, after
-
-
-def stamp_in_place(sys: Syscalls, fd: int, path: str, known: Known, offset: int, stamp: str) -> Signature:
-    """Overwrite one timestamp of the head in place; the file's signature afterwards. Raises as `splice`."""
-    if signature(sys.fstat(fd)) != known.signature:
-        raise Interfered
-    before = sys.pread(fd, WIDTH + 2, offset - 1)
-    if len(before) != WIDTH + 2 or before[:1] != b'"' or before[-1:] != b'"':
-        raise Interfered
-    try:
-        pwrite_all(sys, fd, stamp.encode(), offset)
-    except OSError:
-        with suppress(OSError):
-            pwrite_all(sys, fd, before[1:-1], offset)
-        raise
-    found = _flushed(sys, fd, path, known.signature.inode)
-    is_ours = sys.pread(fd, WIDTH + 2, offset - 1) == b'"' + stamp.encode() + b'"'
-    if found is None or found.size != known.signature.size or not is_ours:
-        raise Interfered
-    return found
 
 
 def _flushed(sys: Syscalls, fd: int, path: str, inode: int) -> Signature | None:

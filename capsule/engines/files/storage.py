@@ -11,22 +11,23 @@ import stat
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
 
 from capsule.disk import whole_files
 from capsule.disk.syscalls import Syscalls
 from capsule.disk.whole_files import Signature
+from capsule.engines.capabilities import Leftover, Mended, Scanned
 from capsule.engines.files import note
+from capsule.engines.files.checkouts import committed
 from capsule.engines.files.disk.derived import Derived
 from capsule.engines.files.disk.instances import Instances
 from capsule.engines.files.disk.layout import LOCAL, NESTED, Directory, Layout
 from capsule.engines.files.disk.mutex import Mutexes
 from capsule.engines.files.disk.trash import QUARANTINE, Keeping
 from capsule.engines.files.document import HeldDocument
-from capsule.engines.files.protocols import Known, Scanned
+from capsule.engines.files.protocols import Known
 from capsule.engines.values import Tracker
 from capsule.errors import CapsuleError, NotFound
-from capsule.format.anatomy import last_entries
+from capsule.format.json.anatomy import last_entries
 from capsule.ids import check_id, is_id
 
 _SUFFIX = ".json"
@@ -35,17 +36,8 @@ _TAIL_CHUNK = 64 * 1024
 _CONTEXT_LINE = b'\n  "context": '
 
 
-class Leftover(NamedTuple):
-    """Something a dead process left behind, or a document that vanished without the store."""
-
-    kind: str
-    id: str
-    path: str
-    what: str
-
-
 class FileStorage:
-    """A store's documents as files below one directory.
+    """A store's documents as files below one directory. It is the engine's `OutsideEdits`, and a `Source`.
 
     Args:
         root: The store's directory.
@@ -106,7 +98,6 @@ class FileStorage:
         return directory
 
     def path(self, kind: str, id: str) -> str:
-        """See `Source.path`."""
         return self.layout.document(kind, id)
 
     def exists(self, kind: str, id: str) -> bool:
@@ -114,7 +105,6 @@ class FileStorage:
         return self.find(kind, check_id(id)) is not None
 
     def noted(self, kind: str, id: str) -> Known | None:
-        """See `Source.noted`."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with suppress(OSError), whole_files.opened(self.sys, self._mutex_files.file(f"{kind}-{id}"), flags) as fd:
             return note.read_header(self.sys, fd)
@@ -131,6 +121,14 @@ class FileStorage:
         except OSError:
             return None
         return known if whole_files.signature(found) == known.signature else None
+
+    def is_as_left(self, kind: str, id: str) -> bool:
+        return self.known(kind, id) is not None
+
+    def cut_back(self, data: bytes) -> Mended | None:
+        from capsule.engines.files.repair import mend
+
+        return mend(data)
 
     def open(self, path: str, flags: int = os.O_RDONLY) -> tuple[int, os.stat_result]:
         """Open a document. Raises as `files.open_document`."""
@@ -154,11 +152,9 @@ class FileStorage:
                 self.sys.close(fd)
 
     def read(self, kind: str, id: str) -> tuple[bytes, Signature] | None:
-        """See `Source.read`."""
         return self.read_from(kind, id, 0)
 
     def read_from(self, kind: str, id: str, offset: int) -> tuple[bytes, Signature] | None:
-        """See `Source.read_from`."""
         self._directory(kind, id)
         with suppress(NotFound), self._opened(self.layout.document(kind, id)) as (fd, found):
             size = max(found.st_size - offset, 0)
@@ -220,7 +216,7 @@ class FileStorage:
         return sorted(name[: -len(_SUFFIX)] for name in names if name.endswith(_SUFFIX) and name[0] != ".")
 
     def scan(self, kind: str) -> Iterator[Scanned]:
-        """See `Source.scan`. Costs one scandir, and an lstat a file."""
+        """Costs one scandir, and an lstat a file."""
         with whole_files.naming(self._directory(kind), "list"):
             try:
                 for name, path, found in self._names(kind):
@@ -250,7 +246,6 @@ class FileStorage:
                         yield flat, path, found
 
     def find(self, kind: str, id: str) -> Scanned | None:
-        """See `Source.find`."""
         if "/" in id or "\0" in id or id.startswith("."):
             return None
         path = f"{self._directory(kind, id)}/{self.layout.stem(kind, id)}{_SUFFIX}"
@@ -268,18 +263,22 @@ class FileStorage:
         return False
 
     def tracker(self, kind: str) -> Tracker | None:
-        """See `Source.tracker`."""
         from capsule.disk.notices import open_tracker
 
         return open_tracker(self.layout.documents(kind), _SUFFIX)
 
-    def notices(self, kind: str) -> Tracker:
-        """What wakes those who wait for documents of a kind. Raises `StorageFailed`, `Refused`."""
-        from capsule.disk.notices import DirectoryNotices
+    def notices(self, kind: str | None) -> Tracker:
+        """What wakes those who wait for documents of a kind, or for any mutex file (None). Raises `StorageFailed`,
+        `Refused`."""
+        from capsule.disk.notices import DirectoryNotices  # Seldom needed, and ctypes with it.
 
-        directory = self.layout.documents(kind)
+        directory = self._mutex_files.path if kind is None else self.layout.documents(kind)
         with whole_files.naming(directory, "watch"):
-            return DirectoryNotices(directory, _SUFFIX)
+            if kind is None:
+                self._mutex_files.ensure()
+            return DirectoryNotices(directory, _SUFFIX if kind else "")
+
+    committed = staticmethod(committed)
 
     def clear_temporary(self, kind: str, id: str) -> str:
         """Put away a temporary that a dead writer left; the caller holds the mutex. In words what was done."""

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Self
 
 from capsule.engines.files.external_edits import settle
 from capsule.engines.files.protocols import Known, Place
+from capsule.engines.interface import DocumentState
 from capsule.engines.values import News, Trashed
 from capsule.errors import Interfered
-from capsule.format import anatomy, canonical, codec, migrations
-from capsule.format.decoding import decoded
+from capsule.format import migrations
+from capsule.format.documents.head import HeadCache
 from capsule.format.fields import names
-from capsule.format.head import HeadCache
-from capsule.format.merge.records import append_record, appended, head_record, lock_record, records_between
+from capsule.format.json import anatomy, canonical, codec
+from capsule.format.saved.records import append_record, appended, head_record, lock_record, records_between
+from capsule.format.validation import decoded
 
 if TYPE_CHECKING:
     from capsule.engines.files.document import HeldDocument
@@ -42,6 +44,11 @@ def head_in(document: Document) -> Document:
 def entries_in(block: bytes, name: str) -> list[Document]:
     """The entries in a piece of a canonical history, between the ends of two of them."""
     return codec.decode_entries(b"[" + block.removeprefix(b",") + b"]", name) if block else []
+
+
+def found_in(history: list[Document], id: str) -> tuple[int, Document] | None:
+    """The place of the entry with an id, and the entry; None: there is none."""
+    return next(((at, entry) for at, entry in enumerate(history) if entry.get("id") == id), None)
 
 
 class Caches:
@@ -78,7 +85,7 @@ class Caches:
 
 
 class FileTransaction:
-    """A conversation, settled under its mutex in a `with` block. See `Transaction`.
+    """A conversation, settled under its mutex in a `with` block. See `Transaction`, which describes the methods.
 
     Args:
         held: The document, whose mutex is taken with the block.
@@ -105,7 +112,7 @@ class FileTransaction:
         self._held.__exit__(kind, error, at)
 
     def _base(self) -> list[bytes]:
-        return [head_record(self.updated_at, self.head.document, self.count)]
+        return [head_record(self.state.updated_at, self.head.document, self.state.entries)]
 
     def _go_on(self, known: Known, head: Document | None = None, document: Document | None = None) -> None:
         """Go on from the document as it is now.
@@ -117,17 +124,17 @@ class FileTransaction:
         """
         heads, anatomy = self._caches.heads, known.anatomy
         self._known, self._whole = known, document
-        self.tag, self.size, self.time = known.tag, known.signature.size, known.time
         if head is not None:
             self.head = heads.put(self.name, known.tag, head)
         else:
             self.head = heads.get(self.name, known.tag) or heads.put(self.name, known.tag, self._read_head())
         if anatomy is not None:
-            self.updated_at, self.count, self.ends_active = known.stamp, anatomy.entries, anatomy.ends_active
+            stamp, count, ends_active = known.stamp, anatomy.entries, anatomy.ends_active
         else:
             whole = self.document()
-            self.updated_at, self.count, self.ends_active = str(whole["updatedAt"]), len(whole["history"]), False
-        self.newest = max(known.newest, self.updated_at)
+            stamp, count, ends_active = str(whole["updatedAt"]), len(whole["history"]), False
+        newest = max(known.newest, stamp)
+        self.state = DocumentState(stamp, known.tag, count, known.signature.size, ends_active, newest, known.time)
 
     def _read_head(self) -> Document:
         if self._known.anatomy is None:
@@ -135,7 +142,6 @@ class FileTransaction:
         return codec.decode(self._held.head(self._known), self.name)
 
     def document(self) -> Document:
-        """See `Transaction.document`."""
         if self._whole is None:
             got = self._held.read()
             if got is None or got[1] != self._known.signature:
@@ -148,43 +154,33 @@ class FileTransaction:
         return self._whole
 
     def follow(self, since: Place | None = None) -> News:
-        """See `Transaction.follow`."""
         place = Place.of(self._known)
         if since is None or not since.goes_on_in(self._known):
             return News(place, self.document()["history"], True)
         return News(place, entries_in(self._held.history(self._known, since.tail), self.name), False)
 
-    def has(self, id: str) -> bool:
-        """See `Transaction.has`."""
-        at = self._known.anatomy
+    def find(self, id: str) -> tuple[int, Document] | None:
+        """Costs reading back to it; and for an id that was made of something and is not there, only what is new."""
+        known, at = self._known, self._known.anatomy
         if at is None:
-            return any(entry.get("id") == id for entry in self.document()["history"])
-        line = anatomy.id_line(id)
-        near = max(at.history, at.tail - _NEAR)
-        return line in self._held.history(self._known, near) or (
-            near > at.history and line in self._held.history(self._known, at.history)
-        )
-
-    def find_made(self, id: str) -> tuple[int, Document] | None:
-        """See `Transaction.find_made`."""
-        known = self._known
-        if known.anatomy is None:
-            history = self.document()["history"]
-            return next(((at, entry) for at, entry in enumerate(history) if entry.get("id") == id), None)
-        if id.encode() not in self._caches.made_ids(self.name, known, lambda start: self._held.history(known, start)):
+            return found_in(self.document()["history"], id)
+        if anatomy.made_ids(anatomy.id_line(id)) and id.encode() not in self._caches.made_ids(
+            self.name, known, lambda start: self._held.history(known, start)
+        ):
             return None
-        found = anatomy.entry_with(self._held.history(known, known.anatomy.history), id)
-        if found is None:
-            return None
-        at, entry = found
-        return at, codec.decode(b'{"history":[' + entry + b"]}", self.name)["history"][0]
+        for start in sorted({at.history, max(at.history, at.tail - _NEAR)}, reverse=True):
+            block = self._held.history(known, start)
+            if (found := anatomy.entry_with(block, id)) is not None:
+                entry = codec.decode(b'{"history":[' + found[1] + b"]}", self.name)["history"][0]
+                return at.entries - anatomy.begun_in(block) + found[0], entry
+        return None
 
     def appended(self) -> list[Document]:
-        """See `Transaction.appended`. Costs reading the log."""
+        """Costs reading the log."""
         return appended(self._held.records())
 
     def ensure_durable(self) -> None:
-        """See `Transaction.ensure_durable`. After a flush that failed, every byte is written anew."""
+        """After a flush that failed, every byte is written anew."""
         if self._known.doubt == "bytes":
             document = self.document()
             data = codec.encode(document)
@@ -202,7 +198,6 @@ class FileTransaction:
         head: Document | None,
         ends_active: bool,
     ) -> None:
-        """See `Transaction.append`."""
         at = self._known.anatomy
         if at is None:
             changed = self._with_head(head or head_in(self.document()) | {"updatedAt": stamp})
@@ -222,7 +217,6 @@ class FileTransaction:
     def set_head(
         self, head: Document, *, context: Callable[[], Iterable[bytes]] | None = None, ends_active: bool | None = None
     ) -> None:
-        """See `Transaction.set_head`."""
         at = self._known.anatomy
         if at is None:
             changed = self._with_head(head)
@@ -234,7 +228,7 @@ class FileTransaction:
             self._known = self._known._replace(anatomy=at._replace(ends_active=ends_active))
         stamp = head["updatedAt"]
         # A write that leaves `updatedAt` as it is changes the lock and nothing else; of these there may be many.
-        is_lock = stamp == self.updated_at
+        is_lock = stamp == self.state.updated_at
         record = lock_record(stamp, head) if is_lock else head_record(stamp, head, at.entries)
         self._rehead(head, [], [record], context)
 
@@ -254,37 +248,25 @@ class FileTransaction:
         written = anatomy.joined(codec.encode(head))
         self._go_on(self._held.rehead(self._known, written, encoded, records, lines), head)
 
-    def refresh_lock(self, stamp: str) -> bool:
-        """See `Transaction.refresh_lock`."""
-        if self._known.anatomy is None or self._known.anatomy.lock_at < 0:
-            return False
-        self._go_on(self._held.restamp(self._known, stamp))
-        return True
-
-    def replace(self, document: Document) -> None:
-        """See `Transaction.replace`."""
+    def replace(self, document: Document, removed: tuple[str, Document] | None = None) -> None:
         before = self.document()
         data = codec.encode(document)
         decoded(data, self.name, self.id)
         records = records_between(before, document)
-        known = self._held.replace(self._known.signature, data, anatomy.survey(data), records)
+        kept = removed and self._held.keep(removed[0], codec.encode(removed[1]))
+        try:
+            known = self._held.replace(self._known.signature, data, anatomy.survey(data), records)
+        except Interfered:
+            if kept:
+                self._held.storage.keeping.drop(kept.token)
+            raise
         self._go_on(known, head_in(document), document)
 
-    def keep(self, kind: str, document: Document) -> Trashed:
-        """See `Transaction.keep`."""
-        return self._held.keep(kind, codec.encode(document))
-
-    def drop_kept(self, kept: Trashed) -> None:
-        """See `Transaction.drop_kept`."""
-        self._held.drop_kept(kept)
-
     def set_aside(self, reason: str) -> str:
-        """See `Transaction.set_aside`."""
         got = self._held.read()
         if got is None:
             raise Interfered
         return self._held.quarantine(got[0], reason)
 
     def delete(self) -> Trashed:
-        """See `Transaction.delete`."""
         return self._held.delete()

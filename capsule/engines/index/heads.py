@@ -10,9 +10,9 @@ from typing import Any
 
 import orjson
 
-from capsule.format.channels import Channel
-from capsule.format.head import Head
-from capsule.format.members import as_json, members_in
+from capsule.format.documents.channels import Channel
+from capsule.format.documents.head import Head
+from capsule.format.documents.members import as_json, members_in
 
 #: What `head_of` makes a head of, in its order.
 HEAD_COLUMNS = "id, updated_at, size, damaged, lock, head"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from capsule.engines.index.database import Progress
 from capsule.engines.index.refreshing import Refreshing
 from capsule.errors import CapsuleError
-from capsule.format.head import Head
+from capsule.format.documents.head import Head
 
 if TYPE_CHECKING:
     from capsule.engines.answers import Behind, Listed, Mark, Mine, Place, Said, Stats, Value

@@ -28,7 +28,7 @@ from capsule.errors import InvalidInput
 if TYPE_CHECKING:
     import sqlite3
 
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
 
 _VERSION = 4
 _HEAD = 1 + 4 + 4

@@ -16,9 +16,9 @@ import orjson
 from capsule import timestamps
 from capsule.engines.answers import Behind, Last, Mark, Mine, Place, Said
 from capsule.engines.index.heads import HEAD_FIELDS
-from capsule.format.channels import Channel
+from capsule.format.documents.channels import Channel
+from capsule.format.documents.members import members_in
 from capsule.format.facts import IN_LIST, TEXT
-from capsule.format.members import members_in
 
 _LAST = "(SELECT front FROM messages WHERE capsule = capsules.num ORDER BY at DESC LIMIT 1)"
 _MINE = f"SELECT id, updated_ms, mtime_ns, head, title, entries, archived, updated_at, {_LAST} FROM capsules"

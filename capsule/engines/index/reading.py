@@ -18,12 +18,13 @@ from capsule.disk.whole_files import Signature
 from capsule.engines.files.protocols import Known, Scanned, Source
 from capsule.engines.index.search.folding import count as count_words
 from capsule.errors import CapsuleError, InvalidDocument
-from capsule.format import anatomy, canonical, codec, migrations, validation
-from capsule.format.decoding import decoded
+from capsule.format import migrations, validation
+from capsule.format.documents.head import Head
 from capsule.format.facts import Fact, facts_of
-from capsule.format.head import Head
+from capsule.format.json import anatomy, canonical, codec
 from capsule.format.merge.copy_names import original_of
 from capsule.format.tree.tree import ROOT
+from capsule.format.validation import decoded
 from capsule.timestamps import ms_of
 
 #: The signature that no file has.

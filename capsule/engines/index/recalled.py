@@ -13,10 +13,10 @@ import orjson
 
 from capsule.engines.index.heads import HEAD_COLUMNS, head_of
 from capsule.engines.index.reading import messages_of
-from capsule.format import codec
-from capsule.format.canonical import order_message
+from capsule.format.documents.new import empty_context, new_metadata
 from capsule.format.facts import FIELDS, NUMBER, TEXT
-from capsule.format.new import empty_context, new_metadata
+from capsule.format.json import codec
+from capsule.format.json.canonical import order_message
 from capsule.timestamps import from_ms
 
 #: What `codec.encode_entry` puts before and behind the lines of an entry.

@@ -20,7 +20,7 @@ from capsule.engines.files.protocols import Known, Scanned, Source
 from capsule.engines.index.database import Database, Progress, Unusable, is_busy, is_of_no_use
 from capsule.engines.values import Tracker
 from capsule.errors import CapsuleError, StoreBusy
-from capsule.format.head import Head
+from capsule.format.documents.head import Head
 
 if TYPE_CHECKING:
     from capsule.engines.index.participation import Participations

@@ -14,7 +14,7 @@ import orjson
 from capsule.engines.index.heads import HEAD_FIELDS, fields_of
 from capsule.engines.index.reading import Found, Message, Row
 from capsule.engines.index.search import words
-from capsule.format.head import Head
+from capsule.format.documents.head import Head
 from capsule.format.tree import tree
 from capsule.timestamps import ms_of, sortable
 

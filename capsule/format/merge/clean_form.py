@@ -13,11 +13,12 @@ from typing import Any
 import orjson
 
 from capsule.errors import InvalidDocument
-from capsule.format import codec, migrations, validation
-from capsule.format.canonical import in_order, is_in_order
+from capsule.format import migrations, validation
+from capsule.format.documents.new import CURRENT, inactive_lock
 from capsule.format.fields import PARTS, ROLES, Field
+from capsule.format.json import codec
+from capsule.format.json.canonical import in_order, is_in_order
 from capsule.format.kinds import KINDS
-from capsule.format.new import CURRENT, inactive_lock
 from capsule.format.values import canonical_time, fault
 
 _FILE = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
@@ -38,8 +39,7 @@ def clean(data: bytes, path: str, kind: str) -> bytes:
     if quick is not None:
         return quick
     document = codec.decode(data, path)
-    version = migrations.parse_version(document.get("version"))
-    if version is not None and version[0] > migrations.KNOWN[0]:
+    if migrations.is_newer(document):
         return data
     KINDS[kind].check(document, path, data)
     return codec.encode(cleaned(document, path) if KINDS[kind].has_entries else KINDS[kind].ordered(document))

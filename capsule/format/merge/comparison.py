@@ -13,7 +13,7 @@ from itertools import compress, pairwise
 from typing import Any
 
 from capsule.format import migrations
-from capsule.format.members import members_in
+from capsule.format.documents.members import members_in
 from capsule.format.merge.notes import bare
 from capsule.format.merge.values import flat_head, sorted_bytes
 from capsule.format.tree.tree import Tree

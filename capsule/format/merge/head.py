@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
+from capsule.format.documents.members import id_of, precedence
+from capsule.format.documents.servers import overrides_in
 from capsule.format.fields import ACCESSES, names
-from capsule.format.members import id_of, precedence
 from capsule.format.merge.notes import Conflict, merged_conflicts
 from capsule.format.merge.values import ABSENT, Rule, bytes_of, first, merged, merged_object, merged_set, same
 from capsule.format.migrations import parse_version
-from capsule.format.servers import overrides_in
 from capsule.timestamps import sortable
 
 Document = Mapping[str, Any]

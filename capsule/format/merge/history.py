@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
-from capsule.format.canonical import order_message
 from capsule.format.fields import names
+from capsule.format.json.canonical import order_message
 from capsule.format.merge.notes import VERSION_OF, bare, digest, version_of, with_original_parent
 from capsule.format.merge.order import filled, in_one_order
 from capsule.format.merge.side import BESIDE, LINE, Parent, Side

@@ -20,14 +20,14 @@ from typing import Any, NamedTuple
 import orjson
 
 from capsule.errors import InvalidDocument, Problem
-from capsule.format.canonical import in_order
+from capsule.format.documents.new import CURRENT
+from capsule.format.json.canonical import in_order
 from capsule.format.merge.clean_form import cleaned, is_clean_message
 from capsule.format.merge.head import Heads
 from capsule.format.merge.history import Histories
 from capsule.format.merge.notes import Merged, wanted_in
 from capsule.format.merge.side import Renamed, Side, renamed_in, same_ids
 from capsule.format.merge.values import ABSENT, bytes_of, same
-from capsule.format.new import CURRENT
 from capsule.format.text.shown import one_line
 from capsule.format.tree.pruning import kept_current
 

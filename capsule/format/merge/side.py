@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from capsule.format.canonical import order_message
+from capsule.format.json.canonical import order_message
 from capsule.format.merge.notes import ORIGINAL_PARENT, VERSION_OF, bare, digest, has_original_parent, version_of
 from capsule.format.merge.values import ABSENT
 from capsule.format.tree.tree import Tree

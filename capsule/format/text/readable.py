@@ -25,8 +25,9 @@ from zlib import crc32
 import orjson
 
 from capsule.errors import InvalidDocument
-from capsule.format import codec, validation
+from capsule.format import validation
 from capsule.format.fields import names
+from capsule.format.json import codec
 from capsule.format.text.shown import call_of, one_line, shown
 from capsule.format.tree.tree import Tree
 from capsule.timestamps import known
@@ -35,10 +36,10 @@ Message = Mapping[str, Any]
 
 #: A text of one line is short up to so many characters.
 _SHORT = 120
-#: What is told in short is cut here.
+#: Longer values are cut.
 _CUT = 200
 #: Fields with a word of their own, or none: a lock is nobody's change, and in a file of the working tree it may stand.
-_TOLD = frozenset({"tags", "lock", "titleSetBy", "titleSetAt", "type", "conflicts", "currentNode", "currentWanted"})
+_HEADED = frozenset({"tags", "lock", "titleSetBy", "titleSetAt", "type", "conflicts", "currentNode", "currentWanted"})
 #: What a conversation has of which nothing is known.
 _USUAL: dict[str, Any] = {"mode": "api", "isSummary": False, "pinned": False, "archived": False}
 _CAPSULE, _ABOUT, _MESSAGE = (frozenset(names(part)) for part in ("", "metadata", "history"))
@@ -49,10 +50,7 @@ _WAYS = {"1": "st", "2": "nd", "3": "rd"}
 
 
 def readable(document: Mapping[str, Any]) -> Iterator[str]:
-    """The lines of a conversation, without line ends.
-
-    Args:
-        document: A capsule of any version that `validation.check` accepts.
+    """The lines of a capsule of any version that `validation.check` accepts, without line ends.
 
     Cost: a walk over the messages; a conversation is never held as text in whole.
     """
@@ -66,10 +64,7 @@ def readable(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def as_text(data: bytes) -> Iterator[bytes]:
-    """A file as lines to read, each with its line end; one that is no conversation as it is.
-
-    A file that is broken can be told from what it was, that way.
-    """
+    """A file as lines to read, each with its line end; one that is no conversation, broken ones too, as it is."""
     try:
         document = codec.decode(data, "")
         validation.check(document, data, "")
@@ -90,7 +85,7 @@ def _head(document: Mapping[str, Any]) -> Iterator[str]:
     if about.get("tags"):
         yield f"tags: {', '.join(map(_plain, about['tags']))}"
     for name, value in about.items():
-        if name not in _TOLD and value not in (None, [], {}) and not _is(value, _USUAL.get(name)):
+        if name not in _HEADED and value not in (None, [], {}) and not _is(value, _USUAL.get(name)):
             yield f"{_field(name, _ABOUT)}: {_plain(value)}"
     if about.get("currentNode"):
         yield f"active branch: {_pointed_at(document, about['currentNode'])}"
@@ -124,8 +119,8 @@ def _context(context: Mapping[str, Any]) -> str:
 
 
 def _pointed_at(document: Mapping[str, Any], id: str) -> str:
-    found = next((entry for entry in document.get("history") or () if entry.get("id") == id), None)
-    return f"of {_name(found)}" if found else f"of a message that isn't here, {_plain(id)}"
+    entry = next((entry for entry in document.get("history") or () if entry.get("id") == id), None)
+    return f"of {_name(entry)}" if entry else f"of a message that isn't here, {_plain(id)}"
 
 
 def _conflict(conflict: Any) -> str:
@@ -161,21 +156,14 @@ def _name(entry: Message) -> str:
 
 def _message(entry: Message, branch: str) -> Iterator[str]:
     """A line, and below it what has no place on it."""
-    facts = [
-        branch,
-        f"reply to {_plain(entry['replyTo'])}" if entry.get("replyTo") else "",
-        f"edited {_time(entry['editedAt'])}" if entry.get("editedAt") else "",
-        f"result of {_plain(entry['toolCallId'])}" if entry.get("toolCallId") else "",
-    ]
-    facts = [fact for fact in facts if fact]
-    who = "".join(
-        (
-            _plain(entry.get("role")),
-            f" {_plain(entry['from'])}" if entry.get("from") else "",
-            f" ({_plain(entry['model'])})" if entry.get("model") else "",
-            f" [{', '.join(facts)}]" if facts else "",
-        )
-    )
+    facts = [branch] if branch else []
+    for name, words in (("replyTo", "reply to"), ("editedAt", "edited"), ("toolCallId", "result of")):
+        if value := entry.get(name):
+            facts.append(f"{words} {_time(value) if name == 'editedAt' else _plain(value)}")
+    who = _plain(entry.get("role"))
+    who += f" {_plain(entry['from'])}" if entry.get("from") else ""
+    who += f" ({_plain(entry['model'])})" if entry.get("model") else ""
+    who += f" [{', '.join(facts)}]" if facts else ""
     begin, text = f"{_time(entry.get('timestamp'))} {who}:", entry.get("content") or ""
     if len(text) <= _SHORT and "\n" not in text:
         yield f"{begin} {one_line(text)}" if text else begin

@@ -51,12 +51,9 @@ def title_by_rule(history: Iterable[Mapping[str, Any]]) -> str:
 
 
 def title_after(prefix: str, source: str, text: str) -> str:
-    """The title of what is made of a conversation: a prefix, and the title of the source.
+    """The title of what is made of a conversation: a prefix and the title of the source, or a title made from `text`.
 
-    Args:
-        prefix: The prefix.
-        source: The title of the source; one from a hand edit may not be accepted.
-        text: What it begins with, for a source without a title.
+    A title from a hand edit may not be accepted.
     """
     said = title_from(text) or "a conversation"
     try:
@@ -81,29 +78,21 @@ def _joins(character: str) -> bool:
 
 
 def check_title(text: str) -> str:
-    """`text` without the spaces around it, when it can be a title.
-
-    Raises:
-        InvalidInput: It is empty, longer than 200 characters, or holds line breaks or control characters.
-    """
+    """`text` without the spaces around it, when it can be a title. Raises InvalidInput."""
     title = text.strip(" \t")
     if not title:
         raise InvalidInput("the title is empty; give it at least one character")
     if len(title) > MAX:
         raise InvalidInput(f"the title has {len(title)} characters; give it at most {MAX}")
-    if found := re.search(_REFUSED, title):
-        code = ord(found.group())
+    if match := re.search(_REFUSED, title):
+        code = ord(match.group())
         said = "a line break" if code in {10, 13, 0x85, 0x2028, 0x2029} else f"the control character U+{code:04X}"
-        raise InvalidInput(f"the title holds {said} at character {found.start() + 1}; remove it")
+        raise InvalidInput(f"the title holds {said} at character {match.start() + 1}; remove it")
     return title
 
 
 def check_tags(tags: Iterable[str]) -> list[str]:
-    """Tags as they are kept: each once, in their order, none empty.
-
-    Raises:
-        InvalidInput: One is empty or holds a control character.
-    """
+    """Tags as they are kept: each once, in their order. Raises InvalidInput if one is empty or no plain text."""
     if isinstance(tags, str):
         raise InvalidInput(f"tags are a list of words, not one: {tags!r}")
     tags = list(tags)

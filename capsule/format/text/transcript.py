@@ -67,10 +67,10 @@ def unquoted(text: str) -> str:
 def transcript(
     document: Mapping[str, Any], estimate: Estimate, *, budget: int | None = None, context: bool = False
 ) -> Transcript:
-    """A conversation as text.
+    """A conversation, as `Store.document` gives it, as text.
 
     Args:
-        document: The conversation, as `Store.document` gives it.
+        document: The conversation.
         estimate: How many tokens a text of UTF-8 bytes takes.
         budget: So many tokens at most; None: everything.
         context: Whether the project context comes first: its beginning, in a quarter of the budget.
@@ -94,15 +94,12 @@ def transcript(
             break
         kept.append(block)
         tokens += cost
-        if room is not None:
-            room -= cost
+        room = None if room is None else room - cost
     left_out = len(path) - len(kept)
     if left_out and not kept:
         least = _cost("\n".join(_blocks(path[-1])), estimate) + tokens + _LEFT_OUT_ROOM
-        raise InvalidInput(
-            f"a budget of {budget} tokens is too small for the newest message of conversation {document['id']}, and a "
-            f"message is never cut; it takes {least}, estimated"
-        )
+        newest = f"the newest message of conversation {document['id']}, and a message is never cut"
+        raise InvalidInput(f"a budget of {budget} tokens is too small for {newest}; it takes {least}, estimated")
     if left_out:
         older = "1 older message is" if left_out == 1 else f"{left_out} older messages are"
         parts.append(f"=== {older} left out ===\n")

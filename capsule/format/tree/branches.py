@@ -17,6 +17,8 @@ from capsule.format.tree.pruning import kept_current, retitle, without
 from capsule.format.tree.tree import Tree
 
 Entry = dict[str, Any]
+#: Chooses the places of the messages to remove, and gives the place of the requested one, if any.
+Choose = Callable[[list[Entry], Tree, str | None], tuple[set[int], int | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +101,7 @@ class Without:
         removal: What goes.
     """
 
-    def __init__(
-        self,
-        document: Mapping[str, Any],
-        chosen: Callable[[list[Entry], Tree, str | None], tuple[set[int], int | None]],
-    ) -> None:
+    def __init__(self, document: Mapping[str, Any], chosen: Choose) -> None:
         history, current = document["history"], document["metadata"].get("currentNode")
         tree = Tree(history)
         gone, removed = chosen(history, tree, current)
@@ -142,24 +140,19 @@ def answer_at(id: str, history: list[Entry], tree: Tree, current: str | None, me
                 return place
         raise NotFound(f"the active branch of conversation {id} has no answer of an assistant", id=id)
     place = find_message(history, message_id, id)
-    if history[place]["role"] != "assistant":
-        raise InvalidInput(
-            f"message {message_id} is no answer: its role is {history[place]['role']}",
-            remedy=Remedy("edit", id),
-        )
+    if (role := history[place]["role"]) != "assistant":
+        raise InvalidInput(f"message {message_id} is no answer: its role is {role}", remedy=Remedy("edit", id))
     return place
 
 
 def target(history: list[Entry], current: str | None, message_id: str | None, step: int, id: str) -> Switched:
-    """What a switch leads to; nothing is written yet.
+    """What a switch leads to in the conversation `id`; nothing is written yet.
 
     Args:
         history: The messages.
         current: `currentNode`.
-        message_id: The message that is named, as `find_message` takes it; None: the last of the active branch that has
-            others beside it.
-        step: So many further among those that answer the same one.
-        id: The conversation, for the errors.
+        message_id: The message, as `find_message` takes it; None: the last of the active branch that has siblings.
+        step: How many siblings further.
     """
     tree = Tree(history)
     if message_id is not None:
@@ -169,16 +162,13 @@ def target(history: list[Entry], current: str | None, message_id: str | None, st
         if place < 0:
             raise InvalidInput(f"the active branch of conversation {id} has no other beside it")
     if step:
-        among = tree.siblings_at(place)
-        place = among.places[_stepped(among.index, step, len(among.places), message_id or str(history[place]["id"]))]
+        siblings = tree.siblings_at(place)
+        index = siblings.index(place)
+        if not 0 <= index + step < len(siblings):
+            where, message = "behind" if step > 0 else "before", message_id or history[place]["id"]
+            raise InvalidInput(f"there is no message {where} {message}: it is {index + 1} of {len(siblings)}")
+        place = siblings[index + step]
     leaf_at = tree.leaf_at(place)
     leaf, is_last = str(history[leaf_at]["id"]), leaf_at == len(history) - 1
     is_active = leaf == current or (current is None and is_last)
     return Switched(str(history[place]["id"]), leaf, not is_active, is_last)
-
-
-def _stepped(index: int, step: int, count: int, message_id: str) -> int:
-    if not 0 <= index + step < count:
-        where = "behind" if step > 0 else "before"
-        raise InvalidInput(f"there is no message {where} {message_id}: it is {index + 1} of {count}")
-    return index + step

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from capsule.errors import InvalidInput, Remedy
-from capsule.format.canonical import order_message
+from capsule.format.json.canonical import order_message
 from capsule.format.text.titles import title_by_rule
 from capsule.format.tree.tree import Tree
 
@@ -72,9 +72,8 @@ def kept_current(
     leads to, else it ends at what that message answered.
 
     Args:
-        before: The tree as it was.
-        current: `currentNode` as it was.
-        gone: The places of those that went.
+        before, current: The tree and `currentNode` as they were.
+        gone: The places of the messages that went.
         asked: The one that was asked to be removed; None: the end of the active branch stays.
         after: The history as it is now.
 
@@ -86,12 +85,9 @@ def kept_current(
     tree = Tree(after)
     leaf = before.active_leaf(current)
     if leaf in gone and asked is not None:
-        siblings = [place for place in before.children[before.parents[asked]] if place not in gone]
-        if siblings:
-            leaf = tree.leaf(str(before.ids[siblings[-1]]))
-        else:
-            above = _above(before, asked, gone)
-            leaf = tree.leaf(str(before.ids[above])) if above >= 0 else len(tree) - 1
+        siblings = [place for place in before.siblings_at(asked) if place not in gone]
+        nearest = siblings[-1] if siblings else _above(before, asked, gone)
+        leaf = tree.leaf(str(before.ids[nearest])) if nearest >= 0 else len(tree) - 1
     else:
         leaf = tree.places[str(before.ids[leaf])]
     wanted = current if current in tree.places else None
@@ -164,7 +160,7 @@ def put_back(document: Document, kept: Mapping[str, Any]) -> Document:
         kept: What `removed` gave.
 
     Raises:
-        InvalidInput: As `without`.
+        InvalidInput: An answer to a message whose id stands twice can't be put in words.
     """
     about, current = kept["removed"], document["metadata"].get("currentNode")
     before = Tree(document["history"])
@@ -181,10 +177,14 @@ def put_back(document: Document, kept: Mapping[str, Any]) -> Document:
             history[at] = order_message({**_said(entry), **parent, "editedAt": document["updatedAt"]})
     came = {entry["id"]: entry["parent"] for entry, _ in lost}
     for child, parent in about["answers"].items():
-        if parent in came and child in parents and parents[child] == _there(parent, came, parents):
+        above, seen = parent, set()
+        while above is not None and above in came and above not in seen:  # The nearest that was not removed with it.
+            seen.add(above)
+            above = came[above]
+        if parent in came and child in parents and parents[child] == (above if above in parents else None):
             parents[child] = parent
     for entry, behind in lost:
-        ids = [one["id"] for one in history]
+        ids = [there["id"] for there in history]
         at = ids.index(behind) + 1 if behind in ids else 0 if behind is None else len(ids)
         if entry["parent"] is not None and entry["parent"] not in {**came, **parents}:
             entry["parent"] = behind if behind in ids else None
@@ -197,18 +197,9 @@ def put_back(document: Document, kept: Mapping[str, Any]) -> Document:
     if leaf == about["leafNow"] and about["leaf"] in places:
         leaf = about["leaf"]
     metadata = {name: value for name, value in document["metadata"].items() if name != "currentNode"}
-    wanted = next((one for one in (current, None) if after.ids[after.active_leaf(one)] == leaf), leaf)
+    wanted = next((node for node in (current, None) if after.ids[after.active_leaf(node)] == leaf), leaf)
     if wanted is not None:
         metadata["currentNode"] = wanted
     result = document | {"metadata": metadata, "history": history}
     retitle(result, document["history"], history)
     return result
-
-
-def _there(id: str | None, came: Mapping[str, str | None], parents: Mapping[str, str | None]) -> str | None:
-    """The nearest message above a removed one that was not removed with it."""
-    seen = set()
-    while id is not None and id in came and id not in seen:
-        seen.add(id)
-        id = came[id]
-    return id if id in parents else None

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -31,21 +30,6 @@ def link_of(message: Mapping[str, Any]) -> Link:
     return message.get("id"), message["parent"] or ROOT
 
 
-@dataclass(frozen=True, slots=True)
-class Siblings:
-    """The messages that answer the same one.
-
-    Attributes:
-        places: They, in the order of the history.
-        index: Which of them was asked for, from 0.
-        leaves: For each, where one lands who goes there.
-    """
-
-    places: list[int]
-    index: int
-    leaves: list[int]
-
-
 class Tree:
     """The messages of one conversation as a tree.
 
@@ -53,9 +37,6 @@ class Tree:
         ids: The messages' ids, by their places.
         places: The place of each id.
         parents: The place of the message that each answers; -1: none.
-
-    Args:
-        history: The messages; ids that are missing can't be named as a parent.
     """
 
     def __init__(self, history: Iterable[Mapping[str, Any]]) -> None:
@@ -142,10 +123,9 @@ class Tree:
             below += new
         return below[1:]
 
-    def siblings_at(self, place: int) -> Siblings:
-        """The messages that answer the same one as this, itself among them."""
-        places = self.children[self.parents[place]]
-        return Siblings(places, places.index(place), [self.leaf_at(sibling) for sibling in places])
+    def siblings_at(self, place: int) -> list[int]:
+        """The messages that answer the same one as this, itself among them, in the order of the history."""
+        return self.children[self.parents[place]]
 
     def nearest_fork(self, place: int) -> int:
         """The nearest message that has siblings, from this one towards the root, itself among them; -1: none."""

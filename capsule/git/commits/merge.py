@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from capsule.errors import CapsuleError, GitFailed, Remedy
-from capsule.format import codec
+from capsule.format.json import codec
 from capsule.format.kinds import KINDS
 from capsule.format.merge.clean_form import clean
 from capsule.git import objects

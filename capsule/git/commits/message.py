@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from capsule.errors import CapsuleError, InvalidDocument
-from capsule.format import codec
-from capsule.format.decoding import decoded
+from capsule.format.json import codec
 from capsule.format.kinds import KINDS
 from capsule.format.merge.comparison import compare
+from capsule.format.validation import decoded
 from capsule.git.objects import Blobs, Raw
 from capsule.git.repository import Repository
 

@@ -10,15 +10,12 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from shutil import copyfile
 from typing import TypeVar
 
-from capsule.disk.syscalls import Syscalls
-from capsule.disk.whole_files import naming
-from capsule.engines.files.disk.layout import Directory, Layout
-from capsule.engines.files.disk.mutex import Mutexes
+from capsule.engines.opening import lock_of
 from capsule.errors import GitFailed, StoreBusy
 from capsule.git.objects import Entry, set_entries
 from capsule.git.repository import Repository
@@ -104,23 +101,14 @@ def operation(
         GitFailed: A merge or the like by a person is under way; the message says how to end it.
     """
     repository = Repository.around(store.root)
-    sys = Syscalls()
-    folder = Directory(Layout(repository.directory), sys, around=_FOLDER)
-    mutexes = Mutexes(sys, folder)
-    try:
+    with ExitStack() as held:
         try:
-            with naming(folder.path, "write in"):
-                mutex = mutexes.acquire("turn", timeout_s)
+            held.enter_context(lock_of(repository.directory, _FOLDER, "turn", timeout_s))
         except StoreBusy as error:
             what = f"Capsule already works with git in {repository.top} ({error.holder}); wait for it, and try again"
             raise StoreBusy(what, id=repository.top, holder=error.holder) from None
-        try:
-            _ensure_at_rest(repository)
-            yield Operation(store, repository, drivers, progress, asks)
-        finally:
-            mutexes.release(mutex)
-    finally:
-        mutexes.close()
+        _ensure_at_rest(repository)
+        yield Operation(store, repository, drivers, progress, asks)
 
 
 def _ensure_at_rest(repository: Repository) -> None:

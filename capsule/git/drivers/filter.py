@@ -111,16 +111,6 @@ def _between_writes(path: str, kind: str) -> bytes | None:
     root, id = os.path.dirname(folder), name.removesuffix(".json")
     if os.path.basename(folder) != kind or not is_id(id) or not os.path.isfile(os.path.join(root, _SETTINGS)):
         return None
-    from capsule.engines.files.storage import FileStorage
+    from capsule.engines.opening import between_writes
 
-    storage = FileStorage(root)
-    try:
-        if storage.noted(kind, id) is None:
-            return None  # The store never wrote it, so nobody is writing it; and this look leaves no trace.
-        with storage.mutex(kind, id, _PATIENCE_S) as held:
-            content = held.read()
-        return content[0] if content else None
-    except CapsuleError:
-        return None
-    finally:
-        storage.close()
+    return between_writes(root, kind, id, _PATIENCE_S)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from capsule.errors import CapsuleError, InvalidDocument, Problem, Refused
-from capsule.format import codec
+from capsule.format.json import codec
 from capsule.format.kinds import KINDS
 from capsule.format.merge.clean_form import clean
 from capsule.format.merge.fields import merge_fields

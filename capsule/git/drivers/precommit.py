@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterator
 
 from capsule.errors import InvalidDocument
-from capsule.format import codec, migrations
+from capsule.format import migrations
+from capsule.format.json import codec, places
 from capsule.format.kinds import KINDS
-from capsule.format.text import places
 from capsule.git.objects import REGULAR, Blobs, changes, empty_tree
 from capsule.git.setup.attributes import file_command, store_command
 from capsule.git_program import Git
@@ -68,8 +68,7 @@ def _faults(data: bytes, top: str, path: str, kind: str, id: str) -> Iterator[st
     again = f"mend it, and then: {file_command('git add', path)}"
     try:
         document = codec.decode(data, path)
-        version = migrations.parse_version(document.get("version", "1.0"))
-        if not (version is not None and version[0] > migrations.KNOWN[0]):
+        if not migrations.is_newer(document):
             KINDS[kind].check(document, path, data)
             if document["id"] != id:
                 line, column = places.locate(data, ("id",))

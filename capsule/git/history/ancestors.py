@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from capsule.errors import CapsuleError
-from capsule.format import codec
+from capsule.format.json import codec
 from capsule.format.merge.clean_form import clean
 from capsule.git.history.timeline import versions_of
 from capsule.git.objects import Blobs

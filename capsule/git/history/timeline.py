@@ -17,10 +17,9 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from capsule.engines.files.engine import files_of
 from capsule.errors import InvalidDocument, NotFound, Remedy
-from capsule.format.decoding import decoded
 from capsule.format.merge.comparison import Comparison, compare, in_all
+from capsule.format.validation import decoded
 from capsule.git.history.log import Commit, Difference, log
 from capsule.git.objects import Blobs, changes
 from capsule.git.repository import Repository
@@ -107,8 +106,8 @@ def _pending(store: CoreStore, id: str, committed: _Version, read_committed: Cal
     except NotFound:
         now = _Version()
     except InvalidDocument as error:
-        content = files_of(store.engine).read(KIND, id)
-        is_committed = content is not None and content[0] == read_committed()
+        content = store.engine.outside_edits().read_stray(KIND, id)
+        is_committed = content is not None and content == read_committed()
         return None if is_committed else Step(None, ("damaged",), damaged=error.message)
     words, comparison = _words(now, [committed])
     return Step(None, words, comparison) if committed.damaged or comparison else None

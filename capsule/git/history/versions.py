@@ -18,13 +18,13 @@ from functools import cached_property
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from capsule.engines.memory import MemoryEngine
+from capsule.engines import opening
 from capsule.errors import InvalidDocument, NotFound, Remedy
 from capsule.format import migrations
-from capsule.format.decoding import decoded
 from capsule.format.merge.comparison import compare
 from capsule.format.references import one_of
 from capsule.format.text.readable import readable
+from capsule.format.validation import decoded
 from capsule.git.history.log import Commit, commit_at, log
 from capsule.git.objects import Blobs
 from capsule.git.repository import Repository
@@ -59,9 +59,7 @@ class PastVersion:
     def store(self) -> CoreStore:
         """A store in memory that holds this version alone. Raises InvalidDocument: It does not parse."""
         document = migrations.current(decoded(self.data, self.path, self.id), self.path)[0]
-        engine = MemoryEngine()
-        engine.put(KIND, self.id, document, self.data)
-        return CoreStore("", Settings(), engine)
+        return CoreStore("", Settings(), opening.in_memory(Settings(), [(KIND, document, self.data)]))
 
     @property
     def document(self) -> dict[str, Any]:

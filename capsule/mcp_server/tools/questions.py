@@ -25,7 +25,7 @@ from capsule.mcp_server.stores import access_of, conversation, store_of
 from capsule.store.edits import whose
 
 if TYPE_CHECKING:
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
 
 #: What `delete_messages` takes out.
 What = Literal["with_answers", "alone", "other_branches"]

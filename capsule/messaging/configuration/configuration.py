@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
+from capsule.engines import opening
 from capsule.engines.interface import CONVERSATIONS
-from capsule.engines.memory import MemoryEngine
 from capsule.engines.retrying import again
 from capsule.errors import CapsuleError, Interfered, NotFound, Problem, Refused
-from capsule.format import codec
-from capsule.format.agents import GLOBAL, MAX_AGENT_ID, project_id
-from capsule.format.channels import channel_id, check_channel_name
+from capsule.format.documents.agents import GLOBAL, MAX_AGENT_ID, project_id
+from capsule.format.documents.channels import channel_id, check_channel_name
+from capsule.format.json import codec
 from capsule.format.kinds import AGENT, PROJECT
 from capsule.ids import folder_ids
 from capsule.messaging.channels import Channels
@@ -150,14 +150,12 @@ class Configuration:
     def _copy(self) -> CoreStore:
         """The agents, projects and channels in memory, without messages."""
         self._ensure_owner()
-        engine, copied = self._store.engine, MemoryEngine()
-        for kind in (AGENT.name, PROJECT.name):
-            for id in engine.ids(kind):
-                copied.create(kind, engine.document(kind, id))
-        for id in engine.ids(CONVERSATIONS):
-            if id.startswith("channel_"):
-                copied.create(CONVERSATIONS, engine.head(id)[0] | {"history": []})
-        return type(self._store)("", self._store.settings, copied)
+        engine, settings = self._store.engine, self._store.settings
+        names = [(kind, id) for kind in (AGENT.name, PROJECT.name) for id in engine.ids(kind)]
+        channels = (id for id in engine.ids(CONVERSATIONS) if id.startswith("channel_"))
+        copied = [(kind, engine.document(kind, id), b"") for kind, id in names]
+        copied += [(CONVERSATIONS, engine.head(id)[0] | {"history": []}, b"") for id in channels]
+        return type(self._store)("", settings, opening.in_memory(settings, copied))
 
 
 class _Planner:

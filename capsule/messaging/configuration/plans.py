@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import CapsuleError, NotFound, Problem
-from capsule.format import codec
-from capsule.format.new import CURRENT
+from capsule.format.documents.new import CURRENT
+from capsule.format.json import codec
 from capsule.messaging.channels import Channels
 from capsule.messaging.people.agents import Agents
 from capsule.messaging.people.people import People

@@ -13,11 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from capsule import timestamps
-from capsule.engines.retrying import again
-from capsule.errors import CapsuleError, NotFound
+from capsule.errors import CapsuleError
 from capsule.messaging.doorbells.clients import CLIENTS
 from capsule.messaging.doorbells.interface import Doorbell, Target, bell_text
 from capsule.messaging.doorbells.rings import due, outstanding
@@ -33,7 +30,6 @@ GROUP = "capsule.doorbells"
 _MOST = 16
 #: As many rings of a target are kept.
 _RINGS = 8
-_TRIES = 50
 #: In the place of a pointer, when nothing is unread and a test rings.
 TEST = "nothing is unread, this is a test of the bell"
 
@@ -104,12 +100,7 @@ def doorbell(client: str) -> Doorbell | None:
 
 def bells(store: CoreStore, agent: str) -> Bells:
     """The targets of an agent. Cost: a look, and reading one small file if there is one."""
-    if not store.engine.exists(KIND, agent):  # As for most agents; an error is dearer, and each send asks.
-        return Bells()
-    try:
-        return _decoded(store.engine.read(KIND, agent))
-    except NotFound:
-        return Bells()
+    return _decoded(store.engine.machine.read(KIND, agent))
 
 
 def is_there(store: CoreStore, bell: Bell) -> bool:
@@ -269,29 +260,25 @@ def _edit(store: CoreStore, agent: str, change: Callable[[Bells], Bells]) -> Bel
     """Change the targets of an agent, exclusively; as they are afterwards."""
     after = Bells()
 
-    def edit(data: bytes | None) -> bytes | None:
+    def edit(value: dict[str, Any] | None) -> dict[str, Any] | None:
         nonlocal after
-        before = Bells() if data is None else _decoded(data)
+        before = _decoded(value)
         after = change(before)
-        return None if after == before else _encoded(after)
+        return None if after == before else {"read": after.read, "bells": [bell.as_json() for bell in after.bells]}
 
-    again(lambda: store.engine.edit(KIND, agent, edit), store.engine.name(KIND, agent), agent, _TRIES)
+    store.engine.machine.edit(KIND, agent, edit)
     return after
 
 
-def _encoded(found: Bells) -> bytes:
-    value = {"read": found.read, "bells": [bell.as_json() for bell in found.bells]}
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-
-
-def _decoded(data: bytes) -> Bells:
+def _decoded(value: dict[str, Any] | None) -> Bells:
     """What a file says; nothing when it says something else: clients register again with their next session."""
+    if value is None:
+        return Bells()
     try:
-        value = orjson.loads(data)
         found = (
             Bell(Target(it["client"], it["address"], it["instance"]), tuple(it["rung"]), it["failed"], it["asked"])
             for it in value["bells"]
         )
         return Bells(tuple(found), value["read"])
-    except (ValueError, LookupError, TypeError):
+    except (LookupError, TypeError):
         return Bells()

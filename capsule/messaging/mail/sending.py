@@ -13,9 +13,9 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
-from capsule.format.agents import direct_id
-from capsule.format.canonical import order_message
-from capsule.format.message import check_message
+from capsule.format.documents.agents import direct_id
+from capsule.format.documents.message import check_message
+from capsule.format.json.canonical import order_message
 from capsule.messaging import notices
 from capsule.messaging.channels import Channels
 from capsule.messaging.conversations import ensure_direct
@@ -31,7 +31,7 @@ from capsule.rules import policy
 from capsule.store.change.appends import appended, keyed_message
 
 if TYPE_CHECKING:
-    from capsule.format.channels import Channel
+    from capsule.format.documents.channels import Channel
     from capsule.store.change.conversation import Conversation
     from capsule.store.store import CoreStore
 
@@ -130,7 +130,7 @@ class Sending:
             inside.ensure_may("append")  # First, as the other refusals say what there is.
             object = policy.Object.at(inside.head)
             self._ensure_heard(object, sender, to)
-            if reply_to is not None and not inside.transaction.has(reply_to):
+            if reply_to is not None and inside.transaction.find(reply_to) is None:
                 raise InvalidInput(f"reply_to: {reply_to[:80]!r} is the id of no message in conversation {inside.id}")
             if keyed is not None and (before := appended(inside.transaction, keyed)) is not None:
                 return before[1], object
@@ -216,7 +216,7 @@ class Sending:
         else:
             told = {id for id in object.present - {sender} if self._people.documents.exists(id)}
         states = dict.fromkeys(sorted(told), "stored")
-        here = {*owner.engine.ids(doorbells.KIND), *owner.engine.ids(KIND_OF_HOMES)} - {sender}
+        here = {id for kind in (doorbells.KIND, KIND_OF_HOMES) for id in owner.engine.machine.ids(kind)} - {sender}
         idle = [id for id in sorted(here) if policy.relation(id, object) == "member" and not people.listened(id)]
         online = people.online() if idle else {}
         for agent in idle:

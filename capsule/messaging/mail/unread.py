@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from capsule.engines.answers import Behind
 from capsule.errors import InvalidDocument, NotFound, Refused
-from capsule.format import codec
+from capsule.format.json import codec
 from capsule.messaging.mail.cursors import Part, marks_of, parts_in
 from capsule.messaging.mail.mail import Inbox, InboxItem, Mail, Mention
 from capsule.messaging.mail.mentions import Interest

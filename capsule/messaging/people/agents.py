@@ -240,8 +240,7 @@ class Agents(Registration):
         from capsule.messaging.doorbells.registry import KIND as KIND_OF_BELLS
 
         for kind in (KIND_OF_HOMES, KIND_OF_BELLS):
-            if self._store.engine.exists(kind, id):
-                self._store.engine.delete(kind, id)
+            self._store.engine.machine.delete(kind, id)
 
     def serve(self, agent: str | None = None) -> None:
         """Announce that this instance serves an agent: it is online until the store is closed or the process ends.

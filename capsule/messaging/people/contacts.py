@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from capsule.format.head import camel
+from capsule.format.documents.head import camel
 from capsule.rules.policy import Profile
 
 

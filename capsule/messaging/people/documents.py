@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from capsule import timestamps
 from capsule.engines.retrying import again
 from capsule.errors import NotFound
-from capsule.format import codec
+from capsule.format.json import codec
 from capsule.format.kinds import AGENT, PROJECT, Kind
 
 if TYPE_CHECKING:
@@ -168,17 +168,13 @@ class AgentDocuments(Documents):
 
         Cost: reading a small file.
         """
-        try:
-            path = self._engine.name(KIND_OF_HOMES, id)
-            return str(codec.decode(self._engine.read(KIND_OF_HOMES, id), path).get("project"))
-        except NotFound:
-            return None
+        found = self._engine.machine.read(KIND_OF_HOMES, id)
+        return None if found is None else str(found.get("project"))
 
     def set_home(self, id: str, path: str) -> None:
         """Note the folder in which an agent works on this machine. Cost: as `home`, and a small file if it is new."""
         if self.home(id) != path:
-            data = codec.encode({"project": path})
-            again(lambda: self._engine.edit(KIND_OF_HOMES, id, lambda _: data), path, id, _TRIES)
+            self._engine.machine.edit(KIND_OF_HOMES, id, lambda _: {"project": path})
 
 
 def _is_stale(seen: Any, now: str) -> bool:

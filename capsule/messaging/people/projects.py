@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
 from capsule.errors import InvalidInput
-from capsule.format.head import camel
+from capsule.format.documents.head import camel
 from capsule.messaging.people.people import People
 from capsule.rules.policy import Object, ensure, in_scope, may
 

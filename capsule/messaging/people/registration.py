@@ -14,7 +14,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from capsule.errors import InvalidInput, Remedy
-from capsule.format.agents import GLOBAL, MAX_AGENT_ID, check_agent_id, new_agent, new_project, project_id, project_of
+from capsule.format.documents.agents import (
+    GLOBAL,
+    MAX_AGENT_ID,
+    check_agent_id,
+    new_agent,
+    new_project,
+    project_id,
+    project_of,
+)
 from capsule.ids import folder_ids
 from capsule.messaging import notices
 from capsule.messaging.channels import Channels

@@ -13,7 +13,7 @@ from mcp_types import CallToolResult
 from pydantic import Field
 
 from capsule.fence import many, quoted, word
-from capsule.format.agents import GLOBAL
+from capsule.format.documents.agents import GLOBAL
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools.answers.forms import forms_of
 from capsule.mcp_server.tools.answers.results import MESSAGES, Answer, Rows, answer, fitting, rows

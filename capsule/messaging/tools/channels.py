@@ -18,7 +18,7 @@ from capsule.mcp_server.tools.answers.results import Answer, Rows, answer, rows
 from capsule.messaging.tools.messages import Agents
 
 if TYPE_CHECKING:
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
     from capsule.messaging.channels import Settings
 
 

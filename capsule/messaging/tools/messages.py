@@ -17,7 +17,7 @@ from pydantic import Field
 
 from capsule.errors import InvalidInput
 from capsule.fence import Fence, many, quoted, visible, word
-from capsule.format.agents import direct_id
+from capsule.format.documents.agents import direct_id
 from capsule.mcp_server.stores import store_of, stores_of
 from capsule.mcp_server.tools.answers.budget import within
 from capsule.mcp_server.tools.answers.forms import forms_of

@@ -154,7 +154,7 @@ class Conversations(Adapter):
         """A file as a message names it; it is kept once, whatever names it."""
         data = file.read()
         digest = sha256(data).hexdigest()
-        self._store.engine.keep_file("attachments", digest, digest, data)
+        self._store.engine.files.keep("attachments", digest, digest, data)
         return {"name": file.name, "path": f"attachments/{digest}"}
 
 

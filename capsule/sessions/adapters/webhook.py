@@ -23,10 +23,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from capsule import timestamps
-from capsule.engines.retrying import again
 from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused
-from capsule.format import codec
-from capsule.ids import check_id, keyed_message_id
+from capsule.ids import keyed_message_id
 from capsule.messaging.doorbells import programs
 from capsule.sessions.adapters.interface import Adapter, Arrived, Outgoing, Receiver
 from capsule.sessions.adapters.stdio import arrived_from, as_json
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from capsule.engines.interface import Engine
+    from capsule.engines.machine import Machine
 
 KIND = "webhooks"
 PATH = "/hooks/"
@@ -74,16 +73,16 @@ class Webhooks:
     """The webhooks of a store on this machine.
 
     Args:
-        engine: The engine that keeps them.
+        machine: Keeps them.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
 
     def get(self, name: str) -> Webhook:
         """A webhook. Raises NotFound, InvalidInput. Cost: reading a small file."""
-        document = codec.decode(self._engine.read(KIND, check_id(name)), self._engine.name(KIND, name))
-        if not document.get("secret"):
+        document = self._machine.read(KIND, name)
+        if not document or not document.get("secret"):
             raise NotFound(f"there is no webhook {name}", id=name)
         return Webhook(name, str(document["secret"]), str(document.get("url") or ""))
 
@@ -106,8 +105,7 @@ class Webhooks:
         self._write(self.get(name).name, {})
 
     def _write(self, name: str, fields: dict[str, Any]) -> None:
-        data, path = codec.encode(fields), self._engine.name(KIND, name)
-        again(lambda: self._engine.edit(KIND, name, lambda _: data), path, name, _TRIES)
+        self._machine.edit(KIND, name, lambda _: fields)
 
 
 def sign(secret: str, id: str, timestamp: int, body: bytes) -> str:
@@ -163,7 +161,7 @@ class WebhookAdapter(Adapter):
     name = "webhook"
 
     def __init__(self, engine: Engine, listen: Callable[[], socket.socket] | None = None) -> None:
-        self._hooks = Webhooks(engine)
+        self._hooks = Webhooks(engine.machine)
         self._listen = listen
         self._server: Any = None
         self._thread: threading.Thread | None = None

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
 from capsule.engines.interface import INBOUND, OUTBOUND
+from capsule.engines.values import Notices
 from capsule.errors import CapsuleError, StoreBusy
 from capsule.sessions.adapters.conversations import Conversations
 from capsule.sessions.adapters.interface import Adapter
@@ -36,7 +37,6 @@ from capsule.sessions.session import KIND
 from capsule.sessions.sessions import Sessions
 
 if TYPE_CHECKING:
-    from capsule.engines.values import Notices
     from capsule.sessions.folds import Folds
     from capsule.sessions.registry import AgentGroup, State
     from capsule.sessions.session import Edit, Session
@@ -134,7 +134,7 @@ class Host:
                 adapter.start(self._router)
             while not stop.is_set():
                 if notices is None or not notices.is_open:  # Before the look, so that nothing happens in between.
-                    notices, touched = self._engine.notices(), None
+                    notices, touched = Notices(self._engine.tracker()), None
                 self._turn(touched)
                 self._wait(notices)
                 touched = notices.changed()

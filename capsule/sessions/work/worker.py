@@ -19,6 +19,7 @@ from threading import Event as Stop
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
+from capsule.engines.values import Notices
 from capsule.errors import CapsuleError, NotFound, Refused, StoreBusy
 from capsule.fence import Fence, many, visible, word
 from capsule.sessions.events import outgoing, reply_id, state, tool
@@ -150,7 +151,7 @@ class Worker:
         about = {"agent": self._agent, "pid": os.getpid()} | ({"session": self._session} if self._session else {})
         self._engine.announce(self._instance, about)
         longest_s, stop = _LOOK_S if stop is None else _OFTEN_S, stop or Stop()
-        notices, began = self._engine.notices(), time.monotonic()
+        notices, began = Notices(self._engine.tracker()), time.monotonic()
         idle_since = began
         self._look_at(None)
         while not stop.is_set():
@@ -166,7 +167,7 @@ class Worker:
             select.select([notices.fileno()], [], [], min(longest_s, max(0.0, idle_left_s), due_in_s))
             written = notices.changed()
             if not notices.is_open:
-                notices = self._engine.notices()
+                notices = Notices(self._engine.tracker())
             self._look_at(written)
 
     def _look_at(self, written: Collection[tuple[str, str]] | None) -> None:

@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput, Refused, Remedy
-from capsule.format import codec
-from capsule.format.canonical import order_message
-from capsule.format.message import check_message
+from capsule.format.documents.message import check_message
+from capsule.format.json import codec
+from capsule.format.json.canonical import order_message
 from capsule.ids import keyed_message_id, new_message_id
 
 if TYPE_CHECKING:
@@ -86,11 +86,11 @@ def continued(transaction: Transaction, entries: list[Entry]) -> tuple[list[Entr
         there = set[str]()
         for entry in entries:
             parent = entry.get("parent")
-            if parent is not None and parent not in there and not transaction.has(parent):
+            if parent is not None and parent not in there and transaction.find(parent) is None:
                 raise _unknown(transaction.id, parent)
             there.add(entry["id"])
         return entries, True
-    if transaction.ends_active and not any("parent" in entry for entry in entries):
+    if transaction.state.ends_active and not any("parent" in entry for entry in entries):
         return entries, True
     from capsule.format.tree.tree import Tree, link_of
 
@@ -147,7 +147,7 @@ def appended(
     Raises:
         InvalidInput: The key was used for another message.
     """
-    placed = transaction.find_made(message["id"])
+    placed = transaction.find(message["id"])
     if placed is None:
         return None
     at, entry = placed

@@ -10,15 +10,17 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
-from capsule.errors import Interfered, InvalidDocument, InvalidInput
-from capsule.format import canonical, codec, migrations, new
+from capsule.errors import InvalidInput
+from capsule.format import migrations
+from capsule.format.documents import new
 from capsule.format.fields import names
+from capsule.format.json import canonical, codec
 from capsule.format.text.titles import title_by_rule
 from capsule.store.change.appends import complete, continued, encoded_within, signed
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Transaction
-    from capsule.format.head import ParsedHead
+    from capsule.format.documents.head import ParsedHead
     from capsule.rules.policy import Action, Object, StateOf
     from capsule.settings import Settings
     from capsule.watch.own_writes import Own
@@ -125,7 +127,7 @@ class Conversation:
 
     def _stamp(self) -> str:
         """The new `updatedAt`: later than all earlier ones of the conversation, so that it names one write."""
-        return timestamps.later_than(self.transaction.newest)
+        return timestamps.later_than(self.transaction.state.newest)
 
     def _appended_before(self, messages: list[Document]) -> tuple[int, list[Document]] | None:
         """The place and the messages as an earlier, interrupted try has written them; None: it has not. A message that
@@ -142,7 +144,7 @@ class Conversation:
         if len(before) < len(messages):
             return None
         self.transaction.ensure_durable()
-        return next(iter(there), self.transaction.count), list(before.values())
+        return next(iter(there), self.transaction.state.entries), list(before.values())
 
     def append(self, messages: list[Document], *, move: bool = False) -> tuple[int, list[Document]]:
         """Append checked messages, durably. A message without a parent goes to the end of the active branch.
@@ -168,8 +170,7 @@ class Conversation:
             messages[:] = [signed(message, self._agent) for message in messages]
         if self._tries and (before := self._appended_before(messages)) is not None:
             return before
-        lock, at = self.admitted(), self.transaction
-        head_before = at.head
+        lock, at, head_before = self.admitted(), self.transaction.state, self.transaction.head
         # Unlike `updatedAt`, a message's time is never ahead of the clock. It is never earlier than the last message's,
         # nor than the last participant joined, who reads from there on.
         time = timestamps.now(max(at.time or at.updated_at, head_before.joined))
@@ -196,7 +197,7 @@ class Conversation:
             self._own.appended(self.id, entries)
         title = title_by_rule(entries) if head_before.untitled else ""
         newest = at.newest
-        place, stamp, head = at.count, time if time > newest else timestamps.later_than(newest), None
+        place, stamp, head = at.entries, time if time > newest else timestamps.later_than(newest), None
         if lock is not None or title or move:
 
             def change(head: Document) -> None:
@@ -206,13 +207,13 @@ class Conversation:
                     head["metadata"]["currentNode"] = entries[-1]["id"]
 
             head = self._changed(change, stamp)
-        at.append(entries, encoded, stamp, time=time, head=head, ends_active=is_active or move)
+        self.transaction.append(entries, encoded, stamp, time=time, head=head, ends_active=is_active or move)
         self.recorded = lock
         return place, entries
 
     def _changed(self, change: Callable[[Document], None], stamp: str) -> Document:
         """The head with a change, `updatedAt` already in it."""
-        lock, before = self.admitted(), self._before()  # In this order: admitting may refresh the lock in place.
+        lock, before = self.admitted(), self._before()
         head = _copied(before) | {"updatedAt": stamp}
         change(head)
         if lock is not None:
@@ -221,7 +222,7 @@ class Conversation:
         return canonical.in_order(head)
 
     def _before(self) -> Document:
-        return self.head.document | {"updatedAt": self.transaction.updated_at}
+        return self.head.document | {"updatedAt": self.transaction.state.updated_at}
 
     def change_head(self, change: Callable[[Document], None], *, ends_active: bool | None = None) -> Document:
         """Change title or metadata, without parsing messages.
@@ -270,7 +271,7 @@ class Conversation:
         """
         from capsule.format.tree.pruning import removed
 
-        lock, before = self.admitted(), self.document()  # In this order: admitting may refresh the lock in place.
+        lock, before = self.admitted(), self.document()
         stamp = before["updatedAt"] if keeps_time else self._stamp()
         after = _copied(before)
         after["updatedAt"] = stamp
@@ -292,13 +293,7 @@ class Conversation:
             there = {entry.get("id") for entry in before["history"]}
             self._own.appended(self.id, [entry for entry in after["history"] if entry.get("id") not in there])
         gone = removed(before, after, reason) if reason else None
-        kept = None if gone is None else self.transaction.keep(REMOVED, gone)
-        try:
-            self.transaction.replace(after)
-        except (Interfered, InvalidDocument):
-            if kept is not None:
-                self.transaction.drop_kept(kept)
-            raise
+        self.transaction.replace(after, None if gone is None else (REMOVED, gone))
         self.recorded = lock
         return after
 
@@ -306,18 +301,10 @@ class Conversation:
         """Record a lock; None: nobody holds one."""
         self.change_head(lambda head: head["metadata"].update(lock=lock or new.inactive_lock()))
 
-    def refreshed_lock(self) -> Document | None:
-        """Set the lock's time to now, in place. If the engine can't do that: the lock to record with a write."""
-        stamp = timestamps.now()
-        if self.transaction.refresh_lock(stamp):
-            return None
+    def refreshed_lock(self) -> Document:
+        """The lock with the present time, to record with a write."""
         lock: Document = self.head.document["metadata"]["lock"]
-        return lock | {"timestamp": stamp}
-
-    def refresh_lock(self) -> None:
-        """Set the lock's time to now."""
-        if (lock := self.refreshed_lock()) is not None:
-            self.set_lock(lock)
+        return lock | {"timestamp": timestamps.now()}
 
 
 def unasked(conversation: Conversation) -> None:

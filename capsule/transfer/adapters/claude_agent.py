@@ -15,8 +15,8 @@ from anyio import to_thread
 from capsule import timestamps
 from capsule.errors import NotFound
 from capsule.transfer.adapters.items import Items, sessions
-from capsule.transfer.coercion import filled, moment, object_of, objects_of, text_of
 from capsule.transfer.interface import Fields, Pair
+from capsule.transfer.records.coercion import filled, moment, object_of, objects_of, text_of
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore

@@ -12,15 +12,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput, NotFound
-from capsule.format.message import check_message
+from capsule.format.documents.message import check_message
 from capsule.ids import imported_conversation_id, imported_message_id
 from capsule.store.pages import Filter
-from capsule.transfer.coercion import object_of
-from capsule.transfer.pairs import Fields, Pair, applied, difference, with_source, without_source
-from capsule.transfer.values import cleaned
+from capsule.transfer.reading.values import cleaned
+from capsule.transfer.records.coercion import object_of
+from capsule.transfer.records.pairs import Fields, Pair, applied, difference, with_source, without_source
 
 if TYPE_CHECKING:
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
     from capsule.store.change.conversation import Conversation
     from capsule.store.store import CoreStore
 
@@ -45,11 +45,9 @@ class Items:
         self.id = imported_conversation_id(name, session)
 
     def add(self, items: list[Any], key: Callable[[Any], str | None] = lambda item: None) -> None:
-        """Append items in one write. Raises the errors of `Store.append`. Cost: one fdatasync.
+        """Append items in one write; `key` gives the id that an item has of its own. Cost: one fdatasync.
 
-        Args:
-            items: The items.
-            key: Gives the id that an item has of its own; None: it has none.
+        Raises the errors of `Store.append`.
         """
         messages = []
         for item in items:
@@ -71,7 +69,7 @@ class Items:
             if self._key and self._name not in conversation.head.document["metadata"].get("tags", ()):
                 conversation.change_head(name)
             new = {message.get("id", n): message for n, message in enumerate(messages)}
-            added = [one for id, one in new.items() if type(id) is int or not conversation.transaction.find_made(id)]
+            added = [one for id, one in new.items() if type(id) is int or conversation.transaction.find(id) is None]
             if added:
                 conversation.append(added)
 
@@ -99,11 +97,9 @@ class Items:
 
 
 def sessions(store: CoreStore, name: str) -> Iterator[tuple[Head, Fields]]:
-    """The conversations of the sessions of an SDK that has keys, with their keys. Cost: reading the head of each.
+    """The conversations of the sessions of an SDK, whose name is a tag of them, with their keys.
 
-    Args:
-        store: The store.
-        name: The name of the SDK, which is a tag of them.
+    Cost: reading the head of each.
     """
     for head in store.list(Filter(tags=(name,), archived=None)).heads:
         with suppress(NotFound):  # It is deleted by now.

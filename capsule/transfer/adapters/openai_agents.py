@@ -12,8 +12,8 @@ from anyio import to_thread
 
 from capsule.errors import InvalidInput, NotFound
 from capsule.transfer.adapters.items import Items
-from capsule.transfer.coercion import json_of, part_text, text_of
 from capsule.transfer.interface import Fields, Pair
+from capsule.transfer.records.coercion import json_of, part_text, text_of
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore

@@ -118,8 +118,8 @@ def _batches(source: BinaryIO) -> Iterator[list[tuple[int, bytes]]]:
 
 
 def _message(line: bytes, number: int, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    from capsule.format.codec import decode
-    from capsule.format.message import check_message
+    from capsule.format.documents.message import check_message
+    from capsule.format.json.codec import decode
 
     try:
         return check_message({**defaults, **decode(line, STDIN)})

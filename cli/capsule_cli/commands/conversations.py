@@ -18,7 +18,7 @@ from capsule_cli.shared.pager import paged
 
 if TYPE_CHECKING:
     from capsule import Store
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
     from capsule.store.summaries import Standing
 
 commands = typer.Typer()

@@ -27,7 +27,7 @@ from capsule_cli.shared.output import Stopped, answer, how_it_ended, say
 
 if TYPE_CHECKING:
     from capsule import Store
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
     from capsule.format.models import Message
 
 commands = typer.Typer()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,13 +15,17 @@ from capsule_cli.shared.inputs import ensure_agreed
 from capsule_cli.shared.opening import conversation, holder, store_of
 from capsule_cli.shared.options import Id, Yes, argument, flag, option, refuse, usage
 from capsule_cli.shared.output import answer, in_terminal, listing, one_line, say
+from capsule_cli.shared.passing import passing
 
 if TYPE_CHECKING:
     from capsule import Store
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
 
 commands = typer.Typer()
+does = passing(commands, store_of)
 
+_TAG, _UNTAG = "Add this tag. Repeatable.", "Remove this tag. Repeatable."
+_ARCHIVE = "Take it out of the list, or bring it back."
 Tags = Annotated[list[str], argument("TAG", "The tags to add.", ..., autocompletion=complete_tag)]
 
 
@@ -40,7 +44,7 @@ def rename(
     refuse(title is None and not suggest, "the title is missing", "TITLE")
     with conversation(id) as (store, id):
         head = _suggested(store, id, title, yes=yes) if suggest else store.rename(id, title or "")
-    _tell(head, f"renamed to {one_line(head.title)!r}")
+    answer(head.as_json(), f"{head.id}: renamed to {one_line(head.title)!r}")
 
 
 def _suggested(store: Store, id: str, title: str | None, *, yes: bool) -> Head:
@@ -65,47 +69,32 @@ def _suggested(store: Store, id: str, title: str | None, *, yes: bool) -> Head:
     return head
 
 
-@commands.command("tag")
-def tag(id: Id, tags: Tags) -> None:
-    """Add tags to a conversation, as `set --tag` does. The tags that it has stay."""
-    _set(id, tagged=tags)
-
-
-@commands.command("pin")
-def pin(id: Id) -> None:
-    """Pin a conversation to the top of the list, as `set --pin` does."""
-    _set(id, pinned=True)
-
-
-@commands.command("archive")
-def archive(id: Id) -> None:
-    """Archive a conversation, as `set --archive` does. `list` then shows it only with --archived."""
-    _set(id, archived=True)
-
-
-@commands.command("set")
-def set_(
-    id: Id,
-    title: str | None = option("--title TITLE", "Give it this title."),
-    tag: list[str] | None = option("--tag TAG", "Add this tag. Repeatable.", autocompletion=complete_tag),
-    untag: list[str] | None = option("--untag TAG", "Remove this tag. Repeatable.", autocompletion=complete_tag),
-    pin: bool | None = option("--pin/--unpin", "Pin it to the top of the list, or unpin it."),
-    archive: bool | None = option("--archive/--unarchive", "Take it out of the list, or bring it back."),
-) -> None:
-    """Change the title, the tags, the pin or the archive flag of a conversation, in one write."""
-    _set(id, title=title, tagged=tag or (), untagged=untag or (), pinned=pin, archived=archive)
-
-
-def _set(id: str, **changes: Any) -> None:
-    with store_of() as store:
-        head = store.update(store.resolve(id), **changes)
+def _changed(head: Head, **_: str) -> str:
     flags = [name for name, on in (("pinned", head.pinned), ("archived", head.archived)) if on]
-    said = [repr(one_line(head.title)), *(f"#{one_line(tag)}" for tag in head.tags), *flags]
-    _tell(head, " · ".join(said))
+    return f"{head.id}: " + " · ".join(
+        [repr(one_line(head.title)), *(f"#{one_line(tag)}" for tag in head.tags), *flags]
+    )
 
 
-def _tell(head: Head, words: str) -> None:
-    answer(head.as_json(), f"{head.id}: {words}")
+does("tag", "Add tags to a conversation, as `set --tag` does. The tags that it has stay.")(
+    "update", _changed, id=Id, tagged=Tags
+)
+does("pin", "Pin a conversation to the top of the list, as `set --pin` does.")(
+    lambda store, id: store.update(id, pinned=True), _changed, id=Id
+)
+does("archive", "Archive a conversation, as `set --archive` does. `list` then shows it only with --archived.")(
+    lambda store, id: store.update(id, archived=True), _changed, id=Id
+)
+does("set", "Change the title, the tags, the pin or the archive flag of a conversation, in one write.")(
+    lambda store, id, tagged, untagged, **more: store.update(id, tagged=tagged or (), untagged=untagged or (), **more),
+    _changed,
+    id=Id,
+    title=Annotated[str | None, option("--title TITLE", "Give it this title.", ...)],
+    tagged=Annotated[list[str] | None, option("--tag TAG", _TAG, ..., autocompletion=complete_tag)],
+    untagged=Annotated[list[str] | None, option("--untag TAG", _UNTAG, ..., autocompletion=complete_tag)],
+    pinned=Annotated[bool | None, option("--pin/--unpin", "Pin it to the top of the list, or unpin it.", ...)],
+    archived=Annotated[bool | None, option("--archive/--unarchive", _ARCHIVE, ...)],
+)
 
 
 @commands.command("lock")
@@ -125,12 +114,13 @@ def lock(id: Id) -> None:
     answer(head.as_json(), f"{id}: locked for {name}; release it with: capsule unlock {id} --instance {name}")
 
 
-@commands.command("unlock")
-def unlock(id: Id, force: bool = flag("--force", "Take the lock away from whoever holds it.")) -> None:
-    """Release the lock of a conversation."""
-    with conversation(id) as (store, id):
-        released = store.locks.release(id, force=force)
-    answer({"id": id, "released": released}, f"{id}: {'unlocked' if released else 'was not locked'}")
+does("unlock", "Release the lock of a conversation.")(
+    "locks.release",
+    lambda released, id, **_: f"{id}: {'unlocked' if released else 'was not locked'}",
+    value=lambda released, id, force: {"id": id, "released": released},
+    id=Id,
+    force=Annotated[bool, option("--force", "Take the lock away from whoever holds it.", ...)],
+)
 
 
 @commands.command("locks")

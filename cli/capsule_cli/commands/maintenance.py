@@ -99,10 +99,8 @@ def validate(
     if paths:
         files = list(dict.fromkeys(file for path in paths for file in _files(path)))
     else:
-        from capsule.engines.files.engine import files_of
-
         with store_of() as store:
-            files_of(store.engine)  # An agent does not even learn how many there are.
+            store.engine.outside_edits()  # An agent does not even learn how many there are.
             folders = [os.path.join(store.root, kind) for kind in KINDS]
             files = [file for folder in folders if os.path.isdir(folder) for file in _files(folder)]
             files += filter(os.path.lexists, [os.path.join(store.root, _OVERRIDES)])
@@ -186,7 +184,8 @@ def _is_path(name: str) -> bool:
 def _migrate_file(path: str, *, check: bool) -> list[str]:
     """Migrate one file: by its store when it lies in one, else where it lies."""
     from capsule.disk.whole_files import replace_file
-    from capsule.format import canonical, codec, migrations, validation
+    from capsule.format import migrations, validation
+    from capsule.format.json import canonical, codec
 
     directory, name = os.path.split(os.path.realpath(path))
     root = os.path.dirname(directory)

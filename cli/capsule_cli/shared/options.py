@@ -41,6 +41,17 @@ def argument(name: str, help: str, default: Any = None, **more: Any) -> Any:
     return typer.Argument(default, metavar=name, help=help, **more)
 
 
+def group_of(help: str) -> tuple[typer.Typer, typer.Typer]:
+    """A command that has commands of its own, and what takes these."""
+
+    def about() -> None: ...
+
+    about.__doc__ = help
+    group = typer.Typer(no_args_is_help=True)
+    group.callback()(about)
+    return group, typer.Typer()
+
+
 # Typed out, because a type checker wants it so; a test holds them and the format's own lists together.
 Role = Literal["user", "assistant", "system", "tool"]
 Mode = Literal["api", "toolbox"]

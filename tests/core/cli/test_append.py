@@ -123,13 +123,3 @@ def test_a_stream_whose_lock_is_taken_finds_out_at_its_next_message(capsule: Any
     assert (process.returncode, stdout) == (7, b"")
     assert json.loads(stderr)["error"]["kind"] == "LockLost"
     assert [message["content"] for message in capsule.history(id)] == ["mine", "theirs"]
-
-
-def test_a_stream_that_is_killed_is_in_nobodys_way(capsule: Any) -> None:
-    id = capsule.new("A")
-    process = capsule.stream(id)
-    process.kill()
-    process.wait(60)
-    assert "took over" in capsule("append", id, "me now").stderr
-    assert [message["content"] for message in capsule.history(id)] == ["mine", "me now"]
-    assert capsule.json("locks") == []

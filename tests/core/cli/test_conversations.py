@@ -8,11 +8,6 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-HEAD = {
-    "id", "title", "version", "createdAt", "updatedAt", "mode", "type", "tags", "pinned", "archived", "isSummary",
-    "sourceConversationId", "titleSetBy", "forkedFrom", "mcpServers", "lock", "path", "bytes",
-}  # fmt: skip
-
 
 def test_init_makes_a_store_once_and_overwrites_nothing(capsule: Any) -> None:
     settings = capsule.root / "capsule.toml"
@@ -45,15 +40,9 @@ def test_new_prints_the_id_alone_and_in_a_terminal_last(capsule: Any) -> None:
     assert "A plan" in screen and capsule.file(screen.splitlines()[-1]).is_file()
 
 
-def test_without_a_title_it_is_made_from_the_first_user_message_until_a_person_gives_one(capsule: Any) -> None:
-    id = capsule.new("--message", "\n\nHow do I sort a list?\nThanks")
+def test_without_a_title_it_is_made_from_the_first_user_message(capsule: Any) -> None:
+    capsule.new("--message", "\n\nHow do I sort a list?\nThanks")
     assert capsule.json("list")[0]["title"] == "How do I sort a list?"
-    empty = capsule.new()
-    capsule("append", empty, "Later words")
-    assert {head["id"]: head["title"] for head in capsule.json("list")}[empty] == "Later words"
-    capsule("rename", id, "Sorting")
-    capsule("edit", id, "--which", "@0", "Other words")
-    assert {head["id"]: head["title"] for head in capsule.json("list")}[id] == "Sorting"
 
 
 def test_new_refuses_what_it_cannot_keep_and_makes_nothing(capsule: Any) -> None:
@@ -62,14 +51,11 @@ def test_new_refuses_what_it_cannot_keep_and_makes_nothing(capsule: Any) -> None
         assert list((capsule.root / "conversations").iterdir()) == []
 
 
-def test_ids_are_taken_whole_by_a_unique_beginning_or_as_the_last(capsule: Any) -> None:
-    capsule.new("A", "--id", "abcd-1")
-    capsule.new("B", "--id", "abcd-2")
-    capsule.new("C", "--id", "efgh-1")
-    assert "C" in capsule("show", "efgh").stdout
-    assert "C" in capsule("show", "@last").stdout
+def test_ids_are_taken_by_a_unique_beginning_or_as_the_last(capsule: Any) -> None:
+    for id in ("abcd-1", "abcd-2", "efgh-1"):
+        capsule.new(id, "--id", id)
+    assert capsule("show", "efgh").stdout == capsule("show", "@last").stdout
     assert "abcd-1, abcd-2" in capsule("show", "abcd", expect=2).stderr
-    capsule("show", "efg", expect=2)
 
 
 def test_list_shows_the_latest_first_and_pinned_above_and_hides_the_archived(capsule: Any) -> None:
@@ -78,14 +64,13 @@ def test_list_shows_the_latest_first_and_pinned_above_and_hides_the_archived(cap
     capsule("append", "one1", "again")
     capsule("pin", "two2")
     capsule("archive", "three3")
-    assert [head["id"] for head in capsule.json("list")] == ["two2", "one1", "four4"]
-    assert {head["id"] for head in capsule.json("list", "--archived")} == {"one1", "two2", "three3", "four4"}
-    assert [head["id"] for head in capsule.json("list", "--sort", "title")] == ["two2", "four4", "one1"]
-    assert [head["id"] for head in capsule.json("list", "--sort", "created")] == ["two2", "four4", "one1"]
-    assert [head["id"] for head in capsule.json("list", "--limit", "1")] == ["two2"]
-    capsule("set", "two2", "--unpin")
-    capsule("set", "three3", "--unarchive")
-    assert {head["id"] for head in capsule.json("list")} == {"one1", "two2", "three3", "four4"}
+    for words, ids in (
+        ((), ["two2", "one1", "four4"]),
+        (("--archived",), ["two2", "three3", "one1", "four4"]),
+        (("--sort", "title"), ["two2", "four4", "one1"]),
+        (("--limit", "1"), ["two2"]),
+    ):
+        assert [head["id"] for head in capsule.json("list", *words)] == ids
 
 
 def test_list_narrows_by_tags_mode_lock_and_time(capsule: Any) -> None:

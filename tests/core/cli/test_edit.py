@@ -79,12 +79,9 @@ def test_what_does_not_parse_is_shown_with_its_place_and_kept(capsule: Any, plan
     assert _but_times(capsule.file(plan).read_bytes()) == _but_times(before)
 
 
-def test_what_is_no_capsule_or_another_is_refused_by_its_field(capsule: Any, plan: str, editor: Any) -> None:
+def test_what_is_no_capsule_is_refused_by_its_field(capsule: Any, plan: str, editor: Any) -> None:
     editor('sed -i.bak \'s/"role": "user"/"role": 5/\' "$1"; rm "$1.bak"')
-    answer = capsule("edit", plan, expect=5)
-    assert "history[0].role" in answer.stderr
-    editor(f'sed -i.bak \'s/"id": "{plan}"/"id": "other"/\' "$1"; rm "$1.bak"')
-    capsule("edit", plan, expect=5)
+    assert "history[0].role" in capsule("edit", plan, expect=5).stderr
     assert [message["content"] for message in capsule.history(plan)] == ["first", "second"]
 
 

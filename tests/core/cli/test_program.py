@@ -282,7 +282,7 @@ def test_output_to_a_full_disk_is_no_success(capsule: Any) -> None:
 
 
 #: Modules for what a list and an append of a sound conversation don't do.
-OF_SOME_WRITES = {"capsule.format.merge.notes", "capsule.format.merge.reconcile", "capsule.format.tree.pruning"}
+OF_SOME_WRITES = {"capsule.format.merge.notes", "capsule.format.saved.reconcile", "capsule.format.tree.pruning"}
 OF_SOME_WRITES |= {"capsule.store.attributes", "capsule.store.creation"}
 #: Modules for messages that the index does not know yet, and for questions about them.
 OF_NEW_MESSAGES = {"capsule.engines.index.facts", "capsule.engines.index.reading", "capsule.engines.index.rows"}

@@ -142,14 +142,7 @@ def test_filters_topics_and_threads_narrow_together(capsule: Any) -> None:
     with Store.open(capsule.root, keep_locks=False) as store:
         said = [{"topic": "api", "thread": "t1"}, {"topic": "api", "thread": "t2"}, {"topic": "web", "thread": "t1"}]
         store.append_entries(id, [{"role": "user", "content": "word", **each, "metadata": {"n": 1}} for each in said])
-    messages = [message["id"] for message in capsule.history(id)]
-    for options, places in {
-        ("--topic", "api"): [1, 0],
-        ("--topic", "api", "--thread", "t1"): [0],
-        ("--where", '{"n": {"$gte": 1}}', "--thread", "t1"): [2, 0],
-        ("word", "--where", '{"n": "1"}'): [],
-    }.items():
-        found = capsule.json("search", *options)["hits"]
-        assert sorted(hit["message"] for hit in found) == sorted(messages[place] for place in places)
+    words = ("--topic", "api", "--thread", "t1", "--where", '{"n": {"$gte": 1}}')
+    assert [hit["at"] for hit in capsule.json("search", "word", *words)["hits"]] == [0]
     for wrong in ("{", "5", '{"n": {"$like": 1}}'):
         capsule("search", "--where", wrong, expect=2)

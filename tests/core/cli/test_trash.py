@@ -83,29 +83,22 @@ def test_messages_in_the_trash_are_listed_and_come_back_the_latest_first(capsule
     assert [(one["reason"], len(one["messages"])) for one in listed] == [("deleted", 1), ("edited", 1)]
     assert "1 message deleted in 'A plan'" in capsule("trash").stdout
     assert capsule.json("restore", id[:6])["restored"] == told["removed"]
-    capsule("restore", id)
-    assert [message["content"] for message in capsule.history(id)] == ["hello"]
-    capsule("delete", id)
+    assert capsule("restore", id).stdout == f"{id}: 1 message restored in 'A plan'\n"
     capsule("restore", id, "--deleted", listed[0]["deletedAt"], expect=3)
-    capsule("restore", id)
-    assert capsule.file(id).exists()
 
 
-def test_all_go_to_the_trash_when_a_script_says_yes_and_come_back_one_by_one(capsule: Any) -> None:
-    ids = [capsule.new("A"), capsule.new("B", "--message", "hello"), capsule.new("C")]
+def test_all_go_to_the_trash_when_a_script_says_yes(capsule: Any) -> None:
+    ids = [capsule.new("A"), capsule.new("B", "--message", "hello")]
     capsule("archive", ids[0])
     capsule.file("broken-1").write_text("oops", encoding="utf-8")
     assert "say --yes too" in capsule("delete", "--all", expect=2).stderr
     capsule("delete", "--all", "--yes", ids[0], expect=2)
     capsule("delete", expect=2)
-    assert len(capsule.json("list", "--archived")) == 4
     answer = capsule("delete", "--all", "--yes")
-    assert answer.stdout == "4 conversations are in the trash; undo one: capsule restore ID\n"
-    assert capsule.json("list", "--archived") == []
+    assert answer.stdout == "3 conversations are in the trash; undo one: capsule restore ID\n"
     capsule("restore", ids[1])
     told = capsule.json("delete", "--all", "--yes")
     assert [(one["id"], one["undo"]) for one in told] == [(ids[1], f"capsule restore {ids[1]}")]
-    assert capsule.json("delete", "--all", "--yes") == []
     assert capsule("delete", "--all").stdout == "0 conversations are in the trash\n"
 
 

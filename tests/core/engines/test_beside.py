@@ -19,36 +19,38 @@ from tests.processes import Child
 
 
 def test_a_file_is_kept_once_under_a_name_of_its_folder(engine: Engine) -> None:
-    assert engine.files("inbox", "s_1") == []
+    assert engine.files.names("inbox", "s_1") == []
     for _ in range(2):
-        engine.keep_file("inbox", "s_1", "report (1).pdf", b"\0data")
-    assert engine.file("inbox", "s_1", "report (1).pdf") == b"\0data"
+        engine.files.keep("inbox", "s_1", "report (1).pdf", b"\0data")
+    assert engine.files.read("inbox", "s_1", "report (1).pdf") == b"\0data"
     with pytest.raises(Refused):
-        engine.keep_file("inbox", "s_1", "report (1).pdf", b"other")
-    engine.keep_file("inbox", "s_1", "über.txt", b"")
-    engine.keep_file("outbox", "s_1", "über.txt", b"of the outbox")
-    engine.keep_file("attachments", "0a1b", "0a1b", b"of all")
+        engine.files.keep("inbox", "s_1", "report (1).pdf", b"other")
+    engine.files.keep("inbox", "s_1", "über.txt", b"")
+    engine.files.keep("outbox", "s_1", "über.txt", b"of the outbox")
+    engine.files.keep("attachments", "0a1b", "0a1b", b"of all")
     assert (
-        engine.files("inbox", "s_1") == ["report (1).pdf", "über.txt"]
-        and engine.file("inbox", "s_1", "über.txt") == b""
+        engine.files.names("inbox", "s_1") == ["report (1).pdf", "über.txt"]
+        and engine.files.read("inbox", "s_1", "über.txt") == b""
     )
-    assert engine.files("attachments", "0a1b") == ["0a1b"] and engine.files("outbox", "s_2") == []
+    assert engine.files.names("attachments", "0a1b") == ["0a1b"] and engine.files.names("outbox", "s_2") == []
     for ask in (("inbox", "s_2", "über.txt"), ("outbox", "s_1", "report (1).pdf")):
         with pytest.raises(NotFound):
-            engine.file(*ask)
+            engine.files.read(*ask)
     for _ in range(2):
-        engine.drop_file("inbox", "s_1", "über.txt")
-    assert engine.files("inbox", "s_1") == ["report (1).pdf"] and engine.files("outbox", "s_1") == ["über.txt"]
+        engine.files.drop("inbox", "s_1", "über.txt")
+    assert engine.files.names("inbox", "s_1") == ["report (1).pdf"] and engine.files.names("outbox", "s_1") == [
+        "über.txt"
+    ]
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "../x", "a\\b", "a\0", "a\nb", "x" * 201, "\ud800"])
 def test_a_name_that_could_leave_its_folder_is_refused(engine: Engine, name: str) -> None:
     with pytest.raises(InvalidInput):
-        engine.keep_file("inbox", "s_1", name, b"x")
+        engine.files.keep("inbox", "s_1", name, b"x")
     with pytest.raises(InvalidInput):
-        engine.file("inbox", "s_1", name)
+        engine.files.read("inbox", "s_1", name)
     with pytest.raises(InvalidInput):
-        engine.keep_file("inbox", f"s_1/{name}", "name", b"x")
+        engine.files.keep("inbox", f"s_1/{name}", "name", b"x")
 
 
 @pytest.mark.parametrize(
@@ -65,7 +67,7 @@ def test_no_file_behind_a_symlink_is_read_or_written(tmp_path: Path, link: str) 
     (root / link).symlink_to(outside / "x" if link.endswith("x") else outside)
     engine = FilesEngine(FileStorage(str(root)))
     kind = "attachments" if link == "attachments" else "inbox"
-    for act in (engine.file, lambda *place: engine.keep_file(*place, b"new")):
+    for act in (engine.files.read, lambda *place: engine.files.keep(*place, b"new")):
         with pytest.raises((Refused, InvalidDocument)):
             act(kind, "s_1", "x")
     if not link.endswith(("x", "s")):
@@ -83,17 +85,17 @@ def test_a_fault_at_any_call_keeps_a_file_whole_or_not_at_all(tmp_path: Path) ->
         engine = FilesEngine(FileStorage(str(root), sys=sys))
         sys.arm(at, 5)
         try:
-            engine.keep_file("inbox", "s_1", "x", b"data")
+            engine.files.keep("inbox", "s_1", "x", b"data")
             failed = False
         except (StorageFailed, Refused):
             failed = True
         sys.disarm()
-        assert failed or engine.files("inbox", "s_1") == ["x"]
-        if engine.files("inbox", "s_1"):
-            assert engine.file("inbox", "s_1", "x") == b"data"
-        engine.keep_file("inbox", "s_1", "x", b"data")
-        assert engine.files("inbox", "s_1") == ["x"]
-        engine.purge(0)
+        assert failed or engine.files.names("inbox", "s_1") == ["x"]
+        if engine.files.names("inbox", "s_1"):
+            assert engine.files.read("inbox", "s_1", "x") == b"data"
+        engine.files.keep("inbox", "s_1", "x", b"data")
+        assert engine.files.names("inbox", "s_1") == ["x"]
+        engine.trash.purge(0)
         assert not list(root.rglob(".*.tmp"))
         engine.close()
         if not sys.hit:

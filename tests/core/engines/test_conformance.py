@@ -16,8 +16,8 @@ import pytest
 from capsule import Store
 from capsule.engines.interface import CONVERSATIONS, Engine
 from capsule.errors import Interfered, InvalidDocument, InvalidInput, Locked, NotFound, Refused, StoreBusy
-from capsule.format import codec
-from capsule.format.new import new_capsule
+from capsule.format.documents.new import new_capsule
+from capsule.format.json import codec
 from capsule.ids import new_id, new_message_id
 
 STAMP, LATER, LAST = (f"2026-01-0{day}T10:00:00.000Z" for day in (1, 2, 3))
@@ -60,23 +60,23 @@ def test_a_head_and_entries_are_written_together(engine: Engine) -> None:
     id = make(engine, "one")
     with engine.transaction(CONVERSATIONS, id) as transaction:
         head = transaction.head.document | {"title": "New", "updatedAt": LATER}
-        before = transaction.tag
+        before = transaction.state.tag
     append(engine, id, "two", head=head)
     document = engine.document(CONVERSATIONS, id)
     assert (document["title"], texts(engine, id)) == ("New", ["one", "two"])
     with engine.transaction(CONVERSATIONS, id) as transaction:
-        assert transaction.tag != before and transaction.ends_active and transaction.count == 2
+        assert transaction.state.tag != before and transaction.state.ends_active and transaction.state.entries == 2
 
 
 def test_an_append_leaves_the_tag_and_any_other_write_changes_it(engine: Engine) -> None:
     id = make(engine, "one")
     with engine.transaction(CONVERSATIONS, id) as transaction:
-        before = transaction.tag
+        before = transaction.state.tag
     append(engine, id, "two")
     with engine.transaction(CONVERSATIONS, id) as transaction:
-        assert transaction.tag == before
+        assert transaction.state.tag == before
         transaction.set_head(transaction.head.document | {"title": "New", "updatedAt": LAST})
-        assert transaction.tag != before and transaction.head.document["title"] == "New"
+        assert transaction.state.tag != before and transaction.head.document["title"] == "New"
 
 
 def test_a_transaction_that_raises_keeps_its_earlier_writes(engine: Engine) -> None:
@@ -130,11 +130,11 @@ def test_an_entry_is_found_by_its_id(engine: Engine) -> None:
     id = make(engine)
     engine.create(CONVERSATIONS, new_capsule("keyed", "", STAMP, messages=[message("one", made), message("two")]))
     with engine.transaction(CONVERSATIONS, "keyed") as transaction:
-        assert transaction.has(made) and not transaction.has(new_id())
-        found = transaction.find_made(made)
+        assert transaction.find(new_id()) is None
+        found = transaction.find(made)
         assert found is not None and (found[0], found[1]["content"]) == (0, "one")
     with engine.transaction(CONVERSATIONS, id) as transaction:
-        assert transaction.find_made(made) is None and not transaction.has(made)
+        assert transaction.find(made) is None
 
 
 def test_a_second_document_of_one_id_is_refused(engine: Engine) -> None:
@@ -166,7 +166,7 @@ def test_unknown_fields_and_numbers_survive(engine: Engine) -> None:
     assert b"12345678901234567890123" in engine.read(CONVERSATIONS, "odd")
 
 
-@pytest.mark.parametrize("kind", ["overrides", "agents", "doorbells"])
+@pytest.mark.parametrize("kind", ["overrides", "agents"])
 def test_a_document_without_entries_is_read_and_changed_as_a_whole(engine: Engine, kind: str) -> None:
     seen: list[bytes | None] = []
 
@@ -183,6 +183,30 @@ def test_a_document_without_entries_is_read_and_changed_as_a_whole(engine: Engin
     assert engine.read(kind, "anna") == b'{"n": 1}' and engine.document(kind, "anna") == {"n": 1}
     engine.edit(kind, "anna", lambda data: b'{"n": 2}')
     assert engine.read(kind, "anna") == b'{"n": 2}'
+
+
+def test_a_document_of_the_machine_is_read_and_changed_as_a_whole(engine: Engine) -> None:
+    seen: list[Any] = []
+
+    def change(before: dict[str, Any] | None) -> dict[str, Any] | None:
+        seen.append(before)
+        return {"n": 1} if before is None else None
+
+    machine = engine.machine
+    assert machine.ids("homes") == [] and machine.read("homes", "anna") is None
+    for _ in range(2):
+        machine.edit("homes", "anna", change)
+    assert seen == [None, {"n": 1}] and machine.ids("homes") == ["anna"] and machine.ids("keys") == []
+    with pytest.raises(RuntimeError):
+        machine.edit("homes", "anna", lambda before: (_ for _ in ()).throw(RuntimeError))
+    assert machine.read("homes", "anna") == {"n": 1} == machine.for_agent("anna").read("homes", "anna")
+    with pytest.raises(Refused):
+        machine.for_agent("anna").read("keys", "cursors")
+    for _ in range(2):
+        machine.delete("homes", "anna")
+    assert machine.read("homes", "anna") is None
+    with pytest.raises(InvalidInput):
+        machine.edit("homes", "../anna", change)
 
 
 def test_each_write_of_a_document_gives_it_another_version(engine: Engine) -> None:
@@ -214,38 +238,40 @@ def test_a_document_without_entries_is_deleted_and_restored(engine: Engine) -> N
         engine.delete("agents", "anna")
     engine.edit("agents", "anna", lambda data: b'{"n": 1}')
     trashed = engine.delete("agents", "anna")
-    assert engine.ids("agents") == [] and engine.trash("agents") == [trashed]
+    assert engine.ids("agents") == [] and engine.trash.entries("agents") == [trashed]
     with pytest.raises(NotFound):
         engine.read("agents", "anna")
-    engine.restore("agents", "anna", trashed.token)
-    assert engine.read("agents", "anna") == b'{"n": 1}' and engine.trash("agents") == []
+    engine.trash.restore("agents", "anna", trashed.token)
+    assert engine.read("agents", "anna") == b'{"n": 1}' and engine.trash.entries("agents") == []
 
 
 def test_a_deleted_document_can_be_restored_until_it_is_purged(engine: Engine) -> None:
     id = make(engine, "one")
     with engine.transaction(CONVERSATIONS, id) as transaction:
         trashed = transaction.delete()
-    assert not engine.exists(CONVERSATIONS, id) and engine.trash(CONVERSATIONS) == [trashed]
-    assert b'"one"' in engine.trashed(trashed.token)
-    engine.restore(CONVERSATIONS, id, trashed.token)
-    assert texts(engine, id) == ["one"] and engine.trash(CONVERSATIONS) == []
+    assert not engine.exists(CONVERSATIONS, id) and engine.trash.entries(CONVERSATIONS) == [trashed]
+    assert b'"one"' in engine.trash.read(trashed.token)
+    engine.trash.restore(CONVERSATIONS, id, trashed.token)
+    assert texts(engine, id) == ["one"] and engine.trash.entries(CONVERSATIONS) == []
     with engine.transaction(CONVERSATIONS, id) as transaction:
         trashed = transaction.delete()
     make(engine, "another", id=id)
     with pytest.raises(Refused):
-        engine.restore(CONVERSATIONS, id, trashed.token)
-    assert len(engine.purge(0)) == 1 and engine.purge(0) == []
+        engine.trash.restore(CONVERSATIONS, id, trashed.token)
+    assert len(engine.trash.purge(0)) == 1 and engine.trash.purge(0) == []
     with pytest.raises(NotFound):
-        engine.trashed(trashed.token)
+        engine.trash.read(trashed.token)
 
 
-def test_dropping_kept_messages_keeps_the_document(engine: Engine) -> None:
+def test_what_a_replacement_removes_is_in_the_trash_until_it_is_dropped(engine: Engine) -> None:
     id = make(engine, "one")
     with engine.transaction(CONVERSATIONS, id) as transaction:
-        kept = transaction.keep("messages", transaction.document())
-        assert engine.trash("messages") == [kept] and engine.trash(CONVERSATIONS) == []
-        transaction.drop_kept(kept)
-    assert engine.trash("messages") == [] and engine.exists(CONVERSATIONS, id)
+        transaction.replace(transaction.document() | {"history": []}, ("messages", transaction.document()))
+    (kept,) = engine.trash.entries("messages")
+    assert engine.trash.entries(CONVERSATIONS) == [] and b'"one"' in engine.trash.read(kept.token)
+    engine.trash.drop(kept.token)
+    engine.trash.drop(kept.token)
+    assert engine.trash.entries("messages") == [] and texts(engine, id) == []
 
 
 def test_lists_searches_and_counts_include_the_latest_write(store: Store) -> None:

@@ -16,8 +16,8 @@ from capsule.engines.files.storage import FileStorage
 from capsule.engines.interface import CONVERSATIONS, INBOUND, OUTBOUND, Engine
 from capsule.engines.values import Notices
 from capsule.errors import NotFound, Refused
-from capsule.format import codec
-from capsule.format.new import new_capsule
+from capsule.format.documents.new import new_capsule
+from capsule.format.json import codec
 from capsule.ids import new_message_id
 from capsule.maintenance.doctor import examine
 
@@ -56,8 +56,10 @@ def test_the_documents_of_one_id_are_apart(engine: Engine) -> None:
     assert (engine.ids(INBOUND), engine.ids(OUTBOUND)) == (["s_1", "s_2"], ["s_1"])
     with engine.transaction(INBOUND, "s_1") as transaction:
         trashed = transaction.delete()
-    assert engine.trash(INBOUND) == [trashed] and engine.ids(INBOUND) == ["s_2"] and engine.exists(OUTBOUND, "s_1")
-    engine.restore(INBOUND, "s_1", trashed.token)
+    assert (
+        engine.trash.entries(INBOUND) == [trashed] and engine.ids(INBOUND) == ["s_2"] and engine.exists(OUTBOUND, "s_1")
+    )
+    engine.trash.restore(INBOUND, "s_1", trashed.token)
     append(engine, INBOUND, "after")
     assert texts(engine.document(INBOUND, "s_1")["history"]) == [INBOUND, INBOUND, "after"]
 
@@ -95,7 +97,7 @@ def wait(notices: Notices) -> set[tuple[str, str]]:
 
 def test_a_write_of_any_kind_is_noticed_once_it_is_done(engine: Engine) -> None:
     make(engine, INBOUND)
-    notices = engine.notices()
+    notices = Notices(engine.tracker())
     assert notices.changed() == set()
     append(engine, INBOUND, "one")
     assert wait(notices) == {(INBOUND, "s_1")} and notices.changed() == set()
@@ -149,7 +151,7 @@ def test_a_session_behind_a_symlink_is_not_reached(tmp_path: Path, link: str) ->
 def test_the_doctor_finds_nothing_in_a_sound_session_and_says_what_is_damaged(tmp_path: Path) -> None:
     engine = on_files(tmp_path)
     make(engine, OUTBOUND)
-    engine.keep_file("inbox", "s_1", "report.pdf", b"data")
+    engine.files.keep("inbox", "s_1", "report.pdf", b"data")
     engine.beat("sessions", "s_1")
     engine.edit("sessions", "registry", lambda data: b"{}\n")
     engine.close()

@@ -11,7 +11,7 @@ from capsule import Store
 from capsule.engines.answers import Behind, Said
 from capsule.engines.index.index import Index
 from capsule.engines.interface import CONVERSATIONS
-from capsule.format.new import new_capsule
+from capsule.format.documents.new import new_capsule
 from capsule.ids import new_message_id
 from capsule.timestamps import ms_of
 

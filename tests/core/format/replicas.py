@@ -10,9 +10,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from capsule.format import migrations
-from capsule.format.members import id_of, joined, left
+from capsule.format.documents.members import id_of, joined, left
+from capsule.format.documents.new import new_capsule
 from capsule.format.merge.clean_form import cleaned
-from capsule.format.new import new_capsule
 from capsule.format.tree.pruning import kept_current, without
 from capsule.format.tree.tree import Tree
 from capsule.timestamps import from_ms
@@ -24,7 +24,7 @@ Operation = tuple[str, int, int, str]
 
 #: What a store does to messages, and to heads; what only a hand does.
 MESSAGES = ("append", "append", "append", "branch", "regenerate", "edit", "delete", "prune")
-HEADS = (
+HEADS: tuple[str, ...] = (
     "tag",
     "untag",
     "join",
@@ -37,9 +37,8 @@ HEADS = (
     "describe",
     "server",
     "capture",
-    "clear",
-    "extra",
 )
+HEADS += ("clear", "extra")
 BY_HAND = ("type in", "move", "rename by hand", "dangle", "empty field", "point nowhere")
 
 

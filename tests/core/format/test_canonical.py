@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from capsule.format import codec
-from capsule.format.canonical import in_order, order_message
 from capsule.format.fields import PARTS
+from capsule.format.json import codec
+from capsule.format.json.canonical import in_order, order_message
 
 
 def full() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Channels and projects: their ids, and what is read out of metadata that says less, or nonsense."""
+"""Agents, channels and projects: their ids, and what is read out of metadata that says less, or nonsense."""
 
 from __future__ import annotations
 
@@ -8,19 +8,28 @@ import pytest
 
 from capsule import Store
 from capsule.errors import InvalidInput
-from capsule.format.agents import (
+from capsule.format.documents.agents import (
     GLOBAL,
     MAX_AGENT_ID,
     MAX_PROJECT_ID,
+    check_agent_id,
     check_project_id,
+    is_agent_id,
     new_agent,
     new_project,
     project_id,
     project_of,
 )
-from capsule.format.channels import MAX_CHANNEL_NAME, Channel, channel_id, channel_in, check_channel_name, notes_id
-from capsule.format.head import Head, ParsedHead
-from capsule.format.new import new_capsule
+from capsule.format.documents.channels import (
+    MAX_CHANNEL_NAME,
+    Channel,
+    channel_id,
+    channel_in,
+    check_channel_name,
+    notes_id,
+)
+from capsule.format.documents.head import Head, ParsedHead
+from capsule.format.documents.new import new_capsule
 from capsule.ids import is_id
 
 STAMP = "2026-01-01T00:00:00.000Z"
@@ -38,10 +47,21 @@ def test_a_folder_gives_one_project_id_and_a_channel_of_any_name_there_has_an_id
 def test_no_project_is_global_and_an_agent_without_one_is() -> None:
     assert project_of({"id": "anna"}) == project_of({"id": "anna", "project": None}) == GLOBAL
     assert project_of({"id": "anna", "project": GLOBAL, "projectPath": "/p"}) == GLOBAL
-    long = f"{'x' * 30}-123456"
-    for text in (GLOBAL, "", "api", "api-12345g", "Api-123456", "a_b-123456", "-123456", long, "a-123456\n"):
+    for text in (GLOBAL, "", "api-12345g", "Api-123456", "a_b-123456", "-123456", f"{'x' * 30}-123456", "a-123456\n"):
         with pytest.raises(InvalidInput):
             check_project_id(text)
+
+
+def test_an_agent_id_is_a_slug_and_two_of_them_name_one_direct_conversation() -> None:
+    for id in ("a", "7", "anna", "build-bot-2", "a--b", "x" * MAX_AGENT_ID):
+        assert is_agent_id(id)
+        assert check_agent_id(id) == id
+        assert is_id(f"direct_{id}_{id}")
+    for id in ("", "-a", "a-", "a_b", "Anna", "a.b", "a b", "é", "a\n", "x" * (MAX_AGENT_ID + 1)):
+        assert not is_agent_id(id)
+        with pytest.raises(InvalidInput):
+            check_agent_id(id)
+    assert not is_id(f"direct_{'x' * (MAX_AGENT_ID + 1)}_{'x' * MAX_AGENT_ID}")
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a-", "Releases", "a_b", "a b", "a\n", "é", "x" * (MAX_CHANNEL_NAME + 1)])

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule.errors import CapsuleError, InvalidDocument
-from capsule.format import codec, validation
+from capsule.format import validation
+from capsule.format.documents.new import empty_context, inactive_lock, new_capsule, new_metadata
+from capsule.format.json import codec
 from capsule.format.merge.clean_form import clean, cleaned
-from capsule.format.new import empty_context, inactive_lock, new_capsule, new_metadata
 
 STAMP = "2025-01-12T10:00:00.000Z"
 LOCK = {"active": True, "instanceId": "i", "timestamp": STAMP, "user": "anna", "host": "lab", "pid": 4, "name": "n"}
@@ -132,19 +133,6 @@ def test_any_bytes_are_cleaned_or_refused_by_their_place(data: bytes, kind: str)
     else:
         assert isinstance(refused, InvalidDocument)
         assert all(problem.path == "x.json" for problem in refused.problems)
-
-
-def test_an_invalid_capsule_is_refused_with_its_place() -> None:
-    for data, place in [
-        (b'{"id": "c",\n "title": }', "x.json:2:11: "),
-        (b"", "x.json:1:1: "),
-        (b"<<<<<<< ours\n{}\n", "x.json:1:1: "),
-        (b"[]", "x.json:1:1: the file holds a list"),
-        (b'{"id": "c", "id": "d", "history": []}', "x.json:1:13: a second field 'id'"),
-    ]:
-        with pytest.raises(InvalidDocument) as raised:
-            clean(data, "x.json", "conversations")
-        assert raised.value.message.startswith(place)
 
 
 def test_a_number_keeps_its_digits_in_the_layout_of_the_store_too() -> None:

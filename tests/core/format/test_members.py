@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from capsule.format import codec, validation
-from capsule.format.head import Head, ParsedHead
-from capsule.format.members import Member, are_members, as_json, joined, left, members_in
-from capsule.format.new import new_capsule
+from capsule.format import validation
+from capsule.format.documents.head import Head, ParsedHead
+from capsule.format.documents.members import Member, are_members, as_json, joined, left, members_in
+from capsule.format.documents.new import new_capsule
+from capsule.format.json import codec
 
 T1, T2, T3 = (f"2026-01-0{day}T00:00:00.000Z" for day in (1, 2, 3))
 
@@ -110,12 +111,6 @@ def test_a_wrong_participant_has_its_place(item: Any, where: str) -> None:
     assert problem.line > 0
     is_headless = Head.of(document, "x", 1) is None
     assert is_headless == (where != "[1].leftAt")
-
-
-def test_a_list_of_texts_stays_as_it_is() -> None:
-    document = new_capsule("c", "", T1, metadata={"participants": ["anna", "Bob Smith"]})
-    assert validation.problems_of(codec.encode(document), "x") == []
-    assert joined(document["metadata"]["participants"], ["anna"], T2) == ["anna", "Bob Smith"]
 
 
 def test_whom_somebody_took_out_comes_back_without_the_rights_it_had_and_who_left_comes_back_with_them() -> None:

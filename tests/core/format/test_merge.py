@@ -12,7 +12,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from capsule.errors import InvalidDocument
-from capsule.format import codec, validation
+from capsule.format import validation
+from capsule.format.json import codec
 from capsule.format.merge.clean_form import clean
 from capsule.format.merge.merge import merge
 from capsule.format.merge.notes import Conflict, Merged

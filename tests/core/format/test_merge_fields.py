@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.format import codec
 from capsule.format.fields import DIRECTIONS, DISCOVERABLE, DM_POLICIES, PERMISSIONS
+from capsule.format.json import codec
 from capsule.format.kinds import AGENT, PROJECT
 from capsule.format.merge.fields import merge_fields
 

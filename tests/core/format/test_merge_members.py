@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.format import codec
-from capsule.format.members import members_in
+from capsule.format.documents.members import members_in
+from capsule.format.json import codec
 from capsule.format.merge.merge import merge
 from tests.core.format.replicas import Document, begun, operations, worked_on
 

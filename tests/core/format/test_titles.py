@@ -12,22 +12,15 @@ from capsule.format.text.titles import MAX, NEAR, check_title, title_from
 
 def test_a_title_is_the_first_line_cut_at_a_word() -> None:
     for text, title in [
-        ("hello", "hello"),
         ("\n \n\t hello   there \nmore", "hello there"),
         ("## A heading\nbody", "A heading"),
         ("#\n##  \nafter", "after"),
         ("#hashtag stays", "#hashtag stays"),
-        ("####### seven are no heading", "####### seven are no heading"),
         ("bell\x07 and \x1b[31mred\u202e\ufeff", "bell and [31mred"),
         ("lone \ud800surrogate", "lone surrogate"),
-        ("windows\r\nline", "windows"),
-        ("Un été à l'île", "Un été à l'île"),
         ("", ""),
-        (" \n\x00\n", ""),
-        ("a" * 60, "a" * 60),
         ("a" * 61, "a" * 59 + "…"),
         ("word " * 20, "word " * 11 + "word…"),
-        ("x" * 50 + ", and then it goes on", "x" * 50 + ", and…"),
         ("short " + "y" * 80, "short " + "y" * 53 + "…"),
         ("word " * 11 + "cut, here too", "word " * 11 + "cut…"),
         ("<command-name>/clear</command-name>\n<command-args></command-args>\n", ""),
@@ -35,7 +28,6 @@ def test_a_title_is_the_first_line_cut_at_a_word() -> None:
             "<local-command-stdout>two\nlines</local-command-stdout> <system-reminder>x</system-reminder>\nhello",
             "hello",
         ),
-        ("<command-name> stays", "<command-name> stays"),
         ("hello <command-name>/clear</command-name>", "hello <command-name>/clear</command-name>"),
     ]:
         assert title_from(text) == title
@@ -62,13 +54,10 @@ def test_spaces_around_a_given_title_are_dropped() -> None:
 def test_an_invalid_title_is_refused() -> None:
     for text, says in [
         ("", "is empty"),
-        ("  ", "is empty"),
         ("x" * 201, "201 characters"),
         ("a\nb", "a line break at character 2"),
         ("a\u2028b", "a line break"),
         ("a\x1b[0m", r"control character U\+001B"),
-        ("a\tb", r"control character U\+0009"),
-        ("a\u202eb", r"U\+202E"),
         ("a\ud800", r"U\+D800"),
     ]:
         with pytest.raises(InvalidInput, match=says):

@@ -90,9 +90,7 @@ def test_no_line_of_a_quoted_text_reads_as_a_heading_and_the_text_comes_back(tex
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool"]), LURKING, LURKING), max_size=5),
-    LURKING,
-    LURKING,
+    st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool"]), LURKING, LURKING), max_size=5), LURKING, LURKING
 )
 def test_the_headings_are_those_of_the_messages_whatever_the_texts_say(
     messages: list[tuple[str, str, str]], title: str, context: str

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from capsule import InvalidInput, Store
 from capsule.engines.index import facts
 from capsule.engines.index.hidden import hide
-from capsule.format import codec
 from capsule.format.facts import LONGEST_TEXT, facts_of
 from capsule.format.filters import DEEPEST, MOST_TESTS, parse
+from capsule.format.json import codec
 from tests.core.index.filtering import fits
 
 #: The messages of the tables, by their places.

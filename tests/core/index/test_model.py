@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from capsule import Store
 from capsule.errors import Locked
-from capsule.format import codec
+from capsule.format.json import codec
 from tests.core.index.state import AGENTS, Follower, state, state_of_the_files
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ from capsule import Store
 from capsule.disk.syscalls import Syscalls
 from capsule.engines.index.rows import Rows
 from capsule.errors import InvalidInput
-from capsule.format import codec
+from capsule.format.json import codec
 from tests.core.index.state import state, state_of_the_files
 from tests.core.storage.faults import store_on
 from tests.torture.filesystem import Rebooted

@@ -11,7 +11,8 @@ import pytest
 
 from capsule.disk.syscalls import Syscalls
 from capsule.engines.files.storage import FileStorage
-from capsule.format import anatomy, codec, new
+from capsule.format.documents import new
+from capsule.format.json import anatomy, codec
 
 STAMP = "2025-01-12T10:30:00.000Z"
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.format import anatomy, codec, new
+from capsule.format.documents import new
+from capsule.format.json import anatomy, codec
 
 STAMP = "2025-01-12T10:30:00.000Z"
 TEXTS = st.text(st.characters(codec="utf-8") | st.sampled_from('\n"\\{}[], '), max_size=40)
@@ -27,15 +28,6 @@ def capsule(messages: list[dict[str, object]], title: str = "", locked: bool = F
     return codec.encode(document)
 
 
-def test_a_time_of_another_object_is_not_that_of_the_lock() -> None:
-    other = {"timestamp": STAMP}
-    for active, more, lock in ((True, {}, {"other": other}), (False, {"z": other, "lock2": other}, {})):
-        fields = {"active": active, "instanceId": "i", "timestamp": None, **lock}
-        document = new.new_capsule("plan", f'"timestamp": "{STAMP}"', STAMP, lock=fields, messages=[], metadata=more)
-        found = anatomy.survey(codec.encode(document))
-        assert found is None or found.lock_at == -1
-
-
 @pytest.mark.slow
 @given(st.lists(MESSAGES, max_size=4), TEXTS, st.booleans(), VALUES)
 def test_every_offset_is_right(messages: list[dict[str, object]], title: str, locked: bool, extra: object) -> None:
@@ -44,9 +36,6 @@ def test_every_offset_is_right(messages: list[dict[str, object]], title: str, lo
     assert found is not None
     assert found.size == len(data) and found.entries == len(messages)
     assert data[found.updated_at :][:24].decode() == STAMP and data[found.updated_at - 14 :].startswith(b'"updatedAt"')
-    assert (found.lock_at >= 0) == locked
-    if locked:
-        assert data[found.lock_at :][:24].decode() == STAMP
     assert data[found.context :].startswith(b'  "context": ') and data[found.history - 1 : found.history] == b"["
     assert data[found.tail :] == anatomy.closing_of(found)
     head = anatomy.head_of(data)

@@ -12,7 +12,7 @@ import pytest
 
 from capsule import Store
 from capsule.errors import CapsuleError
-from capsule.format import codec
+from capsule.format.json import codec
 from capsule.maintenance.doctor import examine
 
 GARBAGE = random.Random(7).randbytes(3000)

@@ -14,7 +14,7 @@ import pytest
 
 from capsule import Store
 from capsule.errors import CapsuleError, NotFound, Refused, StorageFailed
-from capsule.format import codec
+from capsule.format.json import codec
 from capsule.maintenance.doctor import examine
 from tests.core.storage.faults import ERRORS, OPERATIONS, Faulty, store_on
 from tests.processes import Child

@@ -15,7 +15,7 @@ from capsule.engines.files.protocols import Known
 from capsule.engines.files.repair import mend
 from capsule.engines.files.storage import FileStorage
 from capsule.errors import CapsuleError, Interfered, InvalidDocument, InvalidInput, NotFound, Refused
-from capsule.format import anatomy, codec, new
+from capsule.format.json import anatomy, codec
 from tests.core.storage.conftest import STAMP, document, entry, head, texts_of
 from tests.torture.filesystem import Rebooted
 
@@ -126,22 +126,6 @@ def test_several_changes_under_one_mutex_build_on_each_other(storage: FileStorag
         assert got is not None and got[1] == known.signature
         assert b'"title": "c"' in held.head(known)
     assert texts_of(data_of(storage)) == ["four", "five"]
-
-
-def locked_document(id: str) -> bytes:
-    lock = {"active": True, "instanceId": "i", "timestamp": STAMP, "user": "u", "host": "h"}
-    return codec.encode(new.new_capsule(id, "Plan", STAMP, lock=lock))
-
-
-def test_restamp_changes_the_time_of_the_lock_alone(storage: FileStorage) -> None:
-    data = locked_document("plan")
-    with storage.mutex(KIND, "plan") as held:
-        known = held.replace(None, data, anatomy.survey(data), [])
-        after = held.restamp(known, LATER)
-        assert held.look() == after and after.tag != known.tag
-        held.splice(after, [entry("one")], LATER, [])
-    before, after_ = data.split(b'"lock"')[1], data_of(storage).split(b'"lock"')[1]
-    assert before.split(b"}")[0].replace(STAMP.encode(), LATER.encode()) == after_.split(b"}")[0]
 
 
 def test_no_write_replaces_a_version_that_it_did_not_read(storage: FileStorage, root: Path) -> None:

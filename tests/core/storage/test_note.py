@@ -15,7 +15,7 @@ from capsule.disk.whole_files import Signature
 from capsule.engines.files import note
 from capsule.engines.files.disk.log import Log, Position
 from capsule.engines.files.protocols import Known
-from capsule.format.anatomy import Anatomy
+from capsule.format.json.anatomy import Anatomy
 
 SYS = Syscalls()
 BIG = 2**63 - 1

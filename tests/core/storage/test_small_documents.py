@@ -14,7 +14,7 @@ import pytest
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
 from capsule.engines.retrying import again
-from capsule.errors import Interfered, NotFound
+from capsule.errors import Interfered
 from tests.torture.filesystem import Disk, Recorder
 
 
@@ -78,37 +78,34 @@ def test_a_change_is_old_or_new_after_a_power_cut_and_new_once_it_returned(memor
             left.close()
 
 
-def test_a_document_of_a_local_kind_counts_only_as_this_store_wrote_it(root: Path, storage: FileStorage) -> None:
-    engine, path = FilesEngine(storage), root / ".capsule" / "doorbells" / "anna.json"
-    engine.edit("doorbells", "anna", lambda data: b'{"n": 1}')
-    assert engine.read("doorbells", "anna") == b'{"n": 1}'
+def test_a_document_of_the_machine_counts_only_as_this_store_wrote_it(root: Path, storage: FileStorage) -> None:
+    machine, path = FilesEngine(storage).machine, root / ".capsule" / "doorbells" / "anna.json"
+    machine.edit("doorbells", "anna", lambda before: {"n": 1})
+    assert machine.read("doorbells", "anna") == {"n": 1}
     by_rename(path, b'{"n": 1}')  # As a checkout, or the unpacking of an archive, puts it there.
-    with pytest.raises(NotFound):
-        engine.read("doorbells", "anna")
-    engine.edit("doorbells", "anna", lambda data: b"new" if data is None else data)
-    assert engine.read("doorbells", "anna") == b"new"
+    assert machine.read("doorbells", "anna") is None
+    machine.edit("doorbells", "anna", lambda before: {"new": before is None})
+    assert machine.read("doorbells", "anna") == {"new": True}
     if os.geteuid() == 0:
         os.chown(path, 1, -1)  # In a store that several users share.
-        engine.edit("doorbells", "bob", lambda data: b"mine")
-        with pytest.raises(NotFound):
-            engine.read("doorbells", "anna")
+        machine.edit("doorbells", "bob", lambda before: {})
+        assert machine.read("doorbells", "anna") is None
     copy = root.with_name("copy")
     shutil.copytree(root, copy)
-    with pytest.raises(NotFound):
-        FilesEngine(FileStorage(str(copy))).read("doorbells", "anna")
+    assert FilesEngine(FileStorage(str(copy))).machine.read("doorbells", "anna") is None
 
 
-def test_a_local_document_that_is_written_meanwhile_is_read(root: Path, storage: FileStorage) -> None:
-    engine = FilesEngine(storage)
-    engine.edit("doorbells", "anna", lambda data: b"0")
+def test_a_document_of_the_machine_that_is_written_meanwhile_is_read(storage: FileStorage) -> None:
+    machine = FilesEngine(storage).machine
+    machine.edit("doorbells", "anna", lambda before: {"n": 0})
 
     def write() -> None:
         for _ in range(200):
-            engine.edit("doorbells", "anna", lambda data: str(int(data or b"") + 1).encode())
+            machine.edit("doorbells", "anna", lambda before: {"n": (before or {})["n"] + 1})
 
     with ThreadPoolExecutor(1) as pool:
         written = pool.submit(write)
         while not written.done():
-            int(engine.read("doorbells", "anna"))
+            assert machine.read("doorbells", "anna")
         written.result()
-    assert engine.read("doorbells", "anna") == b"200"
+    assert machine.read("doorbells", "anna") == {"n": 200}

@@ -96,16 +96,15 @@ def test_a_symlink_in_place_of_the_directory_of_a_local_kind_is_refused(root: Pa
     before = everything(elsewhere)
     with Store.open(root) as store:
         engine = store.engine
-        engine.edit("doorbells", "anna", lambda data: b"{}")
+        engine.machine.edit("doorbells", "anna", lambda data: {})
         assert (root / ".capsule" / "doorbells" / "anna.json").is_file()
         shutil.rmtree(root / ".capsule" / link)
         (root / ".capsule" / link).symlink_to(elsewhere)
         for act in (
-            lambda: engine.edit("doorbells", "anna", lambda data: b'{"new": 1}'),
-            lambda: engine.delete("doorbells", "anna"),
-            lambda: engine.read("doorbells", "anna"),
-            lambda: engine.exists("doorbells", "anna"),
-            lambda: engine.ids("doorbells"),
+            lambda: engine.machine.edit("doorbells", "anna", lambda data: {"new": 1}),
+            lambda: engine.machine.delete("doorbells", "anna"),
+            lambda: engine.machine.read("doorbells", "anna"),
+            lambda: engine.machine.ids("doorbells"),
         ):
             with pytest.raises(Refused):
                 act()

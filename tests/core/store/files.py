@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from capsule import Store
-from capsule.format import codec
+from capsule.format.json import codec
 
 
 def file_of(root: Path, id: str) -> Path:

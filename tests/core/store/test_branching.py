@@ -407,14 +407,15 @@ def test_a_switch_in_any_hand_made_tree_follows_the_tree(
     for n in range(2):  # The second time the store has a cache.
         tree = Tree(history)
         message = str(tree.ids[(wanted + n) % len(tree)])
-        found = tree.siblings_at(tree.places[message])
+        siblings = tree.siblings_at(tree.places[message])
+        index, leaves = siblings.index(tree.places[message]), [tree.leaf_at(at) for at in siblings]
         alternatives = store.branches.alternatives(id, message)
-        assert (alternatives.index, list(alternatives.ids)) == (found.index, [tree.ids[at] for at in found.places])
-        assert list(alternatives.leaves) == [tree.ids[at] for at in found.leaves]
-        if 0 <= found.index + step < len(found.places):
-            leaf = tree.ids[found.leaves[found.index + step]]
+        assert (alternatives.index, list(alternatives.ids)) == (index, [tree.ids[at] for at in siblings])
+        assert list(alternatives.leaves) == [tree.ids[at] for at in leaves]
+        if 0 <= index + step < len(siblings):
+            leaf = tree.ids[leaves[index + step]]
             done = store.branches.switch(id, message, step=step)
-            assert (done.message, done.leaf) == (tree.ids[found.places[found.index + step]], leaf)
+            assert (done.message, done.leaf) == (tree.ids[siblings[index + step]], leaf)
             if tree.ids.count(leaf) == 1:
                 assert store.branches.path(id)[-1].id == leaf
         else:
@@ -422,11 +423,8 @@ def test_a_switch_in_any_hand_made_tree_follows_the_tree(
                 store.branches.switch(id, message, step=step)
         active = tree.active_leaf(metadata(store, id).get("currentNode"))
         fork = tree.nearest_fork(active)
-        if fork >= 0 and tree.siblings_at(fork).index > 0:
-            assert (
-                store.branches.switch(id, step=-1).message
-                == tree.ids[tree.siblings_at(fork).places[tree.siblings_at(fork).index - 1]]
-            )
+        if fork >= 0 and (before := tree.siblings_at(fork)[: tree.siblings_at(fork).index(fork)]):
+            assert store.branches.switch(id, step=-1).message == tree.ids[before[-1]]
         appended = store.append(id, content="more")
         history = store.document(id)["history"]
         assert history[-1]["id"] == appended.id and is_canonical(store, id)

@@ -9,7 +9,7 @@ import pytest
 
 from capsule import Store, timestamps
 from capsule.errors import InvalidInput, Locked, NotFound
-from capsule.format import codec
+from capsule.format.json import codec
 from capsule.format.merge.merge import merge
 from tests.core.store.files import file_of, put_over
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from capsule import Store
 from capsule.errors import InvalidInput, NotFound
-from capsule.format import anatomy, codec, new
+from capsule.format.documents import new
+from capsule.format.json import anatomy, codec
 from capsule.maintenance.doctor import examine
 
 pytestmark = pytest.mark.usefixtures("plan")

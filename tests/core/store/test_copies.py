@@ -8,7 +8,7 @@ import pytest
 
 from capsule import Store
 from capsule.errors import InvalidInput
-from capsule.format import codec
+from capsule.format.json import codec
 from capsule.maintenance.conflict_copies import Ancestor
 from capsule.maintenance.doctor import Finding, examine
 

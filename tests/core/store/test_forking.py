@@ -122,7 +122,7 @@ def test_a_fork_that_is_deleted_with_its_source_keeps_its_source_id(store: Store
     before = {one: store.read(one) for one in (id, fork)}
     assert {one for one, _ in store.delete_all()} == {id, fork} and store.ids() == []
     for trashed in store.trash.list():
-        assert store.engine.trashed(trashed.token) == before[trashed.id]
+        assert store.engine.trash.read(trashed.token) == before[trashed.id]
 
 
 def test_a_conversation_is_deleted_although_its_forks_cannot_be_listed(

@@ -13,7 +13,6 @@ import pytest
 from capsule import Store
 from capsule.disk.syscalls import Syscalls
 from capsule.engines.files import external_edits
-from capsule.engines.files.engine import files_of
 from capsule.engines.files.external_edits import forget_texts
 from capsule.errors import InvalidDocument, StorageFailed
 from capsule.maintenance import doctor
@@ -126,7 +125,7 @@ def test_a_retry_under_a_key_never_acknowledges_bytes_whose_flush_failed(root: P
 def meddler(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What another program does once, between the splice and the check of its result."""
     todo: list[Any] = []
-    system = files_of(store.engine).sys
+    system = store.engine.storage.sys
 
     def lstat(place: str) -> os.stat_result:
         if todo and place == str(path):

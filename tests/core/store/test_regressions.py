@@ -14,9 +14,9 @@ import pytest
 from capsule import Store, timestamps
 from capsule.engines.files import external_edits
 from capsule.errors import InvalidDocument, NotFound
-from capsule.format import new as new_format
-from capsule.format.merge.reconcile import reconcile
-from capsule.format.merge.records import head_record
+from capsule.format.documents import new as new_format
+from capsule.format.saved.reconcile import reconcile
+from capsule.format.saved.records import head_record
 from capsule.maintenance import doctor
 from tests.core.store.files import contents, file_of, opened, put_over, quarantined, save, text_of
 
@@ -183,7 +183,7 @@ def test_a_title_changed_by_hand_and_back_without_a_write_in_between_stays_so(
         assert store.document(group)["title"] == title
 
 
-def test_a_stale_save_does_not_bring_back_a_lock_refreshed_in_place(root: Path, store: Store) -> None:
+def test_a_stale_save_does_not_bring_back_a_lock_that_was_refreshed(root: Path, store: Store) -> None:
     # No record has the time of such a lock, so that it was taken for one added by the person. (Found by the model.)
     id = store.create(title="Plan", type="group").id
     with store.locks.take(id):

@@ -9,7 +9,7 @@ import pytest
 
 from capsule import Store
 from capsule.errors import InvalidDocument
-from capsule.format import codec
+from capsule.format.json import codec
 
 pytestmark = pytest.mark.usefixtures("root")
 KEEPS_LOCKS = False

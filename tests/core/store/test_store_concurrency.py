@@ -14,7 +14,7 @@ from capsule.disk.syscalls import Syscalls
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
 from capsule.errors import CapsuleError, StoreBusy
-from capsule.format import codec
+from capsule.format.json import codec
 from tests.processes import Child
 
 Start = Callable[..., Child]

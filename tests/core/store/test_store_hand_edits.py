@@ -12,7 +12,7 @@ import pytest
 
 from capsule import Store
 from capsule.errors import InvalidDocument, NotFound
-from capsule.format import codec
+from capsule.format.json import codec
 from tests.core.store.files import contents, file_of, is_canonical, put_over, quarantined
 
 SAVES = pytest.mark.parametrize("save", [Path.write_bytes, put_over])

@@ -215,10 +215,8 @@ def test_a_named_lock_is_refreshed_by_writes_and_orphaned_without_them(root: Pat
     store.append(id, content="after")
 
 
-@pytest.mark.parametrize("why", ["in place", "never in place", "another layout", "no time"])
+@pytest.mark.parametrize("why", ["usual layout", "another layout", "no time"])
 def test_a_stale_named_lock_is_refreshed_by_every_kind_of_write(root: Path, why: str) -> None:
-    if why == "never in place":
-        (root / "capsule.toml").write_text('[storage]\nappend = "replace"\n')
     with Store.open(root, instance="desk") as desk:
         id = desk.create().id
         writes: tuple[Callable[[], object], ...] = (

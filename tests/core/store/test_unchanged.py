@@ -78,7 +78,7 @@ def test_an_edit_from_1_to_true_is_written(tmp_path: Path) -> None:
 
 
 def test_the_cache_of_heads_drops_the_least_recently_used() -> None:
-    from capsule.format.head import HeadCache
+    from capsule.format.documents.head import HeadCache
 
     heads = HeadCache()
     for n in range(1025):

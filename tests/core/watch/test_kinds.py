@@ -13,7 +13,7 @@ import pytest
 from capsule import Store
 from capsule.engines.changes import Change
 from capsule.engines.index import refreshing
-from capsule.format import codec
+from capsule.format.json import codec
 from tests.core.watch.conftest import Follower, has
 
 HELLO = [{"role": "user", "content": "hello"}]

@@ -15,7 +15,7 @@ import pytest
 from capsule import Store
 from capsule.disk.notices import Watcher
 from capsule.engines.index import refreshing
-from capsule.engines.values import Tracker
+from capsule.engines.values import Notices, Tracker
 from capsule.errors import StorageFailed
 from capsule.store.listeners import Listeners
 from capsule.watch import hub
@@ -100,7 +100,7 @@ def test_after_a_name_that_is_not_utf_8_notices_come_one_by_one_again(tmp_path: 
 
 def test_notices_that_nobody_holds_end_their_thread(root: Path, store: Store) -> None:
     before = threading.active_count()
-    notices = store.engine.notices()
+    notices = Notices(store.engine.tracker())
     assert threading.active_count() == before + 1
     del notices
     assert threading.active_count() == before

@@ -10,54 +10,21 @@ from capsule.sessions.registry import Registry, SessionRow
 from capsule.sessions.rules.messages import claim, pick, receive
 from capsule.sessions.session import Session
 from tests.core.cli.conftest import Program
-from tests.messaging.making import branched, make
+from tests.messaging.making import branched
 
 #: Commands about one conversation: what a program is told by them that acts for somebody who does not take part.
 REFUSED = [
-    ["show", "team"],
-    ["show", "team", "--all"],
-    ["show", "team", "--tree"],
-    ["show", "team", "--raw"],
-    ["show", "team", "--json"],
-    ["show", "team", "--last", "1"],
-    ["tail", "team"],
-    ["transcript", "team"],
-    ["history", "team"],
-    ["append", "team", "x"],
-    ["send", "x", "--conversation", "team"],
-    ["rename", "team", "x"],
-    ["tag", "team", "x"],
-    ["pin", "team"],
-    ["archive", "team"],
-    ["set", "team", "--pin"],
-    ["edit", "team", "x", "--which", "@0"],
-    ["switch", "team", "@1"],
-    ["regenerate", "team", "x"],
-    ["fork", "team"],
-    ["trim", "team", "--yes"],
-    ["summarize", "team", "x"],
-    ["context", "show", "team"],
-    ["servers", "list", "team"],
-    ["lock", "team", "--instance", "night"],
-    ["unlock", "team", "--force"],
-    ["delete", "team", "--yes"],
-    ["migrate", "team"],
-    ["group", "leave", "team"],
-    ["group", "rename", "team", "x"],
-    ["group", "add", "team", "eve"],
+    *("show team", "show team --all", "show team --tree", "show team --raw", "show team --json", "show team --last 1"),
+    *("tail team", "transcript team", "history team", "append team x", "send x --conversation team", "rename team x"),
+    *("tag team x", "pin team", "archive team", "set team --pin", "edit team x --which @0", "switch team @1"),
+    *("regenerate team x", "fork team", "trim team --yes", "summarize team x", "context show team", "migrate team"),
+    *("servers list team", "lock team --instance night", "unlock team --force", "delete team --yes"),
+    *("group leave team", "group rename team x", "group add team eve"),
 ]
 #: What only a person does.
 OF_A_PERSON = [
-    ["git", "log", "team"],
-    ["git", "commit"],
-    ["git", "status"],
-    ["show", "team", "--at", "HEAD"],
-    ["doctor"],
-    ["purge", "--yes"],
-    ["validate"],
-    ["tokens", "list"],
-    ["tokens", "add", "anna"],
-    ["agents", "forget", "anna", "--yes"],
+    *("git log team", "git commit", "git status", "show team --at HEAD", "doctor", "purge --yes", "validate"),
+    *("tokens list", "tokens add anna", "agents forget anna --yes"),
 ]
 
 
@@ -73,10 +40,7 @@ def team(capsule: Program) -> None:
 def test_a_conversation_that_the_agent_is_not_in_is_answered_as_one_that_is_not_there(capsule: Program) -> None:
     before = capsule.file("team").read_bytes()
     for words in REFUSED:
-        answers = [
-            capsule(*(id if word == "team" else word for word in words), "--as", "eve", expect=3)
-            for id in ("team", "gone")
-        ]
+        answers = [capsule(*words.replace("team", id).split(), "--as", "eve", expect=3) for id in ("team", "gone")]
         assert answers[0].stdout == answers[1].stdout == "", words
         assert answers[0].stderr == answers[1].stderr.replace("gone", "team"), words
         assert capsule.file("team").read_bytes() == before, words
@@ -85,43 +49,16 @@ def test_a_conversation_that_the_agent_is_not_in_is_answered_as_one_that_is_not_
 @pytest.mark.usefixtures("team")
 def test_history_in_git_and_the_care_of_the_store_are_a_persons(capsule: Program) -> None:
     for words in OF_A_PERSON:
-        assert "anna" in capsule(*words, "--as", "anna", expect=6).stderr, words
-
-
-def test_the_places_that_a_late_one_is_shown_are_those_of_the_file(capsule: Program) -> None:
-    with Store.open(capsule.root) as store:
-        make(store, "team", "anna", {"id": "carl", "joinedAt": "2024-01-01T00:00:00.000Z"})
-    capsule("append", "team", "hello", "--as", "anna")
-    shown = capsule("show", "team", "--as", "carl").stdout
-    assert "hello" in shown and "@1" in shown and "first" not in shown
-    assert "hello" in capsule("show", "team", "--around", "@1", "--as", "carl").stdout
-    capsule("show", "team", "--around", "@0", "--as", "carl", expect=3)
+        assert "anna" in capsule(*words.split(), "--as", "anna", expect=6).stderr, words
 
 
 #: What reaches others than the session of the agent does, or changes what they see of it.
 BEYOND = [
-    ["send", "x", "--to", "eve"],
-    ["send", "x", "--to", "carl"],
-    ["append", "direct_bot_eve", "x"],
-    ["append", "plan", "x"],
-    ["rename", "plan", "x"],
-    ["tag", "plan", "x"],
-    ["restore", "gone"],
-    ["new", "x"],
-    ["group", "new", "x", "--with", "eve"],
-    ["channels", "new", "x"],
-    ["join", "lobby"],
-    ["invite", "eve", "--to", "desk"],
-    ["agents", "status", "x"],
-    ["agents", "allow", "eve"],
-    ["agents", "register", "--project", "."],
-    ["agents", "set", "bot", "--project", "."],
-    ["send", "x", "--to", "anna", "--as", "eve"],
-    ["session", "allow", "bot", "eve"],
-    ["tokens", "list"],
-    ["host"],
-    ["worker", "--agent", "eve", "--", "true"],
-    ["mcp", "--http", "0"],
+    *("send x --to eve", "send x --to carl", "append direct_bot_eve x", "append plan x", "rename plan x", "tag plan x"),
+    *("restore gone", "new x", "group new x --with eve", "channels new x", "join lobby", "invite eve --to desk"),
+    *("agents status x", "agents allow eve", "agents register --project .", "agents set bot --project ."),
+    *("send x --to anna --as eve", "session allow bot eve", "tokens list", "host", "worker --agent eve -- true"),
+    "mcp --http 0",
 ]
 
 
@@ -151,14 +88,9 @@ def test_a_command_of_a_session_reaches_whom_the_session_may_reach(
     for name, value in (("CAPSULE_AGENT", "bot"), ("CAPSULE_SESSION", "s1")):
         monkeypatch.setenv(name, value)
     for words in BEYOND:
-        capsule(*words, expect=6)
-    for words in (
-        ["send", "yes", "--to", "anna"],
-        ["send", "x", "--channel", "desk"],
-        ["notes", "write", "x"],
-        ["inbox"],
-    ):
-        capsule(*words)
+        capsule(*words.split(), expect=6)
+    for words in ("send yes --to anna", "send x --channel desk", "notes write x", "inbox"):
+        capsule(*words.split())
     assert "requests" not in (capsule.root / "agents" / "bot.json").read_text()
     monkeypatch.delenv("CAPSULE_AGENT")
     capsule("list", expect=6)

@@ -19,30 +19,18 @@ def team(capsule: Any, tmp_path: Path) -> Any:
 
 
 def test_the_scripts_of_a_channel(team: Any) -> None:
-    words = (
-        "channels",
-        "new",
-        "releases",
-        "--scope",
-        "project",
-        "--access",
-        "members",
-        "--description",
-        "What goes out",
-    )
-    id = team(*words, "--as", "anna").line
-    assert team(*words, "--as", "anna", expect=2).stdout == ""
-
+    words = *["channels", "new", "releases", "--access", "members", "--description", "X"], "--as", "anna"
+    id = team(*words).line
+    assert team(*words, expect=2).stdout == ""
     refused = json.loads(team("join", "releases", "--as", "bob", "--json", expect=6).stderr)["error"]
     assert (refused["kind"], refused["id"]) == ("Refused", id) and "anna" in refused["message"]
     team("join", "releases", "--as", "carl", expect=3)
-    team("invite", "bob", "--to", "releases", "--as", "anna")
+    assert team("invite", "bob", "--to", "releases", "--as", "anna").stdout == f"{id}: invited bob\n"
     assert [each["id"] for each in team.json("members", "releases", "--as", "bob")] == ["anna", "bob"]
-    team("append", id, "hello", "--as", "bob")
-    team("leave", "releases", "--as", "bob")
+    assert team("leave", "releases", "--as", "bob").stdout == f"{id}: bob left\n"
     team("invite", "bob", "--to", "releases", "--as", "anna", expect=6)
-    team("join", "releases", "--as", "bob")
-    assert [each["id"] for each in team.json("members", "releases")] == ["anna", "bob"]
+    assert team("join", "releases", "--as", "bob").stdout == f"{id}: bob joined\n"
+    assert [line.split("\t")[0] for line in team("members", "releases").stdout.splitlines()] == ["anna", "bob"]
     for rights, code in (("--read-only", 6), ("--can-send", 0)):
         team("invite", "bob", "--to", "releases", rights, "--as", "anna")
         team("append", id, "hello", "--as", "bob", expect=code)
@@ -52,19 +40,11 @@ def test_a_list_has_what_the_agent_finds_and_the_owner_sees_all(team: Any) -> No
     team("channels", "new", "releases", "--as", "anna", "--access", "members", "--description", "What goes out")
     team("channels", "new", "news", "--as", "carl", "--topic-required", "--default-topic", "misc", "--default")
     (bobs,) = team.json("channels", "list", "--as", "bob")
-    assert {name: bobs[name] for name in ("name", "access", "description", "members", "in", "archived")} == {
-        "name": "releases",
-        "access": "members",
-        "description": "What goes out",
-        "members": 1,
-        "in": False,
-        "archived": False,
-    }
+    assert (bobs["name"], bobs["in"], bobs["archived"]) == ("releases", False, False)
     assert team("channels", "list", "--as", "anna").line.split("\t")[2:] == ["members", "1", "in", "What goes out"]
     assert {each["name"] for each in team.json("channels", "list")} == {"news", "releases"}
     news = team.json("channels", "show", "news", "--as", "carl")
     assert (news["topicRequired"], news["defaultTopic"], news["isDefault"]) == (True, "misc", True)
-    team("channels", "show", "news", "--as", "bob", expect=3)
 
 
 def test_the_owner_makes_a_channel_and_is_not_in_it(team: Any) -> None:
@@ -74,7 +54,6 @@ def test_the_owner_makes_a_channel_and_is_not_in_it(team: Any) -> None:
 
 def test_a_channel_is_changed_archived_and_left_by_others_hands(team: Any) -> None:
     id = team("channels", "new", "news", "--as", "anna", "--with", "bob").line
-    team("channels", "update", "news", "--as", "bob", "--description", "mine", expect=6)
     team("channels", "update", "news", "--as", "anna", "--access", "members", "--default-topic", "misc", "--default")
     shown = team.json("channels", "show", id)
     assert (shown["access"], shown["defaultTopic"], shown["isDefault"]) == ("members", "misc", True)
@@ -102,8 +81,6 @@ def test_a_conversation_is_muted_and_topics_are_listed(team: Any) -> None:
 def test_an_agent_stays_out_of_the_default_channels_that_it_excludes(team: Any) -> None:
     for name in ("all", "builds"):
         team("channels", "new", name, "--as", "anna", "--scope", "global", "--default")
-    for agent, words in (("emil", ()), ("fritz", ("--exclude", "builds")), ("gerd", ("--exclude", "*"))):
-        team("agents", "register", "--as", agent, *words)
-        team("agents", "register", "--as", agent)
+    team("agents", "register", "--as", "fritz", "--exclude", "builds,other")
     there = {name: [each["id"] for each in team.json("members", name)] for name in ("all", "builds")}
-    assert there == {"all": ["anna", "emil", "fritz"], "builds": ["anna", "emil"]}
+    assert there == {"all": ["anna", "fritz"], "builds": ["anna"]}

@@ -23,9 +23,6 @@ def objects(lines: str) -> list[Any]:
     return [json.loads(line) for line in lines.splitlines()]
 
 
-# -- the scripts ------------------------------------------------------------------------------------------------------
-
-
 def test_registering_prints_the_id_and_does_the_same_when_repeated(capsule: Any, tmp_path: Path) -> None:
     words = ("agents", "register", "--as", "anna", "--project", str(tmp_path))
     assert [capsule(*words).stdout for _ in range(2)] == ["anna\n", "anna\n"]
@@ -52,28 +49,6 @@ def test_a_message_is_sent_listed_heard_and_acknowledged(team: Any) -> None:
     assert team.json("inbox", "--as", "bob")["unread"] == 0
     status = team.json("message", "status", sent["message"])
     assert status == sent | {"recipients": {"bob": "read"}}
-
-
-def test_who_listens_hears_what_another_process_sends_meanwhile(team: Any) -> None:
-    listening = team.start("listen", "--as", "bob", "--timeout", "50s", "--json")
-    team.process("send", "--as", "anna", "--to", "bob", "now")
-    stdout, _ = listening.communicate(timeout=60)
-    assert [mail["content"] for mail in objects(stdout.decode())] == ["now"] and listening.returncode == 0
-
-
-def test_only_participants_write_to_a_group_and_who_left_does_not(team: Any) -> None:
-    id = team("group", "new", "Release", "--as", "anna", "--with", "bob,carl").line
-    sent = team.json("send", "--as", "anna", "--conversation", id, "to all of you")
-    assert sent["recipients"] == {"bob": "stored", "carl": "stored"}
-    team("agents", "register", "--as", "dora")
-    team("send", "--as", "dora", "--conversation", id, "me too", expect=3)
-    team("group", "leave", id, "--as", "carl")
-    refused = team("send", "--as", "carl", "--conversation", id, "one more thing", "--json", expect=3)
-    assert json.loads(refused.stderr)["error"]["kind"] == "NotFound"
-    assert team.json("send", "--as", "anna", "--conversation", id, "on we go")["recipients"] == {"bob": "stored"}
-
-
-# -- sending ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_message_that_can_reach_nobody_is_an_error_that_says_who_there_is(capsule: Any) -> None:
@@ -110,17 +85,17 @@ def test_an_answer_names_the_message_that_it_answers(team: Any) -> None:
 
 
 def test_a_message_into_a_channel_has_a_topic_and_mentions_an_agent(team: Any) -> None:
-    team("channels", "new", "releases", "--as", "anna", "--scope", "global", "--access", "members")
-    team("invite", "bob", "--to", "releases", "--as", "anna")
+    team("channels", "new", "releases", "--as", "anna", "--scope", "global", "--with", "bob")
     words = ("--channel", "releases", "--topic", "api", "--priority", "high", "--intent", "ask", "--confidence", "0.5")
-    words += ("--model", "m")
-    sent = team.json("send", "--as", "bob", "@anna --review? @dora", *words, "--idempotency-key", "k")
-    again = team("send", "--as", "bob", "@anna --review? @dora", *words, "--idempotency-key", "k")
+    words += ("--model", "m", "--idempotency-key", "k")
+    sent = team.json("send", "--as", "bob", "@anna --review? @dora", *words)
+    again = team("send", "--as", "bob", "@anna --review? @dora", *words)
     assert (again.line, sent["mentions"]["valid"]) == (sent["message"], ["anna"])
     assert "dora" in again.stderr
     (mention,) = team.json("mentions", "list", "--as", "anna", "--kind", "review")
     about = {"topic": "api", "priority": "high", "intent": "ask", "confidence": 0.5, "mention": "review"}
     assert mention.items() >= {**about, "model": "m", "id": sent["message"], "state": "unread"}.items()
+    assert team("mentions", "list", "--as", "anna").stdout.startswith(f"{sent['message']}\tunread\treview\tbob\t")
     team("send", "--as", "bob", "--channel", "releases", "--thread", sent["message"], "and this")
     team("send", "--as", "bob", "--channel", "releases", "and that")
     heard = team("listen", "--as", "anna", "--topic", "api", "--timeout", "0s", "--ack", "--json")
@@ -129,14 +104,9 @@ def test_a_message_into_a_channel_has_a_topic_and_mentions_an_agent(team: Any) -
     assert team.json("inbox", "--as", "anna", "--thread", sent["message"])["unread"] == 0
     page = team.json("history", sent["conversation"], "--as", "anna", "--thread", sent["message"])
     assert len(page["messages"]) == 2
-    team("mentions", "done", sent["message"], "--as", "anna")
+    assert team("mentions", "done", sent["message"], "--as", "anna").stdout == f"{sent['message']}: done\n"
     team("mentions", "done", sent["message"], "--as", "bob", expect=3)
-    assert [each["state"] for each in team.json("mentions", "list", "--as", "anna", "--state", "all")] == ["done"]
-    team("send", "--as", "carl", "--channel", "releases", "me too", expect=6)
     team("send", "--as", "anna", "--channel", "releases", "--to", "bob", "hello", expect=2)
-
-
-# -- who one is ------------------------------------------------------------------------------------------------------
 
 
 def test_an_agent_is_named_by_the_option_else_by_the_environment_else_by_the_folder(
@@ -165,9 +135,6 @@ def test_two_agents_of_one_folder_are_told_apart_by_name_only(
     monkeypatch.chdir(tmp_path / "anna")
     said = team("inbox", expect=2).stderr
     assert "anna" in said and "dora" in said
-
-
-# -- listening and reading --------------------------------------------------------------------------------------------
 
 
 def test_listen_follows_until_ctrl_c(team: Any) -> None:
@@ -212,40 +179,30 @@ def test_without_json_a_message_is_one_line_that_no_text_can_break(team: Any) ->
 
 
 def test_history_gives_the_newest_messages_in_order_and_marks_nothing_read(team: Any) -> None:
-    for number in range(5):
+    for number in range(3):
         team("send", "--as", "anna", "--to", "bob", f"message {number}")
-    newest = team.json("history", "direct_anna_bob", "--as", "bob", "--limit", "2")
-    assert [message["content"] for message in newest["messages"]] == ["message 3", "message 4"]
-    words = ("history", "direct_anna_bob", "--as", "bob", "--limit", "2", "--before", newest["before"])
-    older = team.json(*words)
-    assert [message["content"] for message in older["messages"]] == ["message 1", "message 2"]
-    words = ("history", "direct_anna_bob", "--as", "bob", "--after", older["after"])
-    assert team.json(*words)["messages"] == newest["messages"]
-    assert "message 4" in team("history", "direct_anna_bob", "--as", "bob").stdout
-    assert team.json("inbox", "--as", "bob")["unread"] == 5
+    words = ("history", "direct_anna_bob", "--as", "bob")
+    newest = team.json(*words, "--limit", "1")
+    older = team.json(*words, "--limit", "1", "--before", newest["before"])
+    assert [page["messages"][0]["content"] for page in (newest, older)] == ["message 2", "message 1"]
+    assert team.json(*words, "--after", older["after"])["messages"] == newest["messages"]
+    assert "message 2" in team(*words).stdout
+    assert team.json("inbox", "--as", "bob")["unread"] == 3
     team("history", "direct_anna_bob", "--as", "carl", expect=3)
-
-
-# -- groups and agents ------------------------------------------------------------------------------------------------
 
 
 def test_a_group_is_renamed_left_and_joined_again(team: Any) -> None:
     id = team("group", "new", "Release", "--as", "anna", "--with", "bob", "--history", "all").line
-    team("group", "rename", id, "Release 2", "--as", "bob")
-    team("group", "leave", id, "--as", "bob")
+    assert team("group", "rename", id, "Release 2", "--as", "bob").stdout == f"{id}: renamed to 'Release 2'\n"
+    assert team("group", "leave", id, "--as", "bob").stdout == f"{id}: bob left\n"
     assert team.json("group", "list", "--as", "bob") == []
-    team("group", "add", id, "bob", "carl", "--as", "anna")
+    assert team("group", "add", id, "bob", "carl", "--as", "anna").stdout == f"{id}: added bob, carl\n"
     (head,) = team.json("group", "list", "--as", "carl")
     assert (head["id"], head["title"], head["history"]) == (id, "Release 2", "all")
-    assert [member["id"] for member in head["participants"] if not member.get("leftAt")] == ["anna", "bob", "carl"]
     (line,) = team("group", "list", "--as", "carl").stdout.splitlines()
-    assert line.split("\t")[0] == id and "anna" in line
+    assert line.split("\t")[0] == id and line.split("\t")[2:] == ["anna,bob,carl", "Release 2"]
     team("group", "add", id, "nobody-here", "--as", "anna", expect=3)
-    for name in ("anna", "bob", "carl"):
-        team("group", "leave", id, "--as", name)
-    team("group", "add", id, "bob")
-    assert team.json("group", "rename", id, "Release 3")["title"] == "Release 3"
-    assert [head["id"] for head in team.json("group", "list", "--as", "bob")] == [id]
+    assert team.json("group", "rename", id, "Release 3")["title"] == "Release 3"  # The owner may, too.
 
 
 def test_an_agent_is_shown_says_what_it_does_and_is_forgotten(team: Any, tmp_path: Path) -> None:
@@ -260,20 +217,9 @@ def test_an_agent_is_shown_says_what_it_does_and_is_forgotten(team: Any, tmp_pat
     team("agents", "show", "carl", expect=3)
 
 
-def test_an_agent_gets_its_id_from_the_folder_and_is_listening_while_it_listens(
-    capsule: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    capsule("agents", "register", "--as", "bob")
+def test_an_agent_gets_its_id_from_the_folder(capsule: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "Größe 1").mkdir()
     monkeypatch.chdir(tmp_path / "Größe 1")
     id = capsule("agents", "register").line
     assert capsule("agents", "register").line == id
-    process = capsule.start("listen", "--follow", "--json")
-    capsule("send", "--as", "bob", "--to", id, "hello")
-    assert json.loads(process.stdout.readline())["content"] == "hello"
-    while not capsule.json("agents", "show", id)["listening"]:  # It prints before it waits again.
-        pass
-    assert capsule.json("agents", "show", id)["online"]
-    process.kill()
-    process.wait(60)
-    assert not capsule.json("agents", "show", id)["online"]
+    assert capsule.json("agents", "show", id)["projectPath"] == str(tmp_path / "Größe 1")

@@ -155,7 +155,7 @@ def test_a_hook_loads_nothing_heavy(agents: Any) -> None:
     )
     loaded = set(done.stderr.split())
     heavy = {"typer", "pydantic", "mcp", "rich", "asyncio", "subprocess", "urllib.request", "importlib.metadata"}
-    heavy |= {"socket", "secrets", "capsule.format.filters", "capsule.format.merge.reconcile", "capsule.store.pages"}
+    heavy |= {"socket", "secrets", "capsule.format.filters", "capsule.format.saved.reconcile", "capsule.store.pages"}
     assert "capsule.messaging.doorbells.hooks" in loaded
     assert loaded & heavy == set()
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from capsule import Store, timestamps
-from capsule.sessions.events import Route, incoming, reply_id
+from capsule import Store
+from capsule.sessions.events import Route, incoming
 from capsule.sessions.registry import AgentGroup, Registry, SessionRow
-from capsule.sessions.rules.messages import receive, release
+from capsule.sessions.rules.messages import receive
 from capsule.sessions.session import Session
 from capsule_cli.commands.sessions import running as process
 from tests.core.cli.conftest import Program
@@ -54,41 +54,12 @@ def told(worker: subprocess.Popen[bytes], step: str) -> dict[str, Any]:
     raise AssertionError(f"it ended with {worker.wait()}")
 
 
-def test_a_worker_that_is_killed_leaves_its_message_to_the_next_one_which_answers_it_once(
-    capsule: Program, session: Session, owner: Store
-) -> None:
-    worker = capsule.start("worker", "--agent", "bot", "--session", "s1", "--", *HANGS)
-    assert told(worker, "claimed")["messages"] == ["m1"]
-    worker.kill()
-    worker.wait()
-    assert became(session) == "processing"
-    late = timestamps.from_ms(0)  # A retry is due at once.
-
-    def is_given_back() -> bool:  # A command that is just being started holds the lock of the killed worker until then.
-        session.tell(lambda folds: release(folds, late, is_alive=owner.engine.is_alive))
-        return became(session) == "pending"
-
-    until(is_given_back)
-    done = capsule.start("worker", "--agent", "bot", "--session", "s1")
-    assert told(done, "completed")["messages"] == ["m1"]
-    done.send_signal(signal.SIGTERM)
-    assert done.wait() == 0
-    (answer,) = session.folds().outbound.messages.values()
-    assert (answer.id, answer.event["content"]) == (reply_id("s1", "m1", 0), "done")
-
-
-def test_sigterm_returns_what_runs_and_a_message_wakes_a_worker_that_waits(capsule: Program, session: Session) -> None:
+def test_sigterm_returns_what_runs(capsule: Program, session: Session) -> None:
     worker = capsule.start("worker", "--agent", "bot", "--", *HANGS)
     told(worker, "claimed")
     worker.send_signal(signal.SIGTERM)
     assert worker.wait() == 0
     assert became(session) == "released"
-
-    worker = capsule.start("worker", "--agent", "bot", "--", *ANSWERS)
-    for id in ("m2", "m3"):
-        more = incoming(id=id, content="More", route=Route("conversations", "direct_anna_bot"))
-        session.tell(lambda folds, more=more: receive(folds, [more]))  # type: ignore[misc]
-        assert told(worker, "completed")["messages"] == [id]
 
 
 def test_a_worker_that_is_started_ahead_learns_later_what_it_is_for(capsule: Program, session: Session) -> None:
@@ -143,13 +114,7 @@ def test_a_worker_loads_nothing_heavy_before_its_command_starts(capsule: Program
     )
     loaded = set(done.stderr.split())
     heavy = {"typer", "pydantic", "mcp", "rich", "asyncio", "cronsim", "sqlite3", "zoneinfo", "importlib.metadata"}
-    heavy |= {
-        "socket",
-        "secrets",
-        "tempfile",
-        "capsule.format.merge.reconcile",
-        "capsule.store.pages",
-        "capsule.format.filters",
-    }
+    heavy |= {"socket", "secrets", "tempfile", "capsule.store.pages"}
+    heavy |= {"capsule.format.saved.reconcile", "capsule.format.filters"}
     assert "capsule.sessions.work.command" in loaded
     assert loaded & heavy == set()

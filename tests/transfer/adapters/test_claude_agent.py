@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 import pytest
 
 from capsule import Store
 from capsule.transfer.adapters.claude_agent import CapsuleSessionStore
-from tests.transfer.exchange import DATA
+from tests.transfer.exchange import DATA, run_twice
 
 pytestmark = pytest.mark.slow
 KEY = {"project_key": "-home-dev-app", "session_id": "c8d359e4-58d6-518b-a8b4-b271044961d8"}
@@ -89,7 +87,7 @@ def test_the_sdk_reads_the_messages_of_a_session_from_the_store() -> None:
 
 def test_two_processes_append_to_a_transcript_and_what_both_have_is_there_once(tmp_path: Path) -> None:
     Store.init(tmp_path)
-    script = """if True:
+    script = """
         import asyncio, sys
         from capsule import Store
         from capsule.transfer.adapters.claude_agent import CapsuleSessionStore
@@ -102,8 +100,7 @@ def test_two_processes_append_to_a_transcript_and_what_both_have_is_there_once(t
         with Store.open(sys.argv[1]) as store:
             asyncio.run(add(CapsuleSessionStore(store), sys.argv[2]))
     """
-    running = [Popen([sys.executable, "-c", script, str(tmp_path), who]) for who in "ab"]
-    assert [process.wait() for process in running] == [0, 0]
+    run_twice(script, tmp_path)
 
     with Store.open(tmp_path) as store:
         entries = asyncio.run(CapsuleSessionStore(store).load({"project_key": "p", "session_id": "s"}))

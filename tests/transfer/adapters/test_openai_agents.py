@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 import pytest
 
 from capsule import Store
 from capsule.transfer.adapters.openai_agents import CapsuleSession
+from tests.transfer.exchange import run_twice
 
 pytestmark = pytest.mark.slow
 ITEMS: list[dict[str, Any]] = [
@@ -131,7 +130,7 @@ def test_a_run_of_the_sdk_continues_the_conversation() -> None:
 
 def test_two_processes_append_to_a_session_and_no_item_is_lost(tmp_path: Path) -> None:
     Store.init(tmp_path)
-    script = """if True:
+    script = """
         import asyncio, sys
         from capsule import Store
         from capsule.transfer.adapters.openai_agents import CapsuleSession
@@ -143,8 +142,7 @@ def test_two_processes_append_to_a_session_and_no_item_is_lost(tmp_path: Path) -
         with Store.open(sys.argv[1]) as store:
             asyncio.run(add(CapsuleSession("s", store), sys.argv[2]))
     """
-    running = [Popen([sys.executable, "-c", script, str(tmp_path), who]) for who in "ab"]
-    assert [process.wait() for process in running] == [0, 0]
+    run_twice(script, tmp_path)
 
     with Store.open(tmp_path) as store:
         items = asyncio.run(CapsuleSession("s", store).get_items())

@@ -88,14 +88,6 @@ def test_trajectories_may_stand_in_lines_and_an_image_beside_the_file_is_stored(
     assert [document["history"][0]["attachments"][0]["size"] for document in documents] == [4, 4]
 
 
-def test_damage_is_reported_and_the_order_of_the_steps_counts() -> None:
-    (document,), problems = read(FILES / "damaged.json")
-
-    assert [entry["content"] for entry in document["history"]] == ["", "who?", "", "of no call"]
-    assert not any("parent" in entry for entry in document["history"])
-    assert len(problems.found) >= 8
-
-
 @pytest.mark.parametrize(
     ("key", "value"), [("tool_calls", 5), ("step_id", None), ("source", [1]), ("observation", "x")]
 )

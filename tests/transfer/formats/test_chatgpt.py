@@ -23,14 +23,6 @@ def test_branches_hidden_messages_and_the_active_one_are_those_of_the_export() -
     assert [first["model"], second["model"]] == ["gpt-4o", "o1"]
 
 
-def test_a_call_with_a_recipient_is_a_tool_call_and_thoughts_are_reasoning() -> None:
-    documents, _ = read(EXPORT / "modern")
-    entries = [entry for document in documents for entry in document["history"]]
-
-    assert [call["name"] for entry in entries for call in entry.get("toolCalls", ())]
-    assert any(entry.get("reasoning") for entry in entries)
-
-
 def test_a_file_of_the_export_becomes_an_attachment_with_its_digest() -> None:
     documents, _ = read(EXPORT / "modern")
     attached = [one for document in documents for entry in document["history"] for one in entry.get("attachments", ())]

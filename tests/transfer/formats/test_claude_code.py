@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from capsule.transfer.conversion import draft_of
+from capsule.transfer.drafts.conversion import draft_of
 from capsule.transfer.registry import formats
 from tests.transfer.exchange import DATA, STAMP, Shelf, read, read_data, written
 

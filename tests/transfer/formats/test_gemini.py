@@ -34,13 +34,6 @@ def test_a_checkpoint_begins_the_talk_anew_and_what_it_drops_stays_as_a_branch()
     assert subagent["metadata"]["sourceConversationId"] == document["id"]
 
 
-def test_damage_is_reported_by_line_and_the_rest_is_read() -> None:
-    (document,), problems = read(CHATS / "damaged.jsonl")
-
-    assert {entry["content"] for entry in document["history"]} >= {"one", ""}
-    assert {problem.line for problem in problems.found} >= {2, 3, 4, 5, 6}
-
-
 def test_a_message_without_an_id_keeps_its_place() -> None:
     lines = [b'{"type": "user", "content": "a", "timestamp": "2026-06-01T08:00:01Z"}']
     lines += [b'{"id": "b", "type": "gemini", "content": "b", "timestamp": "2026-06-01T08:00:02Z"}']

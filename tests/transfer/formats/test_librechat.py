@@ -93,10 +93,3 @@ def test_times_are_also_seconds_and_one_message_needs_no_list() -> None:
 
     assert document["history"][0]["timestamp"] == "2025-04-01T10:00:03.000Z"
     assert not problems.found
-
-
-def test_damage_is_reported_and_no_message_is_lost() -> None:
-    (document,), problems = read(FILES / "damaged.json")
-
-    assert [entry["content"] for entry in document["history"]] == ["own parent", "the same id", "", "circle", "circle"]
-    assert len(problems.found) >= 5

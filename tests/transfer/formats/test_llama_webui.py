@@ -90,17 +90,6 @@ def test_a_dump_of_the_browsers_storage_has_its_conversations() -> None:
     assert not problems.found
 
 
-def test_damage_is_reported_by_line() -> None:
-    documents, problems = read(FILES / "damaged.jsonl")
-
-    assert {problem.line for problem in problems.found} >= {1, 3, 4}
-    assert {entry["content"] for document in documents for entry in document["history"]} == {
-        "before any session",
-        "",
-        "hm",
-    }
-
-
 def test_a_message_of_a_turn_that_was_edited_or_removed_here_leaves_the_rest_as_it_is() -> None:
     shelf = Shelf()
     (document,), _ = read(FILES / "conversation_marks.json", shelf)

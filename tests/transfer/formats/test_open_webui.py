@@ -103,11 +103,3 @@ def test_a_chat_without_a_tree_is_a_line_and_an_object_of_chats_has_them_all() -
     assert [entry["content"] for entry in document["history"]] == ["hi", "hello"]
     assert again == [document]
     assert not problems.found
-
-
-def test_damage_is_reported_and_read_around() -> None:
-    documents, problems = read(FILES / "damaged.json")
-
-    assert {entry["content"] for entry in documents[0]["history"]} == {"no id", "", "circle"}
-    assert len(problems.found) >= 4
-    assert all(problem.line for problem in problems.found)

@@ -116,13 +116,3 @@ def test_the_markdown_beside_the_json_of_its_session_says_the_same(tmp_path: Pat
     documents, _ = read(tmp_path)
 
     assert documents[0] == documents[1]
-
-
-def test_damage_is_reported_by_line() -> None:
-    (document,), problems = read(FILES / "damaged.md")
-
-    assert [(entry["role"], entry["content"]) for entry in document["history"]] == [
-        ("user", "No session"),
-        ("assistant", ""),
-    ]
-    assert {problem.line for problem in problems.found} == {1, 9}

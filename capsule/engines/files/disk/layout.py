@@ -17,7 +17,6 @@ from capsule.disk.whole_files import opened, sync_directory
 from capsule.errors import Refused
 from capsule.ids import check_id
 
-SETTINGS_NAME = "capsule.toml"
 DERIVED_NAME = ".capsule"
 #: Kinds of this machine only, such as how to wake an agent here, or which commands may run: in `.capsule/`, never
 #: committed. A file that the store did not write counts as missing: what it says may be run, and a repository can

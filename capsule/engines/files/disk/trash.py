@@ -110,7 +110,10 @@ class Keeping:
                 raise NotFound(f"{token} is not in the trash any more", remedy=Remedy("trash"), id=token) from None
 
     def drop(self, token: str) -> None:
-        drop_name(self._sys, self._in_trash(token))
+        """Erase a file in the trash, if it is still there."""
+        path = self._in_trash(token)
+        with naming(path, "drop"):
+            drop_name(self._sys, path)
 
     def put_back(self, token: str, path: str) -> None:
         """Move a file out of the trash to `path`. Raises FileExistsError when that is taken."""

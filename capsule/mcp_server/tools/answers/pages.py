@@ -17,7 +17,7 @@ from capsule.mcp_server.tools.answers.results import Message, Page, servers_of
 from capsule.timestamps import known
 
 if TYPE_CHECKING:
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
     from capsule.public import Store
     from capsule.store.pages import Page as Read
 

@@ -22,7 +22,7 @@ from capsule.mcp_server.tools.answers.forms import forms_of
 if TYPE_CHECKING:
     from mcp.server.mcpserver import Context
 
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
 
 #: What the messages or things of one answer may cost, in tokens.
 MESSAGES = 7_000

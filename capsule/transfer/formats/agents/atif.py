@@ -13,13 +13,13 @@ from typing import Any
 
 import orjson
 
-from capsule.transfer import turns
-from capsule.transfer.branches import active_line
-from capsule.transfer.coercion import counts_of, filled, json_of, moment, object_of, objects_of, rest, text_of
-from capsule.transfer.columns import Column, pair_of
+from capsule.transfer.drafts.branches import active_line
 from capsule.transfer.interface import Draft, Format, Source, around, by_record, first, own_of, read_records, with_own
-from capsule.transfer.pairs import OWN, Fields
-from capsule.transfer.turns import Turn
+from capsule.transfer.records import turns
+from capsule.transfer.records.coercion import counts_of, filled, json_of, moment, object_of, objects_of, rest, text_of
+from capsule.transfer.records.columns import Column, pair_of
+from capsule.transfer.records.pairs import OWN, Fields
+from capsule.transfer.records.turns import Turn
 
 _ROLES = {"system": "system", "user": "user", "agent": "assistant"}
 _SOURCES = {"system": "system", "user": "user", "assistant": "agent", "tool": "system"}
@@ -141,12 +141,12 @@ def _taken(record: Fields, tell: Callable[..., None] = _quiet, line: int | None 
             continue
         entries: list[Fields] = []
         with around(tell, f"step {place}", line):
-            entries = _STEP.taken(step)
+            entries = _STEP.to_capsule(step)
         if entries and len(ids) == len(history):  # So far each has its own; else the order is the line.
             entries[0]["parent"] = history[-1]["id"] if history else None
         history += entries
         ids |= {entry["id"]: None for entry in entries if "id" in entry}
-    head = _HEAD.taken(rest(record, "steps", _BELOW))
+    head = _HEAD.to_capsule(rest(record, "steps", _BELOW))
     if history and "id" in history[-1]:
         head["metadata"] = head.get("metadata", {}) | {"currentNode": history[-1]["id"]}
     return Draft(head, history, line)
@@ -228,7 +228,7 @@ def _write_file_of(draft: Draft) -> bytes:
     for place, step in enumerate(records, 1):
         step.pop(OWN, None)
         step.setdefault("step_id", place)
-    record = _HEAD.given(draft.head, is_edited=draft.is_edited)
+    record = _HEAD.to_record(draft.head, is_edited=draft.is_edited)
     record = rest(record, OWN) | {"steps": records}
     if own := own_of(draft, _taken(record)):
         record["extra"] = object_of(record.get("extra")) | {OWN: own}

@@ -16,10 +16,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from capsule.transfer.coercion import encoded_lines, json_of, uuid_of
 from capsule.transfer.formats.agents.claude_records import Message, records_of
-from capsule.transfer.interface import Draft, Fields, Format, Source, around, by_record, first, read_records, read_text
-from capsule.transfer.pairs import OWN, applied, difference, with_source, without_source
+from capsule.transfer.interface import (
+    Draft,
+    Fields,
+    Format,
+    Source,
+    around,
+    by_record,
+    first,
+    kept_of,
+    read_records,
+    read_text,
+)
+from capsule.transfer.records.coercion import encoded_lines, json_of, uuid_of
+from capsule.transfer.records.pairs import OWN, applied, difference, with_source, without_source
 
 #: What all records of a session say, and what they say if nothing else is known.
 _COMMON = ("isSidechain", "userType", "entrypoint", "cwd", "sessionId", "version", "gitBranch", "slug", "agentId")
@@ -199,11 +210,7 @@ def _drafts(
 ) -> list[Draft]:
     """The conversations of a file: that of the session, and those of subagents.
 
-    Args:
-        records: The records with their lines.
-        tell: Takes what is damaged, and its line.
-        stem: The session, if a record has it; else it is the one that most records have.
-        title_of: The title of the conversation of an agent.
+    The session is `stem`, if a record has it, else the one that most records have.
     """
     talks = {"": _Talk(tell)}
     agents: dict[Any, str] = {}
@@ -281,14 +288,6 @@ def _groups(draft: Draft, common: Fields) -> tuple[list[list[Fields]], dict[Any,
     return groups, ends
 
 
-def _kept(head: Fields) -> Fields:
-    """What of a head the records may not tell."""
-    plain = without_source(head)[0]
-    metadata = {name: value for name, value in plain.pop("metadata", {}).items() if name != "currentNode"}
-    plain.pop("id", None)
-    return plain | ({"metadata": metadata} if metadata else {})
-
-
 def _write(draft: Draft) -> bytes:
     head, source = without_source(draft.head)
     session, agent = (uuid_of(draft.id), "") if draft.is_own else draft.id.split(":")[:2] + [""] * (":" not in draft.id)
@@ -307,7 +306,7 @@ def _write(draft: Draft) -> bytes:
     for group, entry, found in zip(groups, draft.history, again.history, strict=False):
         if own := difference(without_source(entry)[0], without_source(found)[0]):
             group[-1][OWN] = own
-    own = difference(_kept(draft.head), _kept(again.head))
+    own = difference(kept_of(draft.head), kept_of(again.head))
     if draft.is_own:
         own["id"] = draft.id
     marker = [{"type": OWN, **_about(session, agent), OWN: own}] if own else []
@@ -336,17 +335,6 @@ def _is_part(source: Source) -> bool:
     )
 
 
-FORMATS = [
-    Format(
-        "claude-code",
-        "Claude Code",
-        by_record(_is_ours),
-        _read,
-        _write,
-        ".jsonl",
-        is_part=_is_part,
-        file_name=_file_name,
-        embeds_files=True,
-        places=("~/.claude/projects/*/*.jsonl", "~/.claude/projects/*/*/subagents/*.jsonl"),
-    )
-]
+_PLACES = ("~/.claude/projects/*/*.jsonl", "~/.claude/projects/*/*/subagents/*.jsonl")
+_MORE: Fields = {"is_part": _is_part, "file_name": _file_name, "embeds_files": True, "places": _PLACES}
+FORMATS = [Format("claude-code", "Claude Code", by_record(_is_ours), _read, _write, ".jsonl", **_MORE)]

@@ -10,9 +10,9 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from typing import Any
 
-from capsule.transfer.coercion import counts_of, moment, with_bytes
 from capsule.transfer.interface import ODD, Fields
-from capsule.transfer.pairs import OWN, applied, difference, with_source
+from capsule.transfer.records.coercion import counts_of, moment, with_bytes
+from capsule.transfer.records.pairs import OWN, applied, difference, with_source
 
 #: The blocks whose text is under the name of their type, and the field of ours that has it.
 _SAID = {"text": "content", "thinking": "reasoning"}

@@ -14,13 +14,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import Any
 
-from capsule.transfer.branches import active_line
-from capsule.transfer.coercion import encoded_lines, milliseconds, moment, objects_of, text_of, uuid_of
+from capsule.transfer.drafts.branches import active_line
 from capsule.transfer.formats.agents.codex_lines import EVENTS, Talk, parts_of, texts_of, unfolded, url_of
-from capsule.transfer.interface import Draft, Fields, Format, Source, around, by_record, read_records
-from capsule.transfer.pairs import OWN, difference, without_source
+from capsule.transfer.interface import Draft, Fields, Format, Source, around, by_record, kept_of, read_records
+from capsule.transfer.records.coercion import encoded_lines, milliseconds, moment, objects_of, text_of, uuid_of
+from capsule.transfer.records.pairs import OWN, difference, without_source
 
 Line = tuple[int | None, Fields]
 _UUID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -101,15 +100,6 @@ def _lines(draft: Draft, history: list[Fields], clock: int) -> list[list[Fields]
     return made
 
 
-def _kept(head: Fields, last: Any) -> Fields:
-    """What of a head the lines may not tell."""
-    plain = without_source(head)[0]
-    metadata = plain.pop("metadata", {})
-    metadata = {name: value for name, value in metadata.items() if (name, value) != ("currentNode", last)}
-    plain.pop("id", None)
-    return plain | ({"metadata": metadata} if metadata else {})
-
-
 def _write(draft: Draft) -> bytes:
     history = active_line(draft.head, draft.history) if draft.is_own else draft.history
     _, source = without_source(draft.head)
@@ -123,7 +113,7 @@ def _write(draft: Draft) -> bytes:
         if own or OWN in lines[-1]:
             lines[-1][OWN] = own
     last = (draft.history or [{}])[-1].get("id")
-    own = difference(_kept(draft.head, last), _kept(again.head, last))
+    own = difference(*(kept_of(head, lambda current: current != last) for head in (draft.head, again.head)))
     if draft.is_own:
         own["id"] = draft.id
     if len(history) < len(draft.history):
@@ -160,19 +150,9 @@ def _is_ours(line: Fields) -> bool:
     return ("id" in line and is_old) or (isinstance(line.get("session"), dict) and "items" in line)
 
 
-FORMATS = [
-    Format(
-        "codex",
-        "Codex",
-        by_record(_is_ours),
-        _read,
-        _write,
-        ".jsonl",
-        file_name=_file_name,
-        embeds_files=True,
-        places=(
-            *("~/.codex/sessions/*/*/*/*.jsonl", "~/.codex/archived_sessions/*.jsonl", "~/.codex/sessions/*.json"),
-            *("~/.codex/sessions/*/*/*/*.jsonl.zst", "~/.codex/archived_sessions/*.jsonl.zst"),
-        ),
-    )
-]
+_PLACES = (
+    *("~/.codex/sessions/*/*/*/*.jsonl", "~/.codex/archived_sessions/*.jsonl", "~/.codex/sessions/*.json"),
+    *("~/.codex/sessions/*/*/*/*.jsonl.zst", "~/.codex/archived_sessions/*.jsonl.zst"),
+)
+_ABOUT: Fields = {"file_name": _file_name, "embeds_files": True, "places": _PLACES}
+FORMATS = [Format("codex", "Codex", by_record(_is_ours), _read, _write, ".jsonl", **_ABOUT)]

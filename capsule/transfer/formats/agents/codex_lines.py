@@ -15,9 +15,9 @@ from typing import Any
 
 import orjson
 
-from capsule.transfer.coercion import counts_of, data_url, json_of, moment, objects_of, text_of, with_bytes
 from capsule.transfer.interface import Draft, Fields
-from capsule.transfer.pairs import OWN, applied, with_source
+from capsule.transfer.records.coercion import counts_of, data_url, json_of, moment, objects_of, text_of, with_bytes
+from capsule.transfer.records.pairs import OWN, applied, with_source
 
 #: What a message of the user begins with that the program made.
 _MADE = re.compile(

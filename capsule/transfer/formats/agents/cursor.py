@@ -13,8 +13,8 @@ from base64 import b64decode
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from capsule.transfer.coercion import filled, json_of, moment, object_of, objects_of, rest, text_of
 from capsule.transfer.interface import Draft, Fields, Format, Source, read_each, read_rows
+from capsule.transfer.records.coercion import filled, json_of, moment, object_of, objects_of, rest, text_of
 
 if TYPE_CHECKING:
     import sqlite3

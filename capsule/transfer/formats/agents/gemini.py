@@ -12,9 +12,9 @@ from base64 import b64decode
 from collections.abc import Iterator
 from typing import Any
 
-from capsule.transfer.coercion import counts_of, filled, moment, object_of, objects_of, rest, text_of
 from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, read_records
-from capsule.transfer.turns import numbered
+from capsule.transfer.records.coercion import counts_of, filled, moment, object_of, objects_of, rest, text_of
+from capsule.transfer.records.turns import numbered
 
 _TYPES = {"user": "user", "gemini": "assistant"}
 _TOKENS = {

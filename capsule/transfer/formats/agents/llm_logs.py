@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from capsule.transfer.coercion import counts_of, filled, json_of, milliseconds, moment, rest, text_of
 from capsule.transfer.interface import Draft, Fields, Format, Source, read_each, read_rows
+from capsule.transfer.records.coercion import counts_of, filled, json_of, milliseconds, moment, rest, text_of
 
 if TYPE_CHECKING:
     import sqlite3

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from capsule.transfer.coercion import counts_of, data_of, filled, moment, object_of, objects_of, rest, text_of
 from capsule.transfer.interface import Draft, Fields, Format, Source, first, read_each, read_records, read_rows, shape
+from capsule.transfer.records.coercion import counts_of, data_of, filled, moment, object_of, objects_of, rest, text_of
 
 _Message = tuple[Fields, list[Fields]]
 #: Where the messages of a session lie, from its file, and the parts of a message: today, and in 2025.

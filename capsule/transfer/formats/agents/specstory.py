@@ -11,8 +11,8 @@ from bisect import bisect
 from collections.abc import Iterator
 from itertools import pairwise
 
-from capsule.transfer.coercion import counts_of, filled, moment, object_of, objects_of, rest, text_of
-from capsule.transfer.interface import Draft, Fields, Format, Source, around, first, read_each, read_text, shape
+from capsule.transfer.interface import Draft, Fields, Format, Source, around, each, first, read_text, shape
+from capsule.transfer.records.coercion import counts_of, filled, moment, object_of, objects_of, rest, text_of
 
 _ROLES = {"user": "user", "agent": "assistant", "assistant": "assistant", "system": "system"}
 _TOKENS = {"inputTokens": "input_tokens", "outputTokens": "output_tokens", "cachedTokens": "cache_read_input_tokens"}
@@ -296,8 +296,7 @@ def _session(
         yield draft
 
 
-def _read_json(source: Source) -> Iterator[Draft]:
-    yield from read_each(source, lambda record, line: _draft(record, line, source))
+_read_json = each(_draft)
 
 
 def _is_markdown(source: Source) -> bool:

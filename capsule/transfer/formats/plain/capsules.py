@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from capsule.errors import CapsuleError
-from capsule.format import codec, migrations, new, validation
-from capsule.transfer.branches import active_line
-from capsule.transfer.coercion import moment
-from capsule.transfer.conversion import document_of
+from capsule.format import migrations, validation
+from capsule.format.documents import new
+from capsule.format.json import codec
+from capsule.transfer.drafts.branches import active_line
+from capsule.transfer.drafts.conversion import document_of
 from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, read_bytes, read_records, shape
-from capsule.transfer.pairs import OWN, applied, difference
+from capsule.transfer.records.coercion import moment
+from capsule.transfer.records.pairs import OWN, applied, difference
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _HEAD = ("id", "title", "createdAt", "updatedAt")
@@ -85,12 +87,9 @@ def _no_file(data: bytes | Source) -> tuple[str, int]:
     raise ValueError("an attachment was not stored")
 
 
-def _document(draft: Draft) -> Fields:
-    return document_of(draft, "capsule", draft.head["updatedAt"], lambda what, id: None, _no_file, is_trusted=True)
-
-
 def _write(draft: Draft) -> bytes:
-    return codec.encode(_document(draft))
+    nothing: Any = lambda what, id: None  # noqa: E731
+    return codec.encode(document_of(draft, "capsule", draft.head["updatedAt"], nothing, _no_file, is_trusted=True))
 
 
 def _write_2_0(draft: Draft) -> bytes:
@@ -131,27 +130,9 @@ def _plain(record: Fields) -> Fields:
     return {"head": head | ({"metadata": metadata} if metadata else {}), "history": history}
 
 
-def _name(draft: Draft) -> str:
-    return f"conversations/{draft.id}.json"
-
-
+_ABOUT: Fields = {"read": _read, "file_name": lambda draft: f"conversations/{draft.id}.json", "has_files_beside": True}
 FORMATS = [
-    Format(
-        "capsule",
-        "Capsules, version 2.1",
-        by_record(_is_capsule),
-        _read,
-        _write,
-        file_name=_name,
-        has_files_beside=True,
-    ),
-    Format(
-        "capsule-2.0",
-        "Capsules, version 2.0",
-        lambda source: False,  # `capsule` reads both.
-        _read,
-        _write_2_0,
-        file_name=_name,
-        has_files_beside=True,
-    ),
+    Format("capsule", "Capsules, version 2.1", by_record(_is_capsule), write=_write, **_ABOUT),
+    # The format above reads both versions.
+    Format("capsule-2.0", "Capsules, version 2.0", lambda source: False, write=_write_2_0, **_ABOUT),
 ]

@@ -19,9 +19,9 @@ import orjson
 
 from capsule.format.tree.tree import Tree
 from capsule.timestamps import known
-from capsule.transfer.branches import active_line
-from capsule.transfer.coercion import data_url, text_of
+from capsule.transfer.drafts.branches import active_line
 from capsule.transfer.interface import Draft, Fields, Format
+from capsule.transfer.records.coercion import data_url, text_of
 
 _NAMES = {"user": "User", "assistant": "Assistant", "system": "System", "tool": "Tool"}
 #: The images that are shown; an SVG could hold a script.
@@ -160,16 +160,5 @@ def _write(draft: Draft) -> bytes:
 """.encode()
 
 
-FORMATS = [
-    Format(
-        "html",
-        "HTML page",
-        lambda source: False,
-        None,
-        _write,
-        extension=".html",
-        embeds_files=True,
-        is_portable=False,
-        plain=_write,
-    )
-]
+_ABOUT: Fields = {"extension": ".html", "embeds_files": True, "is_portable": False, "plain": _write}
+FORMATS = [Format("html", "HTML page", lambda source: False, None, _write, **_ABOUT)]

@@ -14,11 +14,11 @@ from typing import Any
 
 import orjson
 
-from capsule.transfer.branches import active_line
-from capsule.transfer.coercion import call_of, json_of, objects_of, part_text, record_of_call, rest, text_of
-from capsule.transfer.columns import Column, pair_of
+from capsule.transfer.drafts.branches import active_line
 from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, own_of, read_each, read_text, with_own
-from capsule.transfer.pairs import OWN, Pair, with_source
+from capsule.transfer.records.coercion import call_of, json_of, objects_of, part_text, record_of_call, rest, text_of
+from capsule.transfer.records.columns import Column, pair_of
+from capsule.transfer.records.pairs import OWN, Pair, with_source
 
 _ROLES = {"developer": "system", "function": "tool", "model": "assistant"}
 _PEOPLE = {
@@ -91,7 +91,7 @@ def _write_sharegpt(fields: Fields) -> Fields:
 def _messages_of(record: Fields, key: str, message: Pair) -> list[Fields]:
     if key == "text":
         return [{"role": _ROLES.get(role, role), "content": text} for role, text in _SPOKEN.findall(record[key])]
-    return [message.taken(one) for one in record[key] if isinstance(one, dict)]
+    return [message.to_capsule(one) for one in record[key] if isinstance(one, dict)]
 
 
 def _chatml(messages: list[Fields]) -> str:
@@ -105,7 +105,7 @@ _SHAREGPT = Pair(_read_sharegpt, _write_sharegpt)
 
 def _taken(record: Fields, line: int | None, key: str, message: Pair) -> Draft:
     """The draft of a record, without what is under `capsule`."""
-    head, messages = _HEAD.taken(rest(record, key, OWN)), _messages_of(record, key, message)
+    head, messages = _HEAD.to_capsule(rest(record, key, OWN)), _messages_of(record, key, message)
     if key == "text" and (text := record[key]) != _chatml(messages):
         head = with_source(head, {**head.get("metadata", {}).get("source", {}), "text": text})
     return Draft(head, messages, line)
@@ -134,11 +134,11 @@ def _writer(key: str, message: Pair, *, is_plain: bool = False) -> Callable[[Dra
         line = active_line(draft.head, draft.history)
         if is_plain:
             return orjson.dumps({key: _chatml(line) if key == "text" else [*map(message.write, line)]}) + b"\n"
-        record = rest(_HEAD.given(draft.head), OWN, *(["id"] if draft.is_own or key == "text" else []))
+        record = rest(_HEAD.to_record(draft.head), OWN, *(["id"] if draft.is_own or key == "text" else []))
         if key == "text":
             record = {key: _chatml(line), **record}
         else:
-            made = [message.given(one, is_edited=one.get("id") in draft.edited) for one in line]
+            made = [message.to_record(one, is_edited=one.get("id") in draft.edited) for one in line]
             record = {key: [rest(one, OWN) for one in made], **record}
         own = own_of(draft, _taken(record, None, key, message))
         return orjson.dumps(record | ({OWN: own} if own else {})) + b"\n"

@@ -14,9 +14,9 @@ from typing import Any
 import orjson
 
 from capsule.timestamps import known
-from capsule.transfer.branches import active_line
-from capsule.transfer.coercion import text_of
+from capsule.transfer.drafts.branches import active_line
 from capsule.transfer.interface import Draft, Fields, Format, Source, around, read_text
+from capsule.transfer.records.coercion import text_of
 
 _MARK = "<!-- capsule:"
 #: A comment of ours: what it begins, and its JSON.

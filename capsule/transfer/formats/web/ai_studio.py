@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from capsule.transfer.coercion import counts_of, filled, moment, object_of, objects_of, part_text, rest, text_of
-from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, read_each
+from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, each
+from capsule.transfer.records.coercion import counts_of, filled, moment, object_of, objects_of, part_text, rest, text_of
 
 #: Files in a chunk, and those of Google Drive and YouTube, of which it has the id.
 _INLINE = ("inlineData", "inlineImage", "inlineFile", "inlineAudio")
@@ -76,12 +76,5 @@ def _draft(record: Fields, line: int, source: Source) -> Draft:
     return Draft(filled(head, context={"fullContext": system} if system else {}), history, line)
 
 
-def _read(source: Source) -> Iterator[Draft]:
-    yield from read_each(source, lambda record, line: _draft(record, line, source))
-
-
-def _is_ours(record: Fields) -> bool:
-    return isinstance(object_of(record.get("chunkedPrompt")).get("chunks"), list)
-
-
-FORMATS = [Format("ai-studio", "Google AI Studio", by_record(_is_ours), _read)]
+_recognizes = by_record(lambda record: isinstance(object_of(record.get("chunkedPrompt")).get("chunks"), list))
+FORMATS = [Format("ai-studio", "Google AI Studio", _recognizes, each(_draft))]

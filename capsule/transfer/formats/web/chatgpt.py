@@ -13,8 +13,6 @@ from typing import Any
 
 import orjson
 
-from capsule.transfer.coercion import json_of, moment, objects_of, seconds, text_of
-from capsule.transfer.columns import Column, is_on, pair_of
 from capsule.transfer.interface import (
     Draft,
     Format,
@@ -22,12 +20,14 @@ from capsule.transfer.interface import (
     around,
     by_record,
     first,
-    given,
+    head_to_capsule,
+    head_to_record,
     read_bytes,
     read_each,
-    taken,
 )
-from capsule.transfer.pairs import Fields, Pair
+from capsule.transfer.records.coercion import is_text, json_of, moment, object_of, objects_of, seconds, text_of
+from capsule.transfer.records.columns import Column, is_on, pair_of
+from capsule.transfer.records.pairs import Fields, Pair
 
 #: The node that newer exports begin with, and that is written where there is none.
 _ROOT = "client-created-root"
@@ -86,7 +86,11 @@ def _read_content(content: Fields, recipient: Any) -> Fields:
     if isinstance(parts, list):
         texts = [part for part in parts if isinstance(part, str)]
         texts += [text_of(part.get("text")) for part in objects_of(parts) if "text" in part]
-        files = [{"name": _name(one), "type": "image", "pointer": one} for part in parts for one in _pointers(part)]
+        files = [
+            {"name": one.rpartition("/")[2], "type": "image", "pointer": one}
+            for part in parts
+            for one in _pointers(part)
+        ]
         return {"content": "\n\n".join(texts + data)} | ({"attachments": files} if files else {})
     text = content.get(_TEXTS.get(str(kind), "text"))
     if not isinstance(text, str):
@@ -117,10 +121,6 @@ def _odd(content: Fields) -> list[Any]:
         ]
     is_text = kind == "thoughts" or isinstance(content.get(_TEXTS.get(str(kind), "text")), str)
     return [] if is_text or all(isinstance(value, str) or not value for value in content.values()) else [content]
-
-
-def _name(pointer: Any) -> str:
-    return pointer.rpartition("/")[2] if isinstance(pointer, str) else "image"
 
 
 def _write(fields: Fields) -> Fields:
@@ -178,8 +178,7 @@ def _children(nodes: dict[str, Fields]) -> dict[str, list[str]]:
 
 
 def _told_children(node: Fields) -> list[str]:
-    children = node.get("children")
-    return [child for child in children if isinstance(child, str)] if isinstance(children, list) else []
+    return list(filter(is_text, children)) if isinstance(children := node.get("children"), list) else []
 
 
 def _lacks_time(message: Fields, entry: Fields) -> bool:
@@ -209,12 +208,12 @@ def _draft(record: Fields, line: int, source: Source) -> Draft:
     if joints.get(_ROOT) == {"id": _ROOT, "message": None, "parent": None, "children": children.get(_ROOT, [])}:
         del joints[_ROOT]
     about = {name: value for name, value in record.items() if name != "mapping"}
-    draft = taken(_HEAD, about | ({"mapping": joints} if joints else {}), line)
+    draft = head_to_capsule(_HEAD, about | ({"mapping": joints} if joints else {}), line)
     for id, node in nodes.items():
         entry: Fields = {"id": id, "parent": node.get("parent")}
         if node.get("message"):
             with around(source.tell, f"message {id!r:.60}", line):
-                entry = _MESSAGE.taken(node)
+                entry = _MESSAGE.to_capsule(node)
                 if _lacks_time(node["message"], entry):
                     source.tell(f"message {id!r:.60} has no time", line)
                 if _odd(_content_of(node["message"])):
@@ -247,7 +246,7 @@ def _files(source: Source) -> dict[str, Source]:
 def _tell_missing(source: Source) -> None:
     """Report the parts of an export that its manifest lists and that are not there, with the first that is."""
     for manifest in source.near("export_manifest.json"):
-        listed = _listed(manifest)
+        listed = list(filter(is_text, object_of(read_bytes(manifest).decode("utf-8", "replace")).get("files") or ()))
         there = {name: bool(list(source.near(name))) for name in listed}
         if next((name for name in listed if there[name]), "") == source.name.rpartition("/")[2]:
             for name in listed:
@@ -255,15 +254,9 @@ def _tell_missing(source: Source) -> None:
                     manifest.tell(f"{name} is listed and missing")
 
 
-def _listed(manifest: Source) -> list[str]:
-    value = json_of(read_bytes(manifest).decode("utf-8", "replace"))
-    files = value.get("files") if isinstance(value, dict) else None
-    return [name for name in files or () if isinstance(name, str)]
-
-
 def _write_draft(draft: Draft) -> bytes:
-    record = given(_HEAD, draft)
-    nodes = [_MESSAGE.given(one, is_edited=one.get("id") in draft.edited) for one in draft.history]
+    record = head_to_record(_HEAD, draft)
+    nodes = [_MESSAGE.to_record(one, is_edited=one.get("id") in draft.edited) for one in draft.history]
     joints = record.pop("mapping", None) or {_ROOT: {"id": _ROOT, "message": None, "parent": None}}
     mapping = {**joints, **{node["id"]: node for node in nodes}}
     root = next((id for id, node in joints.items() if node.get("parent") is None), None)
@@ -287,14 +280,6 @@ def _is_part(source: Source) -> bool:
     return any("chatgpt_plus_user" in one or "conversations-000.json" in one.get("files", ()) for one in whole)
 
 
-FORMATS = [
-    Format(
-        "chatgpt",
-        "ChatGPT export",
-        by_record(lambda record: isinstance(record.get("mapping"), dict)),
-        _read_file_of,
-        _write_draft,
-        joined="array",
-        is_part=_is_part,
-    )
-]
+_BOTH = (_read_file_of, _write_draft)
+_recognizes = by_record(lambda record: isinstance(record.get("mapping"), dict))
+FORMATS = [Format("chatgpt", "ChatGPT export", _recognizes, *_BOTH, joined="array", is_part=_is_part)]

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from capsule.transfer.coercion import filled, moment, rest, text_of
-from capsule.transfer.columns import Column, is_on, pair_of
 from capsule.transfer.interface import Draft, Fields, Format, Source, around, by_record, read_each, read_records
-from capsule.transfer.pairs import with_source
-from capsule.transfer.turns import numbered
+from capsule.transfer.records.coercion import filled, moment, rest, text_of
+from capsule.transfer.records.columns import Column, is_on, pair_of
+from capsule.transfer.records.pairs import with_source
+from capsule.transfer.records.turns import numbered
 
 #: The parent of a first message, besides null.
 _ROOTS = ("", "00000000-0000-4000-8000-000000000000", "00000000-0000-0000-0000-000000000000")
@@ -132,7 +132,7 @@ def _context(project: Fields) -> Fields:
 
 def _draft(record: Fields, line: int, source: Source, projects: dict[str, Fields]) -> Draft | None:
     if isinstance(record.get("chat_messages"), list):
-        head = _HEAD.taken(rest(record, "chat_messages"))
+        head = _HEAD.to_capsule(rest(record, "chat_messages"))
         named = record.get("project_uuid") or (record.get("project") or {}).get("uuid")
         if named in projects:
             head["context"] = _context(projects[named])
@@ -144,7 +144,9 @@ def _draft(record: Fields, line: int, source: Source, projects: dict[str, Fields
             source.tell("a conversation without the time at which it began", line)
         return Draft(head, history, line)
     if "prompt_template" in record or "docs" in record:
-        return Draft(_HEAD.taken(rest(record, "prompt_template", "docs")) | {"context": _context(record)}, [], line)
+        return Draft(
+            _HEAD.to_capsule(rest(record, "prompt_template", "docs")) | {"context": _context(record)}, [], line
+        )
     if "full_name" not in record:
         source.tell("no conversation: it has no chat_messages", line)
     return None

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from capsule.transfer.coercion import filled, moment, object_of, objects_of, rest, text_of
-from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, read_each, read_records
+from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, each, read_records
+from capsule.transfer.records.coercion import filled, is_text, moment, object_of, objects_of, rest, text_of
 
 _OF_A_CONVERSATION = ("id", "title", "create_time", "modify_time", "leaf_response_id")
 _OF_A_RESPONSE = (
@@ -25,15 +25,11 @@ def _time(value: Any) -> str | None:
 
 
 def _files(response: Fields, source: Source) -> Iterator[Fields]:
-    for id in _texts(response.get("file_attachments")):
+    for id in filter(is_text, response.get("file_attachments") or ()):
         data = next(source.near(f"prod-mc-asset-server/{id}/content"), None)
         yield {"name": id, "type": "file"} | ({"reference": id} if data is None else {"data": data})
-    for url in _texts(response.get("generated_image_urls")):
+    for url in filter(is_text, response.get("generated_image_urls") or ()):
         yield {"name": url.rpartition("/")[2] or "image", "type": "image", "url": url}
-
-
-def _texts(value: Any) -> list[str]:
-    return [item for item in value or () if isinstance(item, str)]
 
 
 def _entry(response: Fields, source: Source) -> Fields:
@@ -62,9 +58,8 @@ def _is_ours(record: Fields) -> bool:
     return any("responses" in one and isinstance(one.get("conversation"), dict) for one in listed)
 
 
-def _read(source: Source) -> Iterator[Draft]:
-    items = ((line, one) for line, record in read_records(source) for one in objects_of(record.get("conversations")))
-    yield from read_each(source, lambda item, line: _draft(item, line, source), items)
+def _items(source: Source) -> Iterator[tuple[int, Fields]]:
+    return ((line, one) for line, record in read_records(source) for one in objects_of(record.get("conversations")))
 
 
-FORMATS = [Format("grok", "Grok export", by_record(_is_ours), _read)]
+FORMATS = [Format("grok", "Grok export", by_record(_is_ours), each(_draft, _items))]

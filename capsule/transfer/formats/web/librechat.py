@@ -13,9 +13,6 @@ from typing import Any
 
 import orjson
 
-from capsule.transfer import turns
-from capsule.transfer.coercion import json_of, moment, object_of, objects_of, rest, text_of
-from capsule.transfer.columns import Column, context_of, pair_of, text_of_context
 from capsule.transfer.interface import (
     ODD,
     Draft,
@@ -23,13 +20,16 @@ from capsule.transfer.interface import (
     Source,
     around,
     by_record,
-    given,
+    head_to_capsule,
+    head_to_record,
     read_bytes,
     read_each,
-    taken,
 )
-from capsule.transfer.pairs import Fields
-from capsule.transfer.turns import Names, Pieces, Turn, merged, pieces_of, rounds
+from capsule.transfer.records import turns
+from capsule.transfer.records.coercion import json_of, moment, object_of, objects_of, rest, text_of
+from capsule.transfer.records.columns import Column, context_of, pair_of, text_of_context
+from capsule.transfer.records.pairs import Fields
+from capsule.transfer.records.turns import Names, Pieces, Turn, merged, pieces_of, rounds
 
 _ROOT = "00000000-0000-0000-0000-000000000000"
 #: What tells how the file was made.
@@ -257,7 +257,7 @@ def _draft(record: Fields, line: int, source: Source) -> Draft | None:
     if not isinstance(found, list):
         source.tell("no conversation: it has no messages", line)
         return None
-    draft = taken(_HEAD, rest(record, *_OF_THE_FILE), line)
+    draft = head_to_capsule(_HEAD, rest(record, *_OF_THE_FILE), line)
     records = _flat(found, source, line)
     records = records if draft.is_own else _by_time(records)
     known = {one["messageId"] for one in records}
@@ -269,7 +269,7 @@ def _draft(record: Fields, line: int, source: Source) -> Draft | None:
         if not place and message.get("parentMessageId") not in known:
             draft.history.append({"id": message.get("parentMessageId") or _ROOT, "parent": None})
         with around(source.tell, f"message {message['messageId'][:80]}", line):
-            draft.history += _TURN.taken(message)
+            draft.history += _TURN.to_capsule(message)
     turns.with_current(draft, "", {})
     return draft
 
@@ -321,7 +321,7 @@ def _write_file_of(draft: Draft) -> bytes:
         metadata = rest(metadata, "currentNode")
     records, _ = turns.records_of(draft, _TURN, turns.is_turn)
     head = rest(draft.head, "metadata") | ({"metadata": metadata} if metadata else {})
-    record = given(_HEAD, replace(draft, head=head))
+    record = head_to_record(_HEAD, replace(draft, head=head))
     messages = [{"conversationId": record.get("conversationId"), **one} for one in records]
     return orjson.dumps(record | {"branches": True, "recursive": False, "messages": messages})
 

@@ -13,8 +13,19 @@ from typing import Any
 
 import orjson
 
-from capsule.transfer import turns
-from capsule.transfer.coercion import (
+from capsule.transfer.interface import (
+    Draft,
+    Fields,
+    Format,
+    Source,
+    around,
+    by_record,
+    head_to_capsule,
+    head_to_record,
+    read_records,
+)
+from capsule.transfer.records import turns
+from capsule.transfer.records.coercion import (
     call_of,
     data_of,
     data_url,
@@ -28,10 +39,9 @@ from capsule.transfer.coercion import (
     rest,
     text_of,
 )
-from capsule.transfer.columns import Column, is_on, pair_of
-from capsule.transfer.interface import Draft, Fields, Format, Source, around, by_record, given, read_records, taken
-from capsule.transfer.pairs import Pair
-from capsule.transfer.turns import Names, Pieces, Turn, merged, pieces_of, rounds
+from capsule.transfer.records.columns import Column, is_on, pair_of
+from capsule.transfer.records.pairs import Pair
+from capsule.transfer.records.turns import Names, Pieces, Turn, merged, pieces_of, rounds
 
 _ROLES = ("user", "assistant", "system", "tool")
 _MARKS = re.compile(
@@ -253,7 +263,7 @@ def _draft(conv: Any, messages: Sequence[tuple[int, Any]], line: int, source: So
     if above and not roots and above[0][0] != "#":  # An export of the conversation that is open lacks its root.
         roots = [{"id": above[0]}]
     kept = [root for root in roots if {**root, "timestamp": 0} != {**_root(conv), "timestamp": 0}]
-    draft = taken(_HEAD, conv | ({"roots": kept} if kept else {}), line)
+    draft = head_to_capsule(_HEAD, conv | ({"roots": kept} if kept else {}), line)
     tops = [root["id"] for root in roots if "id" in root]
     for at, record in zip(lines, records, strict=True):
         draft.lines[str(record.get("id"))] = at
@@ -266,7 +276,7 @@ def _draft(conv: Any, messages: Sequence[tuple[int, Any]], line: int, source: So
         if moment(record.get("timestamp")) is None and not draft.is_own:
             source.tell("a message without a time", at)
         with around(source.tell, "a message", at):
-            draft.history += _TURN.taken(record)
+            draft.history += _TURN.to_capsule(record)
     turns.with_current(draft, "currNode", conv)
     return draft
 
@@ -322,7 +332,7 @@ def _session(conv: Fields | None, messages: Sequence[tuple[int, Any]]) -> Fields
 
 def _write_file_of(draft: Draft) -> bytes:
     records, homes = turns.records_of(draft, _TURN, lambda entries: False)
-    conv = turns.with_home(given(_HEAD, draft), "currNode", homes)
+    conv = turns.with_home(head_to_record(_HEAD, draft), "currNode", homes)
     roots = conv.pop("roots", None) or [_root(conv)]
     for record in records:
         if record.get("parent") is None:

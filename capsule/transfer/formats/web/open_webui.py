@@ -13,24 +13,34 @@ from typing import Any
 
 import orjson
 
-from capsule.transfer import turns
-from capsule.transfer.coercion import data_of, data_url, filled, moment, object_of, objects_of, rest, seconds, text_of
-from capsule.transfer.columns import Column, context_of, is_on, pair_of, text_of_context
 from capsule.transfer.formats.web.open_webui_text import ITEMS, do, done, pieces, plain, show, shown, text_in
 from capsule.transfer.interface import (
     Draft,
     Format,
     Source,
     around,
+    each,
     first,
-    given,
-    read_each,
+    head_to_capsule,
+    head_to_record,
     read_records,
     read_rows,
-    taken,
 )
-from capsule.transfer.pairs import Fields, Pair
-from capsule.transfer.turns import Names, Turn
+from capsule.transfer.records import turns
+from capsule.transfer.records.coercion import (
+    data_of,
+    data_url,
+    filled,
+    moment,
+    object_of,
+    objects_of,
+    rest,
+    seconds,
+    text_of,
+)
+from capsule.transfer.records.columns import Column, context_of, is_on, pair_of, text_of_context
+from capsule.transfer.records.pairs import Fields, Pair
+from capsule.transfer.records.turns import Names, Turn
 
 _ROLES = ("user", "assistant", "system", "tool")
 _TOKENS = {"prompt_tokens": "inputTokens", "input_tokens": "inputTokens", "prompt_eval_count": "inputTokens"}
@@ -186,7 +196,7 @@ def _draft(row: Fields, line: int | None, source: Source) -> Draft | None:
     about = row | {"chat": rest(chat, "history", "messages")}
     if "currentId" in history and text_of(history["currentId"])[:1] != "#":
         about["currentId"] = history["currentId"]
-    draft, records = taken(_HEAD, about, line), []
+    draft, records = head_to_capsule(_HEAD, about, line), []
     for key, message in messages.items():
         if not isinstance(message, dict) or not ("role" in message or "content" in message):
             source.tell(f"message {key!r:.60} is none", line)
@@ -198,7 +208,7 @@ def _draft(row: Fields, line: int | None, source: Source) -> Draft | None:
     turns.without_children(records, "parentId", "childrenIds")
     for record in records:
         with around(source.tell, f"message {record.get('id')!r:.60}", line):
-            draft.history += _TURN.taken(record)
+            draft.history += _TURN.to_capsule(record)
     turns.with_current(draft, "currentId", about)
     return draft
 
@@ -216,13 +226,9 @@ def _rows(source: Source) -> Iterator[tuple[int | None, Fields]]:
         yield from ((line, row) for row in (objects_of(listed) if isinstance(listed, list) else [record]))
 
 
-def _read_file_of(source: Source) -> Iterator[Draft]:
-    yield from read_each(source, lambda row, line: _draft(row, line, source), _rows(source))
-
-
 def _write_file_of(draft: Draft) -> bytes:
     records, homes = turns.records_of(draft, _TURN, turns.is_turn)
-    row = turns.with_home(given(_HEAD, draft), "currentId", homes)
+    row = turns.with_home(head_to_record(_HEAD, draft), "currentId", homes)
     turns.with_children(records, "parentId", "childrenIds")
     current = {"currentId": records[-1]["id"]} if records else {}
     current |= {"currentId": row.pop("currentId")} if "currentId" in row else {}
@@ -241,5 +247,5 @@ def _recognizes(source: Source) -> bool:
     return {"auth", "chat", "user"} <= source.tables or any(map(_is_ours, first(source)))
 
 
-_BOTH = (_read_file_of, _write_file_of)
+_BOTH = (each(_draft, _rows), _write_file_of)
 FORMATS = [Format("open-webui", "Open WebUI", _recognizes, *_BOTH, joined="array", embeds_files=True)]

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from html import escape, unescape
 from typing import Any
 
-from capsule.transfer.coercion import json_of, text_of
 from capsule.transfer.interface import Fields
-from capsule.transfer.turns import Pieces, merged, pieces_of, rounds
+from capsule.transfer.records.coercion import json_of, text_of
+from capsule.transfer.records.turns import Pieces, merged, pieces_of, rounds
 
 _DETAILS = re.compile(
     r'<details type="(?P<type>reasoning|tool_calls|code_interpreter)"(?P<attributes>[^<>]*)>'

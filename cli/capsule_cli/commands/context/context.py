@@ -17,7 +17,7 @@ from capsule_cli.boundary import end_with
 from capsule_cli.completion import complete_id
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import conversation, store_of
-from capsule_cli.shared.options import DryRun, Id, Yes, argument, flag, option, usage
+from capsule_cli.shared.options import DryRun, Id, Yes, argument, flag, group_of, option, usage
 from capsule_cli.shared.output import (
     answer,
     counted,
@@ -37,19 +37,15 @@ if TYPE_CHECKING:
     from capsule.context.drift import Drift
 
 
-group = typer.Typer(no_args_is_help=True)
-commands = typer.Typer()
+group, commands = group_of(
+    "Attach a snapshot of a project to a conversation, and check whether the project has changed since."
+)
 
 #: How many findings and files left out are told of.
 _SHOWN = 20
 
 _PROJECT = "Compare with this directory. Without it: with that of the capture."
 Project = Annotated[str | None, option("--project DIR", _PROJECT, ...)]
-
-
-@group.callback()
-def context() -> None:
-    """Attach a snapshot of a project to a conversation, and check whether the project has changed since."""
 
 
 @commands.command("capture")
@@ -190,7 +186,7 @@ def show(id: Id, files: bool = flag("--files", "List the files with their sizes 
         found = _context_of(store, id)
     metadata = found.get("metadata") or {}
     if asked.json:
-        from capsule.format.codec import encode
+        from capsule.format.json.codec import encode
 
         out_json_bytes(encode(metadata if files else found))
     elif files:

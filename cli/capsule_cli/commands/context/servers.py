@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Literal
-
-import typer
 
 from capsule_cli.completion import complete_id_or_next
 from capsule_cli.shared.opening import store_of
-from capsule_cli.shared.options import argument
+from capsule_cli.shared.options import argument, group_of
 from capsule_cli.shared.output import answer, listing, on_or_off, one_line
 
 if TYPE_CHECKING:
     from capsule import Store
 
-group = typer.Typer(no_args_is_help=True)
-commands = typer.Typer()
+group, commands = group_of(
+    """Switch MCP servers on or off for one conversation. A server that is not named keeps its default.
+
+    @next stands for the next new conversation. It takes over what was set for it, once.
+    """
+)
 
 #: What stands for the next new conversation where a conversation is named; it can be nobody's id.
 NEXT = "@next"
@@ -29,49 +29,42 @@ Names = Annotated[list[str], argument("SERVER", "MCP servers, by their names.", 
 Switch = Annotated[Literal["on", "off"], argument("on|off", "Whether the server is on there.", ...)]
 
 
-@group.callback()
-def _servers() -> None:
-    """Switch MCP servers on or off for one conversation. A server that is not named keeps its default.
-
-    @next stands for the next new conversation. It takes over what was set for it, once.
-    """
-
-
 @commands.command("set")
 def set_(id: Which, server: Server, switch: Switch) -> None:
     """Switch an MCP server on or off."""
-    with _named(id) as (store, named):
-        _tell(named, store.servers.set(named, {server: switch == "on"}))
-
-
-@commands.command("toggle")
-def toggle(id: Which, server: Server) -> None:
-    """Switch an MCP server off when it is on, and on when it is off. Without an override it counts as on."""
-    with _named(id) as (store, named):
-        _tell(named, store.servers.toggle(named, server))
+    _set(id, {server: switch == "on"})
 
 
 @commands.command("remove")
 def remove(id: Which, servers: Names) -> None:
     """Reset MCP servers to their default."""
-    with _named(id) as (store, named):
-        _tell(named, store.servers.set(named, dict.fromkeys(servers)))
+    _set(id, dict.fromkeys(servers))
+
+
+@commands.command("toggle")
+def toggle(id: Which, server: Server) -> None:
+    """Switch an MCP server off when it is on, and on when it is off. Without an override it counts as on."""
+    with store_of() as store:
+        _tell(named := _named(store, id), store.servers.toggle(named, server))
 
 
 @commands.command("list")
 def list_(id: Which) -> None:
     """List the MCP servers that differ from the default."""
-    with _named(id) as (store, named):
-        found = store.servers.get(named)
-    rows = [(name, on_or_off(on)) for name, on in found.items()]
-    listing(_as_json(named, found), ("server", "here"), rows, "all servers are as by default", last="server")
-
-
-@contextmanager
-def _named(id: str) -> Iterator[tuple[Store, str | None]]:
-    """The store, and the conversation's id; None for the next one that is made."""
     with store_of() as store:
-        yield store, None if id == NEXT else store.resolve(id)
+        switches = store.servers.get(named := _named(store, id))
+    rows = [(name, on_or_off(on)) for name, on in switches.items()]
+    listing(_as_json(named, switches), ("server", "here"), rows, "all servers are as by default", last="server")
+
+
+def _set(id: str, changes: dict[str, bool | None]) -> None:
+    with store_of() as store:
+        _tell(named := _named(store, id), store.servers.set(named, changes))
+
+
+def _named(store: Store, id: str) -> str | None:
+    """The conversation's id; None for the next one that is made."""
+    return None if id == NEXT else store.resolve(id)
 
 
 def _as_json(id: str | None, switches: dict[str, bool]) -> dict[str, object]:

@@ -14,7 +14,7 @@ import typer
 from capsule import git
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import store_of
-from capsule_cli.shared.options import flag
+from capsule_cli.shared.options import flag, group_of
 from capsule_cli.shared.output import one_line, out, out_json
 
 if TYPE_CHECKING:
@@ -22,13 +22,9 @@ if TYPE_CHECKING:
     from capsule.git.setup.status import State
 
 
-group = typer.Typer(no_args_is_help=True)
-commands = typer.Typer()
-
-
-@group.callback()
-def git_group() -> None:
-    """Keep a store in git: merges by message, diffs that read like a chat, commits without locks."""
+group, commands = group_of(
+    "Keep a store in git: merges by message, diffs that read like a chat, commits without locks."
+)
 
 
 @commands.command("setup")

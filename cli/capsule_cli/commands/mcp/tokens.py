@@ -7,20 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from capsule.mcp_server.access import Scope
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import ensure_person
-from capsule_cli.shared.options import argument, option, seconds
+from capsule_cli.shared.options import argument, group_of, option, seconds
 from capsule_cli.shared.output import answer, listing, say
 
 if TYPE_CHECKING:
     from capsule.mcp_server.transport.tokens import Tokens
 
 
-group = typer.Typer(no_args_is_help=True)
-commands = typer.Typer()
+group, commands = group_of("Decide who may use the MCP server over HTTP.")
 
 Name = Annotated[str, argument("NAME", "The agent that the token is for.", ...)]
 
@@ -39,11 +36,6 @@ def _tokens() -> Tokens:
 
     ensure_person("tokens")  # With a token one is any agent.
     return tokens_of(locate.find_store(asked.store))
-
-
-@group.callback()
-def tokens() -> None:
-    """Decide who may use the MCP server over HTTP."""
 
 
 @commands.command("add")

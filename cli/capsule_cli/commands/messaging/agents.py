@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Literal
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from capsule_cli.shared.inputs import ensure_agreed
 from capsule_cli.shared.opening import acting, agent_named, store_as, store_of
-from capsule_cli.shared.options import Agent, Yes, argument, names_in, option, refuse
-from capsule_cli.shared.output import answer, details, listing, one_line
+from capsule_cli.shared.options import Agent, Yes, argument, group_of, names_in, option, refuse
+from capsule_cli.shared.output import answer
+from capsule_cli.shared.passing import Rows, passing
 
 if TYPE_CHECKING:
     import capsule
 
-group = typer.Typer(no_args_is_help=True)
-commands = typer.Typer()
+group, commands = group_of("Register people and programs that write to each other, and see who is there.")
+does = passing(commands, acting)
 
-
-@group.callback()
-def _agents() -> None:
-    """Register people and programs that write to each other, and see who is there."""
+Reason = Annotated[str | None, option("--reason TEXT", "Keep this reason with it, for people.", ...)]
+_WHO = "Let everybody find the agent, those of its project and of projects that see it, or those it has written with."
+_BUSY = "Say that the agent is busy, or no more. Default: as before."
+_DM = "Let everybody write directly to the agent, those that it allows, or nobody. It binds the agent alike."
 
 
 @commands.command("register")
@@ -51,26 +50,19 @@ def register(
     answer(agent.as_json(), agent.id)
 
 
-@commands.command("list")
-def list_() -> None:
-    """List the agents, and say who is online (a program serves it now) or listening (it waits for messages)."""
-    with store_of() as store:
-        found = store.agents.list()
-    rows = [(one.id, _state(one), one.last_seen, one.project_path or "", one.status_message) for one in found]
-    columns = ("id", "state", "seen", "project", "status")
-    told = [one.as_json() for one in found]
-    listing(told, columns, rows, "nobody is registered yet; begin with: capsule agents register", last="status")
-
-
 def _state(agent: capsule.Agent) -> str:
     return "listening" if agent.listening else agent.status if agent.online else ""
 
 
-@commands.command("show")
-def show(agent: Agent) -> None:
-    """Print what is known of an agent."""
-    with store_of() as store:
-        details(store.agents.get(agent).as_json())
+does("list", "List the agents, and say who is online (a program serves it now) or listening (it waits for messages).")(
+    "agents.list",
+    Rows(
+        {"id": "id", "state": _state, "seen": "last_seen", "project": "project_path", "status": "status_message"},
+        "nobody is registered yet; begin with: capsule agents register",
+    ),
+    opens=store_of,
+)
+does("show", "Print what is known of an agent.")("agents.get", opens=store_of, id=Agent)
 
 
 @commands.command("set")
@@ -78,19 +70,8 @@ def set_(agent: Agent, project: str = option("--project DIR", "The folder of the
     """Move an agent into another project. No other command moves one."""
     refuse(not os.path.isdir(project), f"{project} is no directory", "--project")
     with store_of() as store:
-        found = store.agents.move(agent, os.path.realpath(project))
-    answer(found.as_json(), f"{found.id}: in the project {found.project}")
-
-
-@commands.command("status")
-def status(
-    text: str = argument("TEXT", "What the agent is doing, for others to read. Empty: nothing.", ...),
-    busy: bool | None = option("--busy/--free", "Say that the agent is busy, or no more. Default: as before."),
-) -> None:
-    """Say what the agent is doing."""
-    with acting() as (store, agent):
-        found = store.agents.set_status(agent, text, busy=busy)
-    answer(found.as_json(), f"{agent}: {one_line(text)}")
+        moved = store.agents.move(agent, os.path.realpath(project))
+    answer(moved.as_json(), f"{moved.id}: in the project {moved.project}")
 
 
 @commands.command("forget")
@@ -103,74 +84,57 @@ def forget(agent: Agent, yes: Yes = False) -> None:
     answer({"id": agent, "forgotten": True}, f"{agent}: forgotten")
 
 
-@commands.command("discover")
-def discover() -> None:
+does(
+    "discover",
     """List the agents that the agent finds, and whether they and it may write to each other.
 
     Each is available, requires permission (one of the two is restricted), is blocked (by one of the two), or is
     unavailable (one of the two takes no direct messages).
-    """
-    with acting() as (store, _):
-        found = store.agents.discover()
-    rows = [
-        (one.agent.id, one.availability, _state(one.agent), one.agent.project, one.agent.description) for one in found
-    ]
-    columns = ("id", "availability", "state", "project", "description")
-    listing([one.as_json() for one in found], columns, rows, "you find nobody", last="description")
-
-
-@commands.command("policy")
-def policy(
-    dm: Literal["open", "restricted", "closed"] | None = option(
-        "--dm", "Let everybody write directly to the agent, those that it allows, or nobody. It binds the agent alike."
+    """,
+)(
+    "agents.discover",
+    Rows(
+        {"id": "agent.id", "availability": "availability", "state": lambda contact: _state(contact.agent)}
+        | {"project": "agent.project", "description": "agent.description"},
+        "you find nobody",
     ),
-    discoverable: Literal["public", "project", "private"] | None = option(
-        "--discoverable",
-        "Let everybody find the agent, those of its project and of projects that see it, or those it has written with.",
+)
+does(
+    "requests",
+    "List the agents that wanted to write to the agent, which is restricted. Answer with `allow` or `block`.",
+)(
+    "agents.requests",
+    Rows(
+        {"id": "agent.id", "asked": "asked_at", "project": "agent.project", "description": "agent.description"},
+        "nobody asks to write to you",
     ),
-) -> None:
+)
+does(
+    "policy",
     """Say who may write to the agent, and who finds it; without an option, print it.
 
     When this returns, no message comes any more that the earlier policy let through.
-    """
-    with acting() as (store, agent):
-        found = store.agents.policy(dm=dm, discoverable=discoverable)
-    answer(found.as_json(), f"{agent}: dm {found.dm_policy}, discoverable {found.discoverable}")
-
-
-_REASON = "Keep this reason with it, for people."
-
-
-@commands.command("allow")
-def allow(other: Agent, reason: str | None = option("--reason TEXT", _REASON)) -> None:
-    """Let another agent write to the agent, if it is restricted."""
-    with acting() as (store, agent):
-        found = store.agents.allow(other=other, reason=reason)
-    answer(found.as_json(), f"{agent}: allowed {one_line(other)}")
-
-
-@commands.command("block")
-def block(other: Agent, reason: str | None = option("--reason TEXT", _REASON)) -> None:
-    """Let the agent and another one write to each other no more. What they said stays readable."""
-    with acting() as (store, agent):
-        found = store.agents.block(other=other, reason=reason)
-    answer(found.as_json(), f"{agent}: blocked {one_line(other)}")
-
-
-@commands.command("unblock")
-def unblock(other: Agent) -> None:
-    """Take back what the agent said of another one: neither allowed nor blocked."""
-    with acting() as (store, agent):
-        store.agents.forget(other=other)
-        found = store.agents.get(agent)
-    answer(found.as_json(), f"{agent}: neither allows nor blocks {one_line(other)}")
-
-
-@commands.command("requests")
-def requests() -> None:
-    """List the agents that wanted to write to the agent, which is restricted. Answer with `allow` or `block`."""
-    with acting() as (store, _):
-        found = store.agents.requests()
-    rows = [(one.agent.id, one.asked_at, one.agent.project, one.agent.description) for one in found]
-    columns = ("id", "asked", "project", "description")
-    listing([one.as_json() for one in found], columns, rows, "nobody asks to write to you", last="description")
+    """,
+)(
+    "agents.policy",
+    "{agent}: dm {0.dm_policy}, discoverable {0.discoverable}",
+    dm=Annotated[Literal["open", "restricted", "closed"] | None, option("--dm", _DM, ...)],
+    discoverable=Annotated[Literal["public", "project", "private"] | None, option("--discoverable", _WHO, ...)],
+)
+does("allow", "Let another agent write to the agent, if it is restricted.")(
+    "agents.allow", "{agent}: allowed {other}", other=Agent, reason=Reason
+)
+does("block", "Let the agent and another one write to each other no more. What they said stays readable.")(
+    "agents.block", "{agent}: blocked {other}", other=Agent, reason=Reason
+)
+does("unblock", "Take back what the agent said of another one: neither allowed nor blocked.")(
+    lambda store, other: store.agents.forget(other=other) or store.agents.get(store.agent),
+    "{agent}: neither allows nor blocks {other}",
+    other=Agent,
+)
+does("status", "Say what the agent is doing.")(
+    lambda store, **said: store.agents.set_status(store.agent, **said),
+    "{agent}: {text}",
+    text=Annotated[str, argument("TEXT", "What the agent is doing, for others to read. Empty: nothing.", ...)],
+    busy=Annotated[bool | None, option("--busy/--free", _BUSY, ...)],
+)

@@ -4,68 +4,42 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import typer
-
 from capsule_cli.shared.opening import acting, acting_or_owner
-from capsule_cli.shared.options import Agents, Id, With, argument, names_in, option
-from capsule_cli.shared.output import answer, listing, one_line
+from capsule_cli.shared.options import Agents, Id, With, argument, group_of, option
+from capsule_cli.shared.output import one_line
+from capsule_cli.shared.passing import Rows, passing
 
-group = typer.Typer(no_args_is_help=True)
-commands = typer.Typer()
+group, commands = group_of("Make groups of agents. Only its participants read a group and write to it.")
+does = passing(commands, acting)
 
 Name = Annotated[str, argument("NAME", "The name of the group.", ...)]
+_HISTORY = "Let participants read what was said since they joined, or all of it."
 
-
-@group.callback()
-def _group() -> None:
-    """Make groups of agents. Only its participants read a group and write to it."""
-
-
-@commands.command("new")
-def new(
-    name: Name,
-    with_: With = None,
-    history: Literal["joined", "all"] = option(
-        "--history", "Let participants read what was said since they joined, or all of it.", "joined"
+does("new", "Make a group with the agent in it, and print its id.")(
+    "groups.create",
+    "{0.id}",
+    name=Name,
+    with_=With,
+    history=(Annotated[Literal["joined", "all"], option("--history", _HISTORY, ...)], "joined"),
+)
+does("add", "Add agents to a group, or bring back those who left. They read what is said from now on.")(
+    "groups.add", "{0.id}: added {agents}", opens=acting_or_owner, id=Id, agents=Agents
+)
+does("leave", "Leave a group. When the last one leaves, the group is archived.")(
+    "groups.leave", "{0.id}: {agent} left", id=Id
+)
+does("rename", "Change the name of a group.")(
+    "groups.rename",
+    lambda head, **_: f"{head.id}: renamed to {one_line(head.title)!r}",
+    opens=acting_or_owner,
+    id=Id,
+    name=Name,
+)
+does("list", "List the groups that the agent is in, the latest first.")(
+    "groups.list",
+    Rows(
+        {"id": "id", "updated": "updated_at", "agents": lambda head: [one.id for one in head.participants if one.is_in]}
+        | {"title": "title"},
+        "you are in no group",
     ),
-) -> None:
-    """Make a group with the agent in it, and print its id."""
-    with acting() as (store, agent):
-        head = store.groups.create(name, agent=agent, with_=names_in(with_), history=history)
-    answer(head.as_json(), head.id)
-
-
-@commands.command("add")
-def add(id: Id, agents: Agents) -> None:
-    """Add agents to a group, or bring back those who left. They read what is said from now on."""
-    with acting_or_owner() as (store, agent):
-        head = store.groups.add(store.resolve(id), agents, agent=agent)
-    answer(head.as_json(), f"{head.id}: added {one_line(', '.join(agents))}")
-
-
-@commands.command("leave")
-def leave(id: Id) -> None:
-    """Leave a group. When the last one leaves, the group is archived."""
-    with acting() as (store, agent):
-        head = store.groups.leave(store.resolve(id), agent=agent)
-    answer(head.as_json(), f"{head.id}: {agent} left")
-
-
-@commands.command("rename")
-def rename(id: Id, name: Name) -> None:
-    """Change the name of a group."""
-    with acting_or_owner() as (store, agent):
-        head = store.groups.rename(store.resolve(id), name, agent=agent)
-    answer(head.as_json(), f"{head.id}: renamed to {one_line(head.title)!r}")
-
-
-@commands.command("list")
-def list_() -> None:
-    """List the groups that the agent is in, the latest first."""
-    with acting() as (store, agent):
-        found = store.groups.list(agent=agent)
-    rows = [
-        (head.id, head.updated_at, ",".join(one.id for one in head.participants if one.is_in), head.title)
-        for head in found
-    ]
-    listing([head.as_json() for head in found], ("id", "updated", "agents", "title"), rows, "you are in no group")
+)

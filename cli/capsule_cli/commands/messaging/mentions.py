@@ -4,46 +4,36 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import typer
-
 from capsule_cli.shared.opening import acting
-from capsule_cli.shared.options import argument, option
-from capsule_cli.shared.output import answer, listing, one_line
+from capsule_cli.shared.options import argument, group_of, option
+from capsule_cli.shared.passing import Rows, passing
 
-group = typer.Typer(no_args_is_help=True)
-commands = typer.Typer()
+group, commands = group_of("List the messages that mention the agent, and note what it is done with.")
+does = passing(commands, acting)
 
+State = Literal["open", "unread", "read", "done", "all"]
+Kind = Literal["mention", "review", "action", "fyi"]
 
-@group.callback()
-def _mentions() -> None:
-    """List the messages that mention the agent, and note what it is done with."""
-
-
-@commands.command("list")
-def list_(
-    state: Literal["open", "unread", "read", "done", "all"] = option(
-        "--state STATE", "Print those in this state; open: not done.", "open"
-    ),
-    kind: Literal["mention", "review", "action", "fyi"] | None = option("--kind KIND", "Print those of this kind."),
-    limit: int = option("--limit -n N", "Print at most N.", 100, min=1),
-) -> None:
+does(
+    "list",
     """List the messages that mention the agent, the latest first. It marks nothing read.
 
     A mention is read with its message, and done when the agent says so.
-    """
-    with acting() as (store, agent):
-        found = store.messages.mentions(agent=agent, state=state, kind=kind, limit=limit)
-    rows = [
-        (one.mail.id, one.state, one.mail.mention, one.mail.from_, one.mail.conversation, one.mail.content)
-        for one in found
-    ]
-    columns = ("id", "state", "kind", "from", "conversation", "text")
-    listing([one.as_json() for one in found], columns, rows, "no message mentions you so", last="text")
-
-
-@commands.command("done")
-def done(id: Annotated[str, argument("ID", "The message: its id.", ...)]) -> None:
-    """Note that the agent is done with what a message asked of it."""
-    with acting() as (store, agent):
-        store.messages.done(id, agent=agent)
-    answer({"message": id, "done": True}, f"{one_line(id)}: done")
+    """,
+)(
+    "messages.mentions",
+    Rows(
+        {"id": "mail.id", "state": "state", "kind": "mail.mention", "from": "mail.from_"}
+        | {"conversation": "mail.conversation", "text": "mail.content"},
+        "no message mentions you so",
+    ),
+    state=(Annotated[State, option("--state STATE", "Print those in this state; open: not done.", ...)], "open"),
+    kind=Annotated[Kind | None, option("--kind KIND", "Print those of this kind.", ...)],
+    limit=(Annotated[int, option("--limit -n N", "Print at most N.", ..., min=1)], 100),
+)
+does("done", "Note that the agent is done with what a message asked of it.")(
+    "messages.done",
+    "{message}: done",
+    value=lambda _, message: {"message": message, "done": True},
+    message=Annotated[str, argument("ID", "The message: its id.", ...)],
+)

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from capsule_cli.commands.messaging.completion import complete_channel
 from capsule_cli.completion import complete_agent, complete_id
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.exec import run_for
 from capsule_cli.shared.inputs import message_text
 from capsule_cli.shared.opening import acting, agent_named, store_as
-from capsule_cli.shared.options import File, Id, argument, flag, option, refuse, seconds
+from capsule_cli.shared.options import File, Id, argument, flag, group_of, option, refuse, seconds
 from capsule_cli.shared.output import answer, in_terminal, listing, one_line, out, out_json, out_rows, say
 from capsule_cli.signals import end_at_once
 
 if TYPE_CHECKING:
     from capsule.messaging.mail.mail import Mail, Sent
 
-commands = typer.Typer()
-group = typer.Typer(no_args_is_help=True)
+group, commands = group_of("Say what became of a message.")
 
 _CONVERSATION = "The conversation: its id, a unique beginning of it, or @last."
 Conversation = Annotated[str | None, option("--conversation ID", _CONVERSATION, ..., autocompletion=complete_id)]
@@ -32,11 +29,6 @@ Topic = Annotated[str | None, option("--topic TOPIC", "Only what is in this topi
 Thread = Annotated[str | None, option("--thread MESSAGE", "Only what is in the thread of this message.", ...)]
 #: Seconds of one wait of many.
 _WAIT_S = 3600
-
-
-@group.callback()
-def _message() -> None:
-    """Say what became of a message."""
 
 
 @commands.command("send")

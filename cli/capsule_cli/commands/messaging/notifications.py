@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
-
 from capsule_cli.shared.opening import acting, agent_named, store_as
+from capsule_cli.shared.options import group_of
 from capsule_cli.shared.output import answer, listing, on_or_off
 
-group = typer.Typer(no_args_is_help=True)
-commands = typer.Typer()
-
-
-@group.callback()
-def _notifications() -> None:
+group, commands = group_of(
     """Say in the project's CLAUDE.md, and AGENTS.md where it exists, how much mail waits for an agent that is away.
 
     The block has numbers and names, and never the text of a message. It goes when everything is read. The setting
     notifications.files in capsule.toml names other files.
     """
+)
 
 
 @commands.command("on")

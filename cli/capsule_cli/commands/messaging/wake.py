@@ -16,15 +16,14 @@ from capsule_cli.commands.mcp.clients import Project, User
 from capsule_cli.commands.messaging import hook as hooks
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import acting
-from capsule_cli.shared.options import DryRun, argument, option, refuse
+from capsule_cli.shared.options import DryRun, argument, group_of, option, refuse
 from capsule_cli.shared.output import Stopped, answer, out, out_json, shown
 
 if TYPE_CHECKING:
     from capsule.mcp_server.clients.table import Client
     from capsule.messaging.doorbells.interface import Target
 
-group = typer.Typer(no_args_is_help=True)
-commands = typer.Typer()
+group, commands = group_of("Wake an agent that is idle when a message comes for it.")
 
 #: The programs that have an address in place of hooks, and what of it they take.
 ADDRESSED = {"opencode": "url", "webhook": "url", "command": "command"}
@@ -32,11 +31,6 @@ _NAMES = "claude-code, codex, gemini; or, with --address, opencode, webhook or c
 Names = Annotated[list[str], argument("CLIENT", _NAMES, ...)]
 _AT = "Where to ring: a session of OpenCode (http://HOST:PORT/session/ID), a URL that takes JSON, or a command."
 At = Annotated[str | None, option("--address ADDRESS", _AT, ...)]
-
-
-@group.callback()
-def _wake() -> None:
-    """Wake an agent that is idle when a message comes for it."""
 
 
 @commands.command("install")

@@ -32,7 +32,7 @@ from capsule_cli.shared.output import (
 from capsule_cli.shared.pager import paged
 
 if TYPE_CHECKING:
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
     from capsule.format.tree.tree import Tree
     from capsule.store.store import CoreStore
 
@@ -86,7 +86,7 @@ def show(
         elif raw:
             out_bytes(source.read(id))
         elif asked.json and not some:
-            from capsule.format.codec import encode
+            from capsule.format.json.codec import encode
             from capsule_cli.commands.reading.summaries import with_standing
 
             out_json_bytes(encode(with_standing(store, id) if at is None else source.document(id)))
@@ -117,7 +117,7 @@ def _chosen(
 
 def encoded(messages: list[Mapping[str, Any]]) -> bytes:
     """A JSON array of messages, in the layout of the store's files and with their very digits."""
-    from capsule.format.codec import encode_entry
+    from capsule.format.json.codec import encode_entry
 
     if not messages:
         return b"[]\n"

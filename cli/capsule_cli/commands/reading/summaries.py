@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from capsule import Store
-    from capsule.format.head import Head
+    from capsule.format.documents.head import Head
     from capsule.format.text.transcript import Transcript
 
 commands = typer.Typer()

@@ -6,42 +6,31 @@ import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
-from capsule_cli.completion import complete_agent, of_store
+from capsule_cli.completion import complete_agent, completing
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import store_of
-from capsule_cli.shared.options import Agent, argument, flag, option, refuse
-from capsule_cli.shared.output import answer, details, in_terminal, listing, one_line, out, short_time
+from capsule_cli.shared.options import Agent, argument, flag, group_of, option, refuse
+from capsule_cli.shared.output import answer, in_terminal, listing, one_line, out, short_time
+from capsule_cli.shared.passing import passing
 
 if TYPE_CHECKING:
     from capsule.sessions.registry import Item
 
-group = typer.Typer(no_args_is_help=True)
-commands = typer.Typer()
+group, commands = group_of("Let messages wake programs that answer them, and see what becomes of each message.")
+does = passing(commands, store_of)
 
-
-def complete_session(incomplete: str) -> list[tuple[str, str]]:
-    """The ids of the sessions that begin with `incomplete`, with their agents and places."""
-    rows = of_store(lambda store: list(store.sessions.list()))
-    return [(row.id, f"{row.agent} {row.place}".strip()) for row in rows if row.id.startswith(incomplete)]
-
-
-Session = Annotated[
-    str,
-    typer.Argument(
-        metavar="SESSION", autocompletion=complete_session, help="The session: its id, or a unique beginning of it."
-    ),
-]
+complete_session = completing(
+    lambda store: store.sessions.list(), lambda session: (session.id, f"{session.agent} {session.place}".strip())
+)
+_SESSION = "The session: its id, or a unique beginning of it."
+Session = Annotated[str, argument("SESSION", _SESSION, ..., autocompletion=complete_session)]
 _PLACE = "A conversation, a channel by its name, or an agent; or ADAPTER:PLACE, as webhook:ci for the webhook ci."
 Place = Annotated[str, argument("PLACE", _PLACE, ...)]
-Message = Annotated[str, typer.Argument(metavar="MESSAGE", help="The id of a message, or of an answer.")]
-Series = Annotated[str | None, typer.Option("--series", metavar="ID", help="Only this series of scheduled messages.")]
-
-
-@group.callback()
-def _session() -> None:
-    """Let messages wake programs that answer them, and see what becomes of each message."""
+Message = Annotated[str, argument("MESSAGE", "The id of a message, or of an answer.", ...)]
+Series = Annotated[str | None, option("--series ID", "Only this series of scheduled messages.", ...)]
+_CANCELLED = "A message, a series, a question, or a session: then nothing more is answered there."
+_CANCEL = "Cancel a message that is not answered yet, a series, or a question, or close a session with all that waits."
+_FORBIDDEN = "The name by which the agent calls the place, or the place."
 
 
 @commands.command("list")
@@ -50,17 +39,66 @@ def list_(
 ) -> None:
     """List the sessions, the last active first."""
     with store_of() as store:
-        found = store.sessions.list(agent)
-    rows = [(one.id, one.agent, one.status, one.worker, one.last_active, _place(one)) for one in found]
+        sessions = store.sessions.list(agent)
+    rows = [(one.id, one.agent, one.status, one.worker, one.last_active, _place(one)) for one in sessions]
     columns = ("id", "agent", "status", "worker", "seen", "place")
-    listing(_told(*found), columns, rows, "there is no session yet; a message makes one", last="place")
+    listing(_told(*sessions), columns, rows, "there is no session yet; a message makes one", last="place")
 
 
-@commands.command("show")
-def show(session: Session) -> None:
-    """Print what is known of a session: what waits, what runs, where its agent may send."""
-    with store_of() as store:
-        details(store.sessions.get(session))
+does("show", "Print what is known of a session: what waits, what runs, where its agent may send.")(
+    "sessions.get", session=Session
+)
+does("pause", "Let a session, or one of its series, take messages and answer none until `resume`.")(
+    "sessions.pause",
+    lambda id, series, **_: f"{series or id}: paused",
+    value=lambda id, session, series: {"id": id, "series": series, "paused": True},
+    session=Session,
+    series=Series,
+)
+does("resume", "Let a session, or one of its series, go on.")(
+    "sessions.resume",
+    lambda id, series, **_: f"{series or id}: goes on",
+    value=lambda id, session, series: {"id": id, "series": series, "paused": False},
+    session=Session,
+    series=Series,
+)
+does("retry", "Try a message again that failed or waits for its next try, or an answer that could not be delivered.")(
+    "sessions.retry",
+    "{message}: is tried again",
+    value=lambda sessions, message: {"message": message, "sessions": sessions},
+    message=Message,
+)
+does(
+    "cancel",
+    "Cancel a message that is not answered yet, a series, or a question, or close a session with all that waits.",
+)(
+    "sessions.cancel",
+    "{id}: cancelled",
+    value=lambda cancelled, id: {"id": id, "cancelled": cancelled},
+    id=Annotated[str, argument("ID", _CANCELLED, ...)],
+)
+does("unwire", "Let an agent answer in a place no more than it would without a wiring.")(
+    "sessions.unwire",
+    "{place}: {agent} is not wired",
+    value=lambda _, place, agent: {"place": place, "agent": agent, "wired": False},
+    place=Place,
+    agent=Agent,
+)
+does("allow", "Let an agent send to a place by itself, and print the name by which it calls it.")(
+    "sessions.allow",
+    "{0}",
+    value=lambda name, agent, place, title: {"agent": agent, "place": place, "name": name},
+    agent=Agent,
+    place=Place,
+    title=Annotated[str | None, option("--name NAME", "Make the name of this.", ...)],
+)
+does("forbid", "Let an agent send to a place no more. It may still answer what comes from there.")(
+    "sessions.forbid",
+    "{agent} sends to {name} no more",
+    value=lambda _, agent, name: {"agent": agent, "name": name, "allowed": False},
+    agent=Agent,
+    name=Annotated[str, argument("NAME", _FORBIDDEN, ...)],
+)
 
 
 @commands.command("why")
@@ -74,42 +112,6 @@ def why(message: Message) -> None:
     else:
         rows = [(step.at, step.agent, step.kind, step.text) for step in found]
         listing([asdict(step) for step in found], ("time", "agent", "step", "details"), rows, "")
-
-
-@commands.command("pause")
-def pause(session: Session, series: Series = None) -> None:
-    """Let a session, or one of its series, take messages and answer none until `resume`."""
-    with store_of() as store:
-        id = store.sessions.pause(session, series=series)
-    answer({"id": id, "series": series, "paused": True}, f"{series or id}: paused")
-
-
-@commands.command("resume")
-def resume(session: Session, series: Series = None) -> None:
-    """Let a session, or one of its series, go on."""
-    with store_of() as store:
-        id = store.sessions.resume(session, series=series)
-    answer({"id": id, "series": series, "paused": False}, f"{series or id}: goes on")
-
-
-@commands.command("retry")
-def retry(message: Message) -> None:
-    """Try a message again that failed or waits for its next try, or an answer that could not be delivered."""
-    with store_of() as store:
-        sessions = store.sessions.retry(message)
-    answer({"message": message, "sessions": sessions}, f"{one_line(message)}: is tried again")
-
-
-@commands.command("cancel")
-def cancel(
-    id: str = argument(
-        "ID", "A message, a series, a question, or a session: then nothing more is answered there.", ...
-    ),
-) -> None:
-    """Cancel a message that is not answered yet, a series, or a question, or close a session with all that waits."""
-    with store_of() as store:
-        found = store.sessions.cancel(id)
-    answer({"id": id, "cancelled": found}, f"{one_line(id)}: cancelled")
 
 
 @commands.command("agent")
@@ -192,36 +194,6 @@ def wire(
     listing(_told(*found), columns, rows, "nothing is wired", last="pattern")
 
 
-@commands.command("unwire")
-def unwire(place: Place, agent: Agent) -> None:
-    """Let an agent answer in a place no more than it would without a wiring."""
-    with store_of() as store:
-        store.sessions.unwire(place, agent)
-    answer({"place": place, "agent": agent, "wired": False}, f"{one_line(place)}: {one_line(agent)} is not wired")
-
-
-@commands.command("allow")
-def allow(
-    agent: Agent,
-    place: Place,
-    title: str | None = option("--name NAME", "Make the name of this."),
-) -> None:
-    """Let an agent send to a place by itself, and print the name by which it calls it."""
-    with store_of() as store:
-        found = store.sessions.allow(agent, place, title=title)
-    answer({"agent": agent, "place": place, "name": found}, found)
-
-
-@commands.command("forbid")
-def forbid(
-    agent: Agent, name: str = argument("NAME", "The name by which the agent calls the place, or the place.", ...)
-) -> None:
-    """Let an agent send to a place no more. It may still answer what comes from there."""
-    with store_of() as store:
-        store.sessions.forbid(agent, name)
-    answer({"agent": agent, "name": name, "allowed": False}, f"{one_line(agent)} sends to {one_line(name)} no more")
-
-
 @commands.command("webhook")
 def webhook(
     name: str = argument("NAME", "Its name: messages come to /hooks/NAME.", ...),
@@ -239,7 +211,7 @@ def webhook(
 
 
 def _told(*items: Item) -> list[dict[str, Any]]:
-    from capsule.format.head import camel
+    from capsule.format.documents.head import camel
 
     return [{camel(name): value for name, value in asdict(item).items()} for item in items]
 

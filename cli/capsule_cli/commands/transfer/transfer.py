@@ -27,7 +27,7 @@ from capsule_cli.signals import end_at_once
 
 if TYPE_CHECKING:
     from capsule import Store
-    from capsule.transfer.report import Report, Taken
+    from capsule.transfer.drafts.report import Report, Taken
 
 commands = typer.Typer()
 _MOST_SHOWN = 20
@@ -99,7 +99,7 @@ def import_(
 
 def _follow(store: Store, paths: list[str], options: dict[str, Any]) -> None:
     from capsule.transfer.following import follow
-    from capsule.transfer.sources import Damage
+    from capsule.transfer.reading.sources import Damage
 
     def tell(found: Taken | Damage) -> None:
         if isinstance(found, Damage):

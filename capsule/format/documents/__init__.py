@@ -1,0 +1,1 @@
+"""What stands in documents: heads, messages, members, agents, channels, servers."""

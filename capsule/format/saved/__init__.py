@@ -1,0 +1,1 @@
+"""What another program saved, compared with what the store wrote lately."""

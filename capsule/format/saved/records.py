@@ -1,0 +1,195 @@
+"""The records of the log: what the store is about to write to a conversation, and what it found in it.
+
+What must stay true: each record stands by itself, so that the oldest can be dropped at any time; the records of one
+write stay together; and the marks of a saved version say what the person removed and put back (`out`, `back`), and
+which writes were not in it (`void`), which corrects all records before them. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import orjson
+
+from capsule import timestamps
+from capsule.format.fields import names
+from capsule.format.json import codec
+
+#: An `updatedAt` that no write ever had.
+_NO_STAMP = "1970-01-01T00:00:00.000Z"
+#: What of a capsule is merged as its head: what the store changes without rewriting the whole.
+HEAD = frozenset(names("")) - {"updatedAt", "history", "context"}
+
+
+def append_record(stamp: str, entries: Iterable[Mapping[str, Any]], count: int, at: int = -1) -> bytes:
+    """The record of an append: its `updatedAt`, its messages, their number from then on, and the byte at which they are
+    spliced in (-1: they are not)."""
+    return orjson.dumps({"k": "append", "u": stamp, "n": count, "at": at, "e": list(entries)})
+
+
+def edit_record(stamp: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> bytes:
+    """The record of one message's change."""
+    return orjson.dumps({"k": "edit", "u": stamp, "was": digest(before), "e": after})
+
+
+def gone_record(stamp: str, entries: Iterable[Mapping[str, Any]]) -> bytes:
+    """The record of messages that were taken out."""
+    return orjson.dumps({"k": "gone", "u": stamp, "was": {entry["id"]: digest(entry) for entry in entries}})
+
+
+def head_record(stamp: str, document: Mapping[str, Any], count: int) -> bytes:
+    """The record of a head as it was written: what `document` has before its context; it has `count` messages."""
+    return headed({"k": "head", "u": stamp, "n": count}, document)
+
+
+def lock_record(stamp: str, document: Mapping[str, Any]) -> bytes:
+    """The record of a head in which nothing but the lock was changed."""
+    return orjson.dumps({"k": "lock", "u": stamp, "l": document["metadata"].get("lock")})
+
+
+def headed(told: dict[str, Any], document: Mapping[str, Any]) -> bytes:
+    # Joined by hand: a head may be as deep as orjson goes, and a record is deeper by one.
+    return orjson.dumps(told)[:-1] + b',"h":' + orjson.dumps(apart(document)) + b"}"
+
+
+def apart(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in document.items() if key in HEAD}
+
+
+def digest(entry: Any) -> str:
+    """A digest of one value, the same for equal values: `sha256:` and 32 hexadecimal digits."""
+    from hashlib import sha256  # OpenSSL with it, which who only reads has no use for.
+
+    return "sha256:" + sha256(orjson.dumps(entry, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+
+
+def records_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[bytes]:
+    """What the store should remember of a rewrite: the messages that came, changed and went, and the head."""
+    stamp = after["updatedAt"]
+    old, new = ({entry.get("id"): entry for entry in side["history"]} for side in (before, after))
+    encode = codec.encode_entry
+    both = ((entry, new[id]) for id, entry in old.items() if id in new)
+    records = [edit_record(stamp, was, now) for was, now in both if encode(was) != encode(now)]
+    added = [entry for id, entry in new.items() if id not in old]
+    gone = [entry for id, entry in old.items() if id not in new]
+    count = len(after["history"])
+    if added:
+        records.append(append_record(stamp, added, count))
+    if gone:
+        records.append(gone_record(stamp, gone))
+    return [*records, head_record(stamp, after, count)]
+
+
+class Write(NamedTuple):
+    """One record, and which write it belongs to: 0 is the oldest remembered; and how many messages more it left."""
+
+    place: int
+    told: dict[str, Any]
+    more: int = 0
+
+    @property
+    def kind(self) -> str:
+        return str(self.told["k"])
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        return self.told["e"] if self.kind == "append" else []
+
+
+def decoded(records: list[list[bytes]]) -> list[Write]:
+    """The records, less what a person took out or put back since."""
+    writes: list[Write] = []
+    head: dict[str, Any] = {}
+    for place, told in _each(records):
+        if told["k"] == "lock":  # It is all of the head before it, but for the lock.
+            if not head:
+                continue
+            told |= {"k": "head", "h": {**head, "metadata": {**head.get("metadata", {}), "lock": told["l"]}}}
+        head = told.get("h", head)
+        out, back, void = (set(told.get(name, ())) for name in ("out", "back", "void"))
+        if out or back or void:
+            writes = [_less(write, out, back, void) for write in writes]
+        more = len(told["e"]) if told["k"] == "append" else -len(told["was"]) if told["k"] == "gone" else 0
+        writes.append(Write(place, told, more))
+    return writes
+
+
+def _each(records: list[list[bytes]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Each record as it was written, and which write it belongs to."""
+    for place, together in enumerate(records):
+        for record in together:
+            with suppress(ValueError, RecursionError):
+                told = codec.decode_record(record)
+                if isinstance(told.get("u"), str):
+                    yield place, told
+
+
+def appended(records: list[list[bytes]]) -> list[dict[str, Any]]:
+    """The messages of all appends, also those that were taken out since."""
+    return [entry for _, told in _each(records) if told["k"] == "append" for entry in told["e"]]
+
+
+def _less(write: Write, out: set[str], back: set[str], void: set[str]) -> Write:
+    told = write.told
+    if told["k"] == "append":
+        stamp = _NO_STAMP if told["u"] in void else told["u"]
+        told = told | {"u": stamp, "e": [entry for entry in told["e"] if entry.get("id") not in out]}
+        return write._replace(told=told)
+    if told["k"] == "gone":
+        return write._replace(told=told | {"was": {id: was for id, was in told["was"].items() if id not in back}})
+    return write._replace(told=told | {"k": "dropped"}) if told["k"] == "edit" and told["e"].get("id") in out else write
+
+
+def splices(records: list[list[bytes]]) -> list[tuple[int, list[dict[str, Any]], str]]:
+    """The splices that are remembered, the latest first: where, the messages, and the `updatedAt`."""
+    appends = [write for write in decoded(records) if write.kind == "append" and write.told.get("at", -1) >= 0]
+    return [(write.told["at"], write.entries, write.told["u"]) for write in reversed(appends) if write.entries]
+
+
+def identified(history: list[dict[str, Any]], records: list[list[bytes]]) -> list[dict[str, Any]]:
+    """The messages of a saved version, in which those that lost their ids have them again: each gets that of the logged
+    message of the same role, text and time that isn't there, each once."""
+    nameless = [entry for entry in history if not entry.get("id")]
+    if not nameless or not records:
+        return history
+    there = {entry.get("id") for entry in history}
+    ids: dict[tuple[Any, ...], list[str]] = {}
+    for write in decoded(records):
+        for entry in [write.told["e"]] if write.kind == "edit" else write.entries:
+            if entry.get("id") not in there:
+                same = ids.setdefault(_words(entry), [])
+                if entry["id"] not in same:
+                    same.append(entry["id"])
+    result = []
+    given: set[str] = set()
+    for entry in history:
+        free = [id for id in ids.get(_words(entry), []) if id not in given] if not entry.get("id") else []
+        given.update(free[:1])
+        result.append({**entry, "id": free[0]} if free else entry)
+    return result
+
+
+def _words(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+    return entry.get("role"), entry.get("content"), timestamps.sortable(str(entry.get("timestamp") or ""))
+
+
+def without_texts(records: list[list[bytes]], document: Mapping[str, Any]) -> list[list[bytes]]:
+    """The records of a document, the oldest first, without the texts of messages, and titles, that it has no more."""
+    there = {entry.get("id"): entry for entry in document["history"]}
+    writes = decoded(records)
+    last = max((write.place for write in writes if "h" in write.told), default=-1)
+    kept: dict[int, list[bytes]] = {}
+    for place, told, _ in writes:
+        if told["k"] == "append":
+            told = told | {"at": -1, "e": [there[entry["id"]] for entry in told["e"] if entry.get("id") in there]}
+        elif told["k"] == "edit" and told["e"].get("id") in there:
+            told = told | {"e": there[told["e"]["id"]]}
+        elif told["k"] == "head" and place == last:
+            kept.setdefault(place, []).append(head_record(told["u"], document, len(there)))
+            continue
+        elif told["k"] != "gone":
+            continue
+        kept.setdefault(place, []).append(orjson.dumps(told))
+    return list(kept.values())

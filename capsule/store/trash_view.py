@@ -1,0 +1,71 @@
+"""What one agent sees of the trash: what it could read before it was deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from capsule.engines.interface import CONVERSATIONS
+from capsule.errors import CapsuleError, NotFound, Refused
+from capsule.format import migrations
+from capsule.format.json import codec
+from capsule.rules import policy
+from capsule.store.change.conversation import REMOVED
+
+if TYPE_CHECKING:
+    from capsule.engines.interface import Trash
+    from capsule.engines.values import Trashed
+    from capsule.store.view import AgentView
+
+Document = dict[str, Any]
+
+
+class TrashView:
+    """The trash as an agent sees it. See `Trash`, which describes the methods."""
+
+    def __init__(self, view: AgentView, trash: Trash) -> None:
+        self._view = view
+        self._trash = trash
+
+    def entries(self, kind: str) -> list[Trashed]:
+        """Cost: reading each entry."""
+        return [trashed for trashed in self._trash.entries(kind) if self._is_seen(kind, trashed)]
+
+    def _is_seen(self, kind: str, trashed: Trashed) -> bool:
+        with suppress(CapsuleError):
+            if kind == REMOVED:  # They may be of any time.
+                return not self._view.seen_from(trashed.id)
+            return self._view.since(self._deleted(trashed.token)) is not None
+        return False
+
+    def _deleted(self, token: str) -> Document:
+        return migrations.current(codec.decode(self._trash.read(token), token), token)[0]
+
+    def deleted(self, ids: Collection[str]) -> dict[str, str]:
+        """The deleted ones of these conversations that the agent could read, and from when; empty: all of it."""
+        found: dict[str, str] = {}
+        for trashed in reversed(self._trash.entries(CONVERSATIONS)):
+            if trashed.id in ids:
+                with suppress(CapsuleError):
+                    found[trashed.id] = self._view.since(self._deleted(trashed.token))
+        return found
+
+    def read(self, token: str) -> bytes:
+        if not any(token == trashed.token for kind in (CONVERSATIONS, REMOVED) for trashed in self.entries(kind)):
+            raise NotFound(f"{token} is not in the trash", id=token)
+        return self._trash.read(token)
+
+    def restore(self, kind: str, id: str, token: str) -> None:
+        """Raises Refused if the agent could not have deleted it."""
+        self.read(token)
+        policy.ensure(self._view.may("delete", policy.Object.of(self._deleted(token))), id)
+        self._trash.restore(kind, id, token)
+
+    def drop(self, token: str) -> None:
+        """Of messages that came back: the agent may see them, and changed the conversation."""
+        self._trash.drop(token)
+
+    def purge(self, older_than_s: float) -> list[str]:
+        """Raises Refused: what is erased is not the agent's alone."""
+        raise Refused(f"the trash was not emptied: agent {self._view.agent} may not, only a person", path="")

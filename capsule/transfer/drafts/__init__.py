@@ -1,0 +1,1 @@
+"""Drafts as capsules and back, and what an import does to a conversation that is there."""

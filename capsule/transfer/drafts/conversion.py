@@ -1,0 +1,380 @@
+"""A draft as a capsule, and a capsule as a draft.
+
+`metadata.imported` remembers where a conversation and each of its messages come from: `format` and `id` there, and
+`digest`, the digest of what was taken. A message whose digest is another one by now was changed here.
+
+What must stay true: what is imported is data. It is a chat in which no agent takes part or speaks, unless it is
+trusted. Ids are made of the source's ids alone, and message ids of their conversation too, so that every store makes
+the same ones. `document_of(draft_of(x)) == x` for what is trusted, apart from `version`. What can't be accepted is told
+and left out. Pure: the clock comes as an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from hashlib import sha256
+from typing import Any
+
+import orjson
+
+from capsule import timestamps
+from capsule.errors import InvalidInput
+from capsule.format.documents import new
+from capsule.format.documents.message import check_message
+from capsule.format.fields import MODES, ROLES, TYPES, names
+from capsule.format.json import codec
+from capsule.format.json.canonical import in_order
+from capsule.format.text.titles import check_title, title_by_rule, title_from
+from capsule.format.tree.tree import Tree
+from capsule.ids import imported_conversation_id, imported_message_id
+from capsule.timestamps import is_canonical
+from capsule.transfer.drafts.branches import ordered
+from capsule.transfer.drafts.digests import (
+    IMPORTED,
+    OF_METADATA,
+    RELATED,
+    SOURCE,
+    digest_of_message,
+    digests_of_head,
+    is_edited,
+    is_undated,
+    without_defaults,
+)
+from capsule.transfer.drafts.privacy import keeps_id, without_agents
+from capsule.transfer.interface import Draft, Fields, Source
+from capsule.transfer.reading.values import MOST
+from capsule.transfer.records.coercion import moment
+from capsule.transfer.records.pairs import OWN
+
+Document = dict[str, Any]
+#: Takes what is odd, and the id at the source of the message that it is about.
+Tell = Callable[[str, str], None]
+#: Stores the bytes of an attachment; its SHA-256 in hexadecimal, and its size.
+Keep = Callable[[bytes | Source], tuple[str, int]]
+#: The bytes of a stored attachment; None: it is not there.
+Load = Callable[[str], bytes | None]
+_TEXTS = frozenset({"role", "content", "model", "reasoning", "toolCallId"})
+_LISTS = frozenset({"toolCalls", "attachments"})
+#: The references of a message to others.
+_LINKS = ("replyTo", "thread")
+
+
+class Empty(InvalidInput):
+    """A draft without messages and without a title."""
+
+
+def source_id(draft: Draft) -> str:
+    """The id of a draft in its source; of one without, the digest of what was said."""
+    if draft.id:
+        return draft.id
+    said = [[entry.get(name) for name in ("role", "content", "toolCalls")] for entry in draft.history]
+    return "sha256:" + sha256(orjson.dumps(said, default=repr)).hexdigest()
+
+
+def document_of(
+    draft: Draft,
+    format: str,
+    stamp: str,
+    tell: Tell,
+    keep: Keep,
+    suffix: str = "",
+    most: int = MOST,
+    *,
+    is_trusted: bool = False,
+) -> Document:
+    """The capsule that a draft becomes.
+
+    Args:
+        draft: The draft.
+        format: The name of its format.
+        stamp: The time now, for what has no time.
+        tell: Takes what is odd or left out, and the id of the message.
+        keep: Stores attachments.
+        suffix: Tells it from others of the same id: those that have no id and say the same, and copies.
+        most: The largest message that is accepted, in bytes.
+        is_trusted: Whether it may be a conversation of agents, and its messages from agents.
+
+    Raises:
+        Empty: It says nothing.
+        InvalidInput: It has what JSON can't hold.
+    """
+    is_own = keeps_id(draft, is_trusted=is_trusted) and not suffix
+    format = OWN if draft.is_own else format
+    if not is_trusted:
+        draft = without_agents(draft, is_chat=is_own)
+    id = draft.id if is_own else imported_conversation_id(format, source_id(draft) + suffix)
+    entries = ordered([_checked(entry, tell, keep, most, is_own=is_own) for entry in draft.history], tell)
+    if not entries and not (is_own or draft.head.get("title")):
+        raise Empty("it has no messages")
+    ids = {}
+    for entry in entries:
+        given = entry["id"]
+        ids[given] = given if is_own and given[0] != "#" else imported_message_id(id, given)
+    history: list[Fields] = []
+    before: str | None = None
+    for entry in entries:
+        given, parent = entry.pop("id"), entry.pop("parent")
+        entry["id"] = ids[given]
+        if parent is not None and ids[parent] != before:
+            entry["parent"] = ids[parent]
+        elif parent is None and before is not None:
+            entry["parent"] = None
+        for name in _LINKS:
+            if name in entry:
+                entry[name] = ids.get(entry[name], entry[name])
+        history.append(entry)
+        before = entry["id"]
+    return _with_head(draft, format, stamp, id, ids, history, is_own=is_own)
+
+
+def _checked(entry: Fields, tell: Tell, keep: Keep, most: int, *, is_own: bool) -> Fields:
+    """A message that can be accepted, with what is remembered of its source; of another one its id and its parent."""
+    links: Fields = {name: entry[name] for name in ("id", "parent") if name in entry}
+    if "role" not in entry:
+        return links
+    id = str(entry.get("id"))
+    said = {name: value for name, value in entry.items() if name not in links}
+    for name in ("timestamp", "editedAt"):
+        if (given := said.get(name)) is not None and not (type(given) is str and is_canonical(given)):
+            said[name] = moment(given)
+            if said[name] is None:
+                tell(f"a {name} that is no time is left out", id)
+    try:
+        if "attachments" in said:
+            said["attachments"] = [
+                _stored(attached, keep, lambda what: tell(what, id)) for attached in said["attachments"]
+            ]
+        checked = said if _is_plain(said) else check_message(said)
+        if len(checked["content"]) > most // 4 and len(codec.encode_entry(checked)) > 0.9 * most:
+            raise InvalidInput(f"it is larger than {most:,} bytes")
+        about = {"id": str(entry["id"])} if entry.get("id") is not None else {}
+        about["digest"] = digest_of_message(checked)
+    except (InvalidInput, TypeError) as error:
+        metadata = said.get("metadata")
+        if isinstance(metadata, dict) and SOURCE in metadata:
+            tell(f"what a message has besides is left out: {error}"[:300], id)
+            rest = {name: value for name, value in metadata.items() if name != SOURCE}
+            return _checked(entry | {"metadata": rest}, tell, keep, most, is_own=is_own)
+        tell(f"a message can't be accepted: {error}"[:300], id)
+        return links
+    if is_own:
+        return _with_source_back(checked) | links
+    return checked | {"metadata": _with_imported(checked.get("metadata", {}), about)} | links
+
+
+def _with_imported(metadata: Fields, about: Fields) -> Fields:
+    """Metadata with what is remembered of a source; what the source had besides comes last, always."""
+    rest = {SOURCE: metadata[SOURCE]} if SOURCE in metadata else {}
+    return {name: value for name, value in metadata.items() if name != SOURCE} | {IMPORTED: about} | rest
+
+
+def _is_plain(said: Fields) -> bool:
+    """Whether a message has a few well-known fields of the right types, as nearly all have: `check_message` agrees."""
+    for name, value in said.items():
+        kind = type(value)
+        if name in _TEXTS:
+            if kind is not str:
+                return False
+        elif name in _LISTS:
+            if kind is not list or not all(type(item) is dict for item in value):
+                return False
+        elif (name != "metadata" or kind is not dict) and (name != "timestamp" or value is None):
+            return False
+    return said["role"] in ROLES and "content" in said
+
+
+def _stored(attached: Fields, keep: Keep, tell: Callable[[str], None]) -> Fields:
+    if "data" not in attached:
+        return attached
+    rest = {name: value for name, value in attached.items() if name != "data"}
+    try:
+        digest, size = keep(attached["data"])
+    except InvalidInput as error:
+        tell(f"an attachment is left out: {error.message}")
+        return rest
+    return rest | {"sha256": digest, "size": size, "path": f"attachments/{digest}"}
+
+
+def _with_head(
+    draft: Draft, format: str, stamp: str, id: str, ids: dict[str, str], history: list[Fields], *, is_own: bool
+) -> Document:
+    head, metadata = draft.head, dict(draft.metadata)
+    times = [entry["timestamp"] for entry in history if entry.get("timestamp")]
+    created = moment(head.get("createdAt")) or min(times, default=stamp)
+    updated = max(moment(head.get("updatedAt")) or max(times, default=created), created)
+    title = title_from(str(head.get("title") or ""))[:200] or title_by_rule(_shown(history))
+    with suppress(InvalidInput, KeyError):
+        title = check_title(str(head["title"]))
+    if not is_own:  # As the store reads a message without a time; but without the clock, for all stores do the same.
+        last = created if times or moment(head.get("createdAt")) else timestamps.UNKNOWN
+        for entry in history:
+            last = entry["timestamp"] = entry.get("timestamp") or last
+    current = metadata.pop("currentNode", None)
+    current = ids.get(str(current)) if current is not None else None
+    if history and current == history[-1]["id"]:
+        current = None
+    related: dict[str, str] = {}
+    if not is_own:
+        metadata = {name: value for name, value in metadata.items() if name in OF_METADATA}
+        related = {name: metadata[name] for name in RELATED if isinstance(metadata.get(name), str)}
+        metadata |= {
+            name: other if draft.is_own else imported_conversation_id(format, other) for name, other in related.items()
+        }
+    else:
+        metadata = _with_source_back({"metadata": metadata}).get("metadata", {})
+    mode, kind, tags = metadata.pop("mode", "api"), metadata.pop("type", "chat"), metadata.pop("tags", [])
+    document = new.new_capsule(
+        id,
+        title,
+        created,
+        mode if mode in MODES else "api",
+        kind if kind in TYPES else "chat",
+        list(dict.fromkeys(tag for tag in tags if isinstance(tag, str) and tag)),
+        metadata.pop("titleSetBy", "auto"),
+        None,
+        history,
+        context=_context(head.get("context")),
+        is_summary=metadata.pop("isSummary", False) is True,
+        source_conversation_id=metadata.pop("sourceConversationId", None),
+        metadata=metadata | {"lock": None, "currentNode": current},
+    )
+    document["updatedAt"] = updated
+    if is_own:
+        if "titleSetBy" not in draft.metadata:
+            del document["metadata"]["titleSetBy"]  # Absent says more than `auto`.
+        if isinstance(head.get("title"), str):
+            document["title"] = head["title"]
+        return in_order(document | {name: value for name, value in head.items() if name not in names("")})
+    try:
+        digests = digests_of_head(document)
+    except TypeError as error:
+        raise InvalidInput(f"it has what no JSON can hold: {error}") from None
+    about: Fields = {"format": format, "id": source_id(draft), "digest": digests}
+    if related:
+        about["related"] = related
+    if time := moment(head.get("updatedAt")):
+        about["updatedAt"] = time
+    about["given"] = [name for name in ("title", "createdAt", "updatedAt") if head.get(name)]
+    document["metadata"] = _with_imported(document["metadata"], about)
+    return document
+
+
+def _shown(history: list[Fields]) -> Iterator[Fields]:
+    return (entry for entry in history if entry.get("metadata", {}).get("hidden") is not True)
+
+
+def _object(value: Any) -> Fields:
+    return value if isinstance(value, dict) else {}
+
+
+def _context(given: Any) -> Fields | None:
+    if not isinstance(given, dict) or not isinstance(given.get("fullContext"), str):
+        return None
+    empty = new.empty_context()
+    about = _object(given.get("metadata"))
+    return {**empty, **given, "metadata": {**empty["metadata"], **about}}
+
+
+def _with_source_back(fields: Fields) -> Fields:
+    """What `_with_source_aside` was given."""
+    metadata = fields.get("metadata", {})
+    about = metadata.get(IMPORTED)
+    if not isinstance(about, dict) or SOURCE not in about:
+        return fields
+    rest = {name: value for name, value in about.items() if name != SOURCE}
+    kept = {name: rest if name == IMPORTED else value for name, value in metadata.items() if name != IMPORTED or rest}
+    return fields | {"metadata": {**kept, SOURCE: about[SOURCE]}}
+
+
+def _with_source_aside(fields: Fields) -> Fields:
+    """The fields of a conversation of another format: what its source had besides is none of this format's."""
+    metadata = fields.get("metadata", {})
+    if SOURCE not in metadata:
+        return fields
+    rest = {name: value for name, value in metadata.items() if name != SOURCE}
+    about = _object(rest.get(IMPORTED))
+    return fields | {"metadata": {**rest, IMPORTED: {**about, SOURCE: metadata[SOURCE]}}}
+
+
+def draft_of(document: Document, format: str, load: Load | None = None) -> Draft:
+    """The draft of a capsule, as a format writes it: under the ids of its source, if that was of the same format.
+
+    Args:
+        document: The capsule.
+        format: The name of the format that is written.
+        load: Gives the bytes of attachments, which then have `data`; None: they stay as they are.
+    """
+    history, tree = document["history"], Tree(document["history"])
+    about = document["metadata"].get(IMPORTED)
+    # A copy of a capsule is a capsule by now, with an id of its own.
+    about = about if isinstance(about, dict) and about.get("format") == format != OWN else {}
+    edited = {entry["id"] for entry in history if is_edited(entry)}
+    is_own = not about or (str(about.get("id")).startswith("sha256:") and bool(edited))
+    current = document["metadata"].get("currentNode")
+    if current is None and history:
+        current = history[-1]["id"]
+    metadata = without_defaults(document["metadata"], new.new_metadata()) | {"currentNode": current}
+    head = {name: value for name, value in document.items() if name not in ("history", "metadata", "version")}
+    if head.get("context") == new.empty_context():
+        del head["context"]
+    if is_own:
+        head["metadata"] = _with_source_aside({"metadata": metadata})["metadata"]
+        origins: dict[str, str | None] = {entry["id"]: entry["id"] for entry in history}
+    else:
+        head |= {"metadata": {name: value for name, value in metadata.items() if name not in (IMPORTED, "titleSetBy")}}
+        for name, other in _object(about.get("related")).items():
+            if metadata.get(name) == imported_conversation_id(format, other):
+                head["metadata"][name] = other
+        head["id"] = about.get("id")
+        if str(head["id"]).startswith("sha256:"):
+            del head["id"]
+        for name in {"title", "createdAt", "updatedAt"} - {*about.get("given", ())}:
+            if name != "title" or metadata.get("titleSetBy") == "auto":
+                del head[name]
+        origins = {entry["id"]: _origin(entry) for entry in history}
+    if not history or origins[history[-1]["id"]] is None:
+        head["metadata"].pop("currentNode")
+    elif current in origins:
+        head["metadata"]["currentNode"] = origins[current]
+    if not head["metadata"]:
+        del head["metadata"]
+    entries = []
+    for place, entry in enumerate(history):
+        above = tree.parents[place]
+        link = {} if origins[entry["id"]] is None else {"id": origins[entry["id"]]}
+        if link or above != place - 1:
+            link["parent"] = None if above < 0 else origins[history[above]["id"]] or f"#{above}"
+        said = {name: value for name, value in entry.items() if name not in ("id", "parent")}
+        said = _with_source_aside(said) if is_own else _without_imported(said)
+        if load is not None and "attachments" in said:
+            said["attachments"] = [_loaded(attached, load) for attached in said["attachments"]]
+        entries.append(said | link)
+    return Draft(
+        head,
+        entries,
+        is_own=is_own,
+        edited=frozenset(id for id, origin in origins.items() if id in edited for id in (origin or id,)),
+        is_edited=not is_own and about.get("digest") != digests_of_head(document),
+    )
+
+
+def _origin(entry: Fields) -> str | None:
+    """The id of a message in its source; that of a message from here is its own, and one may have had none."""
+    about = entry.get("metadata", {}).get(IMPORTED)
+    return about.get("id") if isinstance(about, dict) else entry["id"]
+
+
+def _without_imported(fields: Fields) -> Fields:
+    if is_undated(fields, _object(fields.get("metadata", {}).get(IMPORTED))):
+        fields = {name: value for name, value in fields.items() if name != "timestamp"}
+    metadata = {name: value for name, value in fields.get("metadata", {}).items() if name != IMPORTED}
+    rest = {name: value for name, value in fields.items() if name != "metadata"}
+    return rest | {"metadata": metadata} if metadata else rest
+
+
+def _loaded(attached: Fields, load: Load) -> Fields:
+    data = load(attached["sha256"]) if isinstance(attached.get("sha256"), str) else None
+    if data is None:
+        return attached
+    return {name: value for name, value in attached.items() if name not in ("sha256", "size", "path")} | {"data": data}

@@ -1,0 +1,125 @@
+"""What a store remembers of its imports: the digests of files and conversations, so that the same again costs little.
+
+What must stay true: it is derived. It can be deleted at any moment; without it, a source that contradicts another one
+counts as its later version. It holds no text of a conversation. What another version of Capsule remembered does not
+count, as it may read files differently.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+import capsule
+from capsule.errors import CapsuleError, InvalidDocument, NotFound
+from capsule.store.reading import KIND
+from capsule.transfer.drafts.digests import IMPORTED
+from capsule.transfer.drafts.report import Taken
+from capsule.transfer.records.pairs import OWN
+
+if TYPE_CHECKING:
+    from capsule.engines.interface import Engine
+    from capsule.transfer.reading.sources import File
+
+_KIND, _ID = "imports", "digests"
+#: What it says has this form; with the version of Capsule.
+_FORM = f"{capsule.__version__}/2"
+#: So many files and conversations are remembered, the last ones.
+_MOST = 100_000
+
+
+@dataclass(slots=True)
+class Read:
+    """A file that was read.
+
+    Attributes:
+        name: Its path.
+        digest: The digest of its content.
+        is_whole: Whether all of it was taken, so that the next import need not read it.
+        taken: The conversations in it.
+        awaited: How many conversations in it are not written yet, or could not be.
+        near: The patterns and the digest of the files that it was read with; None: there are none.
+    """
+
+    name: str
+    digest: str
+    is_whole: bool = True
+    taken: list[Taken] = field(default_factory=list)
+    awaited: int = 0
+    near: dict[str, Any] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """What is remembered of it: no text."""
+        return {"rows": [(one.id, one.format, one.messages) for one in self.taken], "near": self.near}
+
+
+class Memory:
+    """What was imported into a store.
+
+    Attributes:
+        files: What was made of a file, as JSON, by the digest of its content.
+        conversations: By the ids of conversations, the digests of what was imported last, and of the source from
+            which it came.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        found: dict[str, Any] = {}
+        with suppress(CapsuleError):
+            found = engine.machine.read(_KIND, _ID) or {}
+        self._before = orjson.dumps(found)
+        if found.get("version") != _FORM:
+            found = {}
+        self.files: dict[str, dict[str, Any]] = found.get("files", {})
+        self.conversations: dict[str, tuple[str, str]] = found.get("conversations", {})
+
+    def known(self, file: File, digest: str) -> list[Taken] | None:
+        """What was made of a file, if it, the files it was read with, and the conversations are there as they were."""
+        before = self.files.get(digest)
+        near = before and before["near"]
+        if before is None or (near and near["digest"] != file.digest_of_near(near["patterns"])):
+            return None
+        known = []
+        for id, format, count in before["rows"]:
+            title = source = ""
+            if id:
+                try:
+                    head, _ = self._engine.head(id)
+                except (NotFound, InvalidDocument):
+                    return None
+                about, title = head["metadata"].get(IMPORTED), head["title"]
+                source = (
+                    str(about.get("id")) if isinstance(about, dict) and about.get("format") in (format, OWN) else id
+                )
+            known.append(Taken(id, title, count, format, source, file.name, "unchanged" if id else "skipped"))
+        return known
+
+    def forget(self) -> None:
+        """Forget the files, and the conversations that are gone. Raises the errors of `Engine.edit`."""
+        self.files = {}
+        self.conversations = {id: last for id, last in self.conversations.items() if self._engine.exists(KIND, id)}
+        if self._engine.machine.read(_KIND, _ID) is not None:
+            self._write()
+
+    def save(self) -> None:
+        """Write it, if it changed. Raises nothing for what the system refuses: it is only a help."""
+        with suppress(CapsuleError):
+            self._write()
+
+    def _write(self) -> None:
+        document = {
+            "id": _ID,
+            "version": _FORM,
+            "files": _last(self.files),
+            "conversations": _last(self.conversations),
+        }
+        if orjson.dumps(document) != self._before:
+            self._engine.machine.edit(_KIND, _ID, lambda before: document)
+
+
+def _last(found: dict[str, Any]) -> dict[str, Any]:
+    return dict(islice(found.items(), max(len(found) - _MOST, 0), None))

@@ -1,0 +1,48 @@
+"""What comes in as what it is, and what as a copy: the rule of imports.
+
+What must stay true: what is imported is data. It is no conversation in which agents take part, and no message from an
+agent or to one, unless a person trusts it. What is not a field of ours any more is kept beside them. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from capsule.format.documents.agents import is_agent_id
+from capsule.format.documents.members import members_in
+from capsule.ids import imported_conversation_id, is_id
+from capsule.rules.policy import RESERVED
+from capsule.transfer.drafts.digests import IMPORTED, OF_METADATA, RELATED, SOURCE
+from capsule.transfer.interface import Draft, Fields
+from capsule.transfer.records.pairs import OWN, with_source
+
+
+def keeps_id(draft: Draft, *, is_trusted: bool) -> bool:
+    """Whether a draft may come in under its own id: a chat of Capsule, and whatever is trusted."""
+    is_chat = draft.metadata.get("type") in (None, "chat") and not RESERVED.match(draft.id)
+    return draft.is_own and is_id(draft.id) and (is_trusted or is_chat)
+
+
+def without_agents(draft: Draft, *, is_chat: bool) -> Draft:
+    """A draft that is no part of what agents say to each other.
+
+    Unless it is a chat, its participants are names, and what else it says of itself is beside our fields.
+    """
+    about = dict(draft.metadata)
+    if draft.is_own:
+        others = {name: other for name in RELATED if RESERVED.match(other := str(about.get(name)))}
+        about |= {name: imported_conversation_id(OWN, other) for name, other in others.items()}
+    if is_chat:
+        return replace(draft, head={**draft.head, "metadata": about})
+    said = {name: value for name, value in about.items() if name in ("currentNode", *OF_METADATA) and name != "type"}
+    head: Fields = {**draft.head, "metadata": said}
+    if draft.is_own:
+        rest = {name: value for name, value in about.items() if name not in (*said, IMPORTED, "lock", "titleSetBy")}
+        if "participants" in rest:
+            rest["participants"] = [member.id for member in members_in(rest["participants"])]
+        head = with_source(head, {**(known if isinstance(known := said.get(SOURCE), dict) else {}), **rest})
+    history = [{name: value for name, value in entry.items() if name != "mentions"} for entry in draft.history]
+    for entry in history:
+        if is_agent_id(str(entry.get("from", ""))):
+            entry["from"] = f"{entry['from']}.imported"  # No agent has such an id.
+    return replace(draft, head=head, history=history)

@@ -1,0 +1,180 @@
+"""What an import changes in a conversation that is there.
+
+What must stay true: what was added or changed at the source is taken, and what was changed or removed here stays. Where
+both changed the same, a choice decides, and nothing is lost by it: the store keeps what is replaced in the trash.
+Nothing is removed because the source lacks it, and an older export takes nothing back. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from capsule.format.json.canonical import order_message
+from capsule.format.tree.tree import Tree
+from capsule.transfer.drafts.digests import IMPORTED, digest_of_message, digests_of_head, is_edited
+
+Document = dict[str, Any]
+#: Where the source and this store changed the same: leave it, take what the source has, or make a second conversation.
+OnConflict = Literal["skip", "update", "copy"]
+_OF_HEAD = ("title", "context")
+
+
+@dataclass(frozen=True, slots=True)
+class Revised:
+    """A conversation with what an import brings.
+
+    Attributes:
+        document: The conversation; it is the present one if nothing changes.
+        conflicts: How many fields and messages both had changed.
+    """
+
+    document: Document
+    conflicts: int
+
+
+def contradicts(present: Document, incoming: Document) -> bool:
+    """Whether a source has other words for a message that was left as it was here, and is not dated later."""
+    if _time_of(incoming) != _time_of(present):
+        return False
+    there = {entry["id"]: entry for entry in present["history"]}
+    pairs = ((there[entry["id"]], entry) for entry in incoming["history"] if entry["id"] in there)
+    return any(_words(one) != _words(other) and _is_newer(one, other, is_own=False) for one, other in pairs)
+
+
+def _words(entry: Document) -> tuple[Any, ...]:
+    return entry["role"], entry["content"], entry.get("toolCalls")
+
+
+def revised(
+    present: Document,
+    incoming: Document,
+    removed: Collection[str],
+    *,
+    theirs: bool,
+    is_own: bool,
+    is_other: bool = False,
+) -> Revised:
+    """What becomes of a conversation.
+
+    Args:
+        present: The conversation as it is, with the `updatedAt` of the write.
+        incoming: What the source has now, as `document_of` makes it; of the same id.
+        removed: The ids of messages that were removed here.
+        theirs: Whether the source's version is taken where both changed.
+        is_own: Whether the source is a capsule of this id.
+        is_other: Whether another source brought it. Then this one takes nothing back, unless it is dated later.
+    """
+    conflicts = 0
+    before, after = _time_of(present), _time_of(incoming)
+    is_older = not is_own and (after < before or (is_other and after == before))
+    history = list(present["history"])
+    places = {entry["id"]: place for place, entry in enumerate(history)}
+    tree, added = Tree(incoming["history"]), list[Document]()
+    leaf = _leaf(present)
+    for place, entry in enumerate(incoming["history"]):
+        at = places.get(entry["id"])
+        if at is None:
+            if entry["id"] not in removed:
+                added.append(entry)
+                _append(history, entry, _parent(tree, place, places))
+                places[entry["id"]] = len(history) - 1
+        elif not is_older and (is_taken := _is_newer(history[at], entry, is_own=is_own)) is not False:
+            conflicts += is_taken is None
+            if is_taken or theirs:
+                links = {name: history[at][name] for name in ("parent",) if name in history[at]}
+                said = {name: value for name, value in entry.items() if name != "parent"}
+                history[at] = order_message(said | {"editedAt": present["updatedAt"]} | links)
+    result = present | {"history": history, "metadata": dict(present["metadata"])}
+    if not is_older:
+        conflicts += _revise_head(result, present, incoming, theirs=theirs, is_own=is_own)
+    _set_current(result, leaf, _leaf(incoming), {entry["id"] for entry in added})
+    return Revised(present if result == present else result, conflicts)
+
+
+def _time_of(document: Document) -> str:
+    """When the source changed it, as it was imported; empty: it does not say."""
+    about = document["metadata"].get(IMPORTED)
+    time = about.get("updatedAt") if isinstance(about, dict) else None
+    return time if isinstance(time, str) else ""
+
+
+def _is_newer(present: Document, entry: Document, *, is_own: bool) -> bool | None:
+    """Whether a message of the source replaces the present one; None: both were changed."""
+    digest, about = digest_of_message(entry), present.get("metadata", {}).get(IMPORTED)
+    if is_own:
+        if digest == digest_of_message(present):
+            return False
+        theirs, ours = entry.get("editedAt") or "", present.get("editedAt") or ""
+        return None if theirs == ours else theirs > ours
+    digest = entry["metadata"][IMPORTED]["digest"]
+    if isinstance(about, dict) and about.get("digest") == digest:
+        return False
+    return None if is_edited(present) else True
+
+
+def _revise_head(result: Document, present: Document, incoming: Document, *, theirs: bool, is_own: bool) -> int:
+    """Take what the source changed of the head. The number of fields that were changed here too."""
+    about = present["metadata"].get(IMPORTED)
+    now, wanted = digests_of_head(present), digests_of_head(incoming)
+    base = about.get("digest") if isinstance(about, dict) and not is_own else None
+    base = base if isinstance(base, dict) else {}
+    if is_own and incoming["updatedAt"] > present["updatedAt"] and _has_all(incoming, present):
+        base = now  # It is the same conversation, later.
+    conflicts, known = 0, dict(wanted)
+    for name in {**base, **wanted}:
+        if wanted.get(name) in (now.get(name), base.get(name)):
+            continue
+        if base.get(name) != now.get(name):
+            conflicts += 1
+            if not theirs:
+                known.pop(name, None)
+                known |= {name: base[name]} if name in base else {}
+                continue
+        there, here = (incoming, result) if name in _OF_HEAD else (incoming["metadata"], result["metadata"])
+        here.pop(name, None)
+        here |= {name: there[name]} if name in there else {}
+        if name == "title":
+            result["metadata"]["titleSetBy"] = incoming["metadata"].get("titleSetBy", "auto")
+    if not is_own:
+        result["metadata"][IMPORTED] = {**incoming["metadata"][IMPORTED], "digest": known}
+    return conflicts
+
+
+def _has_all(incoming: Document, present: Document) -> bool:
+    ids = {entry["id"] for entry in incoming["history"]}
+    return all(entry["id"] in ids for entry in present["history"])
+
+
+def _parent(tree: Tree, place: int, places: dict[str, int]) -> str | None:
+    """The nearest message above one that is there."""
+    above = tree.parents[place]
+    while above >= 0 and tree.ids[above] not in places:
+        above = tree.parents[above]
+    return None if above < 0 else tree.ids[above]
+
+
+def _append(history: list[Document], entry: Document, parent: str | None) -> None:
+    entry = {name: value for name, value in entry.items() if name != "parent"}
+    before = history[-1]["id"] if history else None
+    history.append(order_message(entry if parent == before else entry | {"parent": parent}))
+
+
+def _leaf(document: Document) -> str | None:
+    history = document["history"]
+    leaf = Tree(history).active_leaf(document["metadata"].get("currentNode"))
+    return None if leaf < 0 else history[leaf]["id"]
+
+
+def _set_current(document: Document, leaf: str | None, theirs: str | None, added: Collection[str]) -> None:
+    """Let the active branch be that of the source if it ends in a new message, unless somebody went on here."""
+    here = next((entry for entry in document["history"] if entry["id"] == leaf), None)
+    goes_on = here is None or isinstance(here.get("metadata", {}).get(IMPORTED), dict)
+    wanted = theirs if theirs in added and goes_on else leaf
+    if wanted == _leaf(document):
+        return
+    metadata = {name: value for name, value in document["metadata"].items() if name != "currentNode"}
+    document["metadata"] = metadata
+    if wanted is not None and wanted != _leaf(document):
+        metadata["currentNode"] = wanted

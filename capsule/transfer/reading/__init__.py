@@ -1,0 +1,1 @@
+"""What an import reads: files wherever they lie, and the JSON in them."""

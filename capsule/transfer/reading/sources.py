@@ -1,0 +1,380 @@
+"""The files of an import: on disk, in a zip, in a stream. With `databases.py` the only module that opens files.
+
+What must stay true: nothing is unpacked to a path that an archive names, nothing outside the given folder is read, and
+no file takes more memory than a chunk. What is refused is told by its name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path, PurePosixPath
+from tempfile import NamedTemporaryFile, TemporaryDirectory
+from typing import IO, BinaryIO
+
+from capsule.errors import InvalidInput, NotFound
+from capsule.transfer.interface import HEAD
+from capsule.transfer.reading.databases import opened_database
+from capsule.transfer.reading.folders import walked
+
+_CHUNK = 1 << 20
+#: Problems of one import that are told in full; the others are counted.
+_MOST_PROBLEMS = 1_000
+#: How deep zips may lie in zips, and how large such a zip may be, in bytes.
+_DEEPEST, _LARGEST_INNER = 3, 1 << 28
+#: A zip, or a file in it, may not unpack to more than this many times its size, if it is larger than this.
+_MOST_TIMES, _HARMLESS = 200, 1 << 24
+_MOST_MEMBERS = 200_000
+#: The largest database that is copied out of a zip, in bytes.
+_LARGEST_DATABASE = 1 << 31
+_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+_ZSTD = b"\x28\xb5\x2f\xfd"
+#: The largest window of a file in Zstandard, and how much of it is unpacked at once: to 32 MB at most, in bytes.
+_WINDOW, _PIECE = 1 << 27, 1 << 10
+#: Before each file in a zip: of it the flags, how it is packed, its size so, and the lengths of its name and of more.
+_HEADER = struct.Struct("<6x2H8xI4x2H")
+_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError, ValueError)
+
+OpenFile = Callable[[Path], IO[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Something in a source that was damaged, and read around: where, and what."""
+
+    path: str
+    line: int | None
+    what: str
+
+
+@dataclass(slots=True)
+class Problems:
+    """The damage that an import found.
+
+    Attributes:
+        found: The first of it.
+        count: All of it.
+    """
+
+    found: list[Damage] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, path: str, what: str, line: int | None = None) -> None:
+        """Note a damage."""
+        self.count += 1
+        if self.count <= _MOST_PROBLEMS:
+            self.found.append(Damage(path, line, what))
+
+
+@dataclass
+class File:
+    """A file that is read in chunks; a `Source`.
+
+    Attributes:
+        name, size: As a `Source` has them.
+        opened: Opens the content.
+        problems: Takes what is damaged.
+        path: The file on disk; None: it is elsewhere.
+        at: How many bytes were read in chunks.
+        asked: The patterns of other files on disk that were asked for; None: what was asked for can't be said.
+        found: Finds the files that match a pattern, relative to the folder of this one.
+        is_named: Whether its path was given, so that it was not found in a folder or in a zip.
+    """
+
+    name: str
+    size: int
+    opened: Callable[[], IO[bytes]]
+    problems: Problems
+    path: Path | None = None
+    found: Callable[[str], Iterator[File]] = lambda path: iter(())
+    at: int = 0
+    asked: set[str] | None = field(default_factory=set)
+    is_named: bool = False
+
+    def tell(self, what: str, line: int | None = None) -> None:
+        """As `Source.tell`."""
+        self.problems.add(self.name, what, line)
+
+    def near(self, path: str) -> Iterator[File]:
+        """As `Source.near`."""
+        if self.path is not None and self.asked is not None:
+            self.asked.add(path)
+        if ".." in PurePosixPath(path.lstrip("./")).parts or path.startswith("/") or "\0" in path:
+            return iter(())
+        return self.found(path)
+
+    def chunks(self) -> Iterator[bytes]:
+        """As `Source.chunks`; what the system refuses to read is told, and ends the file."""
+        try:
+            with self.opened() as file:
+                self.at = 0
+                while chunk := file.read(_CHUNK):
+                    self.at += len(chunk)
+                    yield chunk
+        except _DAMAGED as error:
+            self.tell(f"can't be read to its end: {error}")
+
+    def digest(self) -> str:
+        """The digest of the content. Cost: reading it."""
+        digest = blake2b(digest_size=16)
+        for chunk in self.chunks():
+            digest.update(chunk)
+        return digest.hexdigest()
+
+    def digest_of_near(self, patterns: Iterable[str]) -> str:
+        """The digest of the names, sizes and times of the files that match patterns."""
+        digest = blake2b(digest_size=16)
+        for pattern in sorted(patterns):
+            for other in self.found(pattern):
+                assert other.path is not None
+                digest.update(f"{pattern}\0{other.name}\0{other.size}\0{other.path.stat().st_mtime_ns}\0".encode())
+        return digest.hexdigest()
+
+    @cached_property
+    def head(self) -> bytes:
+        """As `Source.head`."""
+        try:
+            with self.opened() as file:
+                return file.read(HEAD)
+        except _DAMAGED as error:
+            self.tell(f"can't be read: {error}")
+            return b""
+
+    @cached_property
+    def tables(self) -> frozenset[str]:
+        """As `Source.tables`."""
+        if not self.head.startswith(b"SQLite format 3\0"):
+            return frozenset()
+        try:
+            with self.database() as database:
+                return frozenset(name for (name,) in database.execute("SELECT name FROM sqlite_master"))
+        except (sqlite3.Error, InvalidInput) as error:
+            self.tell(f"the database can't be read: {error}")
+            return frozenset()
+
+    @contextmanager
+    def database(self) -> Iterator[sqlite3.Connection]:
+        """As `Source.database`. Raises the errors of `opened_database`."""
+        self.asked = None  # Its log is beside it, and changes under one's hands.
+        if self.path is not None:
+            with opened_database(self.path) as database:
+                yield database
+            return
+        with TemporaryDirectory(prefix="capsule-import-") as folder:
+            copy = Path(folder, "database")
+            with copy.open("wb") as out:
+                for chunk in self.chunks():
+                    out.write(chunk)
+                    if out.tell() > _LARGEST_DATABASE:
+                        raise sqlite3.DatabaseError("it is too large to be copied out of the archive")
+            with opened_database(copy) as database:
+                yield database
+
+
+def _matching(names: list[str], name: str, path: str) -> Iterator[str]:
+    """The names that match a pattern relative to the folder of a name."""
+    pattern = os.path.normpath(f"{os.path.dirname(name)}/{path}" if "/" in name else path)
+    depth = pattern.count("/")
+    return (other for other in names if other.count("/") == depth and fnmatchcase(other, pattern))
+
+
+def from_disk(path: Path) -> IO[bytes]:
+    """A file, opened for reading. Raises OSError."""
+    return path.open("rb")
+
+
+def files_at(path: str | os.PathLike[str], problems: Problems, open_file: OpenFile = from_disk) -> Iterator[File]:
+    """The files at a path: the file, or those of a folder and its folders as `walked` finds them.
+
+    `problems` takes what is refused or damaged. Raises NotFound if there is nothing. Cost: listing the folder.
+    """
+    given = Path(path)
+    if not given.exists():
+        raise NotFound(f"there is nothing at {given}", path=str(given))
+    if not given.is_dir():
+        yield replace(on_disk(given, problems, open_file), is_named=True)
+        return
+    top = given.resolve()
+    for folder, names in walked(given, given):
+        for name in names:
+            file = Path(folder, name)
+            if file.is_symlink() and not file.resolve().is_relative_to(top):
+                problems.add(str(file), "refused: the link leads out of the folder")
+            elif file.is_file():
+                yield on_disk(file, problems, open_file)
+
+
+def on_disk(path: Path, problems: Problems, open_file: OpenFile = from_disk) -> File:
+    """A file on disk. The arguments are those of `files_at`."""
+
+    def found(pattern: str) -> Iterator[File]:
+        ups = re.match(r"(?:\.\./)*", pattern)[0]  # type: ignore[index]  # It matches the empty text.
+        top = Path(os.path.normpath(path.parent / ups))
+        others: list[Path] = []
+        with suppress(OSError, ValueError):  # A pattern may have an id of the source, which is no name of a file.
+            others = sorted(top.glob(pattern[len(ups) :]))
+        for other in others:
+            with suppress(OSError):  # It is gone by now.
+                if other.is_file() and other.resolve().is_relative_to(top.resolve()):
+                    yield on_disk(other, problems, open_file)
+
+    name = os.fsencode(path).decode("utf-8", "backslashreplace")  # JSON has no name that is not UTF-8.
+    return File(name, path.stat().st_size, lambda: open_file(path), problems, path, found)
+
+
+@contextmanager
+def spooled(stream: BinaryIO, problems: Problems) -> Iterator[File]:
+    """The file of a stream that can be read once: it is copied to a temporary file first."""
+    with NamedTemporaryFile(prefix="capsule-import-") as copy:
+        while chunk := stream.read(_CHUNK):
+            copy.write(chunk)
+        yield _copied(File("-", 0, lambda: from_disk(Path(copy.name)), problems, is_named=True), copy)
+
+
+def _copied(file: File, copy: IO[bytes]) -> File:
+    """What a temporary file has of another one, under its name and beside the same files."""
+    copy.flush()
+    found = on_disk(Path(copy.name), file.problems)
+    return replace(found, name=file.name, found=file.found, is_named=file.is_named)
+
+
+def opened(file: File, depth: int = 1) -> Iterator[File]:
+    """The file; of a zip, the files in it; of one in Zstandard, what is in it."""
+    if not file.head.startswith((*_ZIP, _ZSTD)):
+        yield file
+    elif depth > _DEEPEST:
+        file.tell(f"refused: a zip inside {_DEEPEST} others")
+    elif file.head.startswith(_ZSTD):
+        yield from _decompressed(file, depth)
+    else:
+        try:
+            with file.opened() as data:
+                try:
+                    archive = zipfile.ZipFile(data)
+                except zipfile.BadZipFile as error:
+                    file.tell(f"the end of the zip, with its directory, is missing: {error}")
+                    yield from _without_directory(file, data, depth)
+                else:
+                    yield from _members(file, archive, depth)
+        except _DAMAGED as error:
+            file.tell(f"the zip can't be read: {error}")
+
+
+def _decompressed(file: File, depth: int) -> Iterator[File]:
+    """What is in a file in Zstandard, as far as it goes, under the same name and beside the same files."""
+    import zstandard  # Only old rollouts of Codex need it.
+
+    with NamedTemporaryFile(prefix="capsule-import-") as copy:
+        try:
+            with file.opened() as data:
+                packed = data.read(_PIECE)
+                while packed:  # What was appended is a frame of its own.
+                    frame = zstandard.ZstdDecompressor(max_window_size=_WINDOW).decompressobj()
+                    while packed and not frame.eof:
+                        copy.write(frame.decompress(packed))
+                        if _is_bomb(copy.tell(), file.size):
+                            file.tell("refused: it unpacks to far more than its size")
+                            return
+                        packed = frame.unused_data or data.read(_PIECE)
+                    if not frame.eof:
+                        raise EOFError("the end is missing")
+        except (zstandard.ZstdError, *_DAMAGED) as error:
+            file.tell(f"can't be unpacked to its end: {error}")
+        yield from opened(_copied(file, copy), depth + 1)
+
+
+def _without_directory(file: File, data: IO[bytes], depth: int) -> Iterator[File]:
+    """The files in a zip that was cut, as far as they go: each has a header before its content too."""
+    data.seek(0)
+    with NamedTemporaryFile(prefix="capsule-import-") as copy:
+        with suppress(zlib.error), zipfile.ZipFile(copy, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            size, names = 0, set[str]()
+            while (header := data.read(_HEADER.size)).startswith(_ZIP[0]) and len(header) == _HEADER.size:
+                flags, method, packed, length, extra = _HEADER.unpack(header)
+                name = data.read(length).decode("utf-8", "replace")
+                data.seek(extra, os.SEEK_CUR)
+                is_packed = method == zipfile.ZIP_DEFLATED
+                if name in names or flags & 1 or not (is_packed or (method == zipfile.ZIP_STORED and not flags & 8)):
+                    break  # Encrypted, packed in another way, or of unknown size.
+                names.add(name)
+                with archive.open(name, "w", force_zip64=True) as out:
+                    for piece in _unpacked(data) if is_packed else _pieces(data, packed):
+                        size += out.write(piece)
+                        if _is_bomb(size, file.size):
+                            raise zlib.error
+                if flags & 8:  # Sizes follow, in one of four lengths.
+                    after = data.read(24)
+                    data.seek(max(after.find(_ZIP[0]), 0) - len(after), os.SEEK_CUR)
+        yield from opened(_copied(file, copy), depth)
+
+
+def _unpacked(data: IO[bytes]) -> Iterator[bytes]:
+    inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+    while not inflate.eof and (chunk := inflate.unconsumed_tail or data.read(_CHUNK)):
+        yield inflate.decompress(chunk, _CHUNK)
+    data.seek(-len(inflate.unused_data), os.SEEK_CUR)
+
+
+def _pieces(data: IO[bytes], size: int) -> Iterator[bytes]:
+    while size and (piece := data.read(min(size, _CHUNK))):
+        size -= len(piece)
+        yield piece
+
+
+def _members(file: File, archive: zipfile.ZipFile, depth: int) -> Iterator[File]:
+    infos: dict[str, zipfile.ZipInfo] = {}
+    every = archive.infolist()
+    if len(every) > _MOST_MEMBERS or _is_bomb(sum(info.file_size for info in every), file.size):
+        file.tell("refused: it unpacks to far more than its size")
+        return
+    for info in every:
+        name = f"{file.name}/{info.filename}"
+        if info.is_dir() or info.filename.startswith("__MACOSX/"):
+            continue
+        if info.filename.startswith(("/", "\\")) or re.search(r"(^|[/\\])\.\.([/\\]|$)|^[A-Za-z]:|\0", info.filename):
+            file.problems.add(name, "refused: the path leads out of the zip")
+        elif stat.S_ISLNK(info.external_attr >> 16):
+            file.problems.add(name, "refused: it is a link")
+        elif info.flag_bits & 1:
+            file.problems.add(name, "refused: it is encrypted")
+        elif _is_bomb(info.file_size, info.compress_size):
+            file.problems.add(name, "refused: it unpacks to far more than its size")
+        else:
+            infos[info.filename] = info
+    names = sorted(infos)
+
+    def made(name: str) -> File:
+        return File(
+            f"{file.name}/{name}",
+            infos[name].file_size,
+            lambda: archive.open(infos[name]),
+            file.problems,
+            found=lambda path: (made(other) for other in _matching(names, name, path)),
+        )
+
+    for name in names:
+        member = made(name)
+        if not member.head.startswith(_ZIP):
+            yield from opened(member, depth)
+        elif member.size > _LARGEST_INNER:
+            member.tell(f"refused: a zip in a zip with more than {_LARGEST_INNER >> 20} MB")
+        else:
+            with NamedTemporaryFile(prefix="capsule-import-") as copy:
+                for chunk in member.chunks():
+                    copy.write(chunk)
+                yield from opened(_copied(member, copy), depth + 1)
+
+
+def _is_bomb(size: int, packed: int) -> bool:
+    return size > _HARMLESS and size > _MOST_TIMES * max(packed, 1)

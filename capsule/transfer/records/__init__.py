@@ -1,0 +1,1 @@
+"""What formats share: fields in columns, pairs of functions, turns of an agent."""

@@ -1,0 +1,131 @@
+"""What a pair of functions loses between a record of a source and our fields, kept on both sides.
+
+A format reads a record into our fields and writes it back as well as the fields allow. What the written record lacks
+goes into `metadata.source`, and an export puts it back. What the fields hold that the record has no place for goes
+into the record, under `capsule`, and an import takes it out again.
+
+What must stay true: of any pair of functions, `to_capsule` gives back what `to_record` was given, and the other way
+round. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Fields = dict[str, Any]
+#: The key in a record of another program under which we keep what it has no field for.
+OWN = "capsule"
+#: The keys of a difference: of fields that are to be left out, and of the items of a list by their places.
+_ABSENT, _ITEMS = "$absent", "$items"
+_MISSING: Any = object()
+
+
+def difference(wanted: Fields, built: Fields) -> Fields:
+    """What `applied` needs to make `wanted` of `built`; empty if they are the same. JSON, if both are."""
+    rest: Fields = {}
+    for key, value in wanted.items():
+        other = built.get(key, _MISSING)
+        if other is value:  # As most are: a pair hands texts on.
+            continue
+        kind = type(value)
+        if kind is not type(other):
+            rest[key] = value
+        elif kind is dict:
+            if below := difference(value, other):
+                rest[key] = below
+        elif kind is list:
+            if (found := _unlike(value, other)) is not None:
+                rest[key] = found[0]
+        elif value != other:
+            rest[key] = value
+    if not built.keys() <= wanted.keys():
+        rest[_ABSENT] = [key for key in built if key not in wanted]
+    return rest
+
+
+def _unlike(wanted: Any, built: Any) -> tuple[Any] | None:
+    """The difference of two values; None: they are the same, and of the same types."""
+    kind = type(wanted)
+    if kind is not type(built):
+        return (wanted,)
+    if kind is dict:
+        rest = difference(wanted, built)
+        return (rest,) if rest else None
+    if kind is list and len(wanted) == len(built):
+        items = {}
+        for n, (item, other) in enumerate(zip(wanted, built, strict=True)):
+            if item is not other and (unlike := _unlike(item, other)) is not None:
+                items[str(n)] = unlike[0]
+        return ({_ITEMS: items},) if items else None
+    return None if wanted == built else (wanted,)
+
+
+def applied(built: Fields, rest: Fields) -> Fields:
+    """`built` with a difference."""
+    result = {key: value for key, value in built.items() if key not in rest.get(_ABSENT, ())}
+    for key, value in rest.items():
+        if key != _ABSENT:
+            result[key] = _put(result[key], value) if key in result else value
+    return result
+
+
+def _put(built: Any, rest: Any) -> Any:
+    if isinstance(rest, dict) and isinstance(built, dict):
+        return applied(built, rest)
+    if isinstance(rest, dict) and isinstance(built, list) and isinstance(items := rest.get(_ITEMS), dict):
+        return [_put(item, items[str(n)]) if str(n) in items else item for n, item in enumerate(built)]
+    return rest
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two pure functions that read and write one record: a message, or the head of a conversation.
+
+    Attributes:
+        read: Our fields of a record; new objects, and neither `metadata.source` nor the key `capsule`.
+        write: The record of our fields, as well as it can be made of them.
+    """
+
+    read: Callable[[Fields], Fields]
+    write: Callable[[Fields], Fields]
+
+    def to_capsule(self, record: Fields) -> Fields:
+        """Our fields of a record, with what they lack in `metadata.source`."""
+        own = record.get(OWN)
+        if isinstance(own, dict):
+            record = {key: value for key, value in record.items() if key != OWN}
+        fields = self.read(record)
+        if isinstance(own, dict):
+            fields = applied(fields, own)
+        return with_source(fields, difference(record, self.write(fields)))
+
+    def to_record(self, fields: Fields, *, is_edited: bool = False) -> Fields:
+        """The record of our fields, with what a source had besides.
+
+        Args:
+            fields: Our fields.
+            is_edited: Whether they were changed here. What the source had then only fills gaps.
+        """
+        plain, rest = without_source(fields)
+        record = self.write(plain)
+        if is_edited:
+            record = {key: value for key, value in rest.items() if key != _ABSENT} | record
+        else:
+            record = applied(record, rest)
+        own = difference(plain, self.read(record))
+        return record | {OWN: own} if own else record
+
+
+def with_source(fields: Fields, rest: Fields) -> Fields:
+    """Our fields with this as `metadata.source`; as they are if it is empty."""
+    return fields | {"metadata": {**fields.get("metadata", {}), "source": rest}} if rest else fields
+
+
+def without_source(fields: Fields) -> tuple[Fields, Fields]:
+    """Our fields without `metadata.source`, and what stood there."""
+    metadata = dict(fields.get("metadata", {}))
+    rest = metadata.pop("source", {})
+    plain = {key: value for key, value in fields.items() if key != "metadata"}
+    return (plain | {"metadata": metadata} if metadata else plain), rest
