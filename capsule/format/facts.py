@@ -57,10 +57,10 @@ def _flat(given: list[tuple[str, Any]]) -> Iterator[Fact]:
         elif isinstance(value, list):
             if not within:
                 yield path, LIST, len(value)
-            left += ((path, one, IN_LIST) for one in value)
+            left += ((path, item, IN_LIST) for item in value)
         elif isinstance(value, dict):
             yield path, OBJECT + within, len(value)
-            left += ((f"{path}.{key}", one, within) for key, one in value.items())
+            left += ((f"{path}.{key}", item, within) for key, item in value.items())
         else:  # A number; one that JSON libraries would change is a fragment of text.
             is_small = isinstance(value, float) or (isinstance(value, int) and value.bit_length() < 64)
             yield path, NUMBER + within, value if is_small else float(orjson.dumps(value))

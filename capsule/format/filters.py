@@ -79,7 +79,7 @@ def _parsed(where: object, depth: int) -> Filter:
 
 def _part(key: object, value: object, depth: int) -> Filter:
     if key in ("$and", "$or"):
-        parts = tuple(_parsed(one, depth + 1) for one in _listed(key, value))
+        parts = tuple(_parsed(item, depth + 1) for item in _listed(key, value))
         return Group("and" if key == "$and" else "or", parts)
     if key == "$not":
         return _not(_parsed(value, depth + 1))
@@ -110,12 +110,12 @@ def _test(path: str, operator: object, value: object, depth: int) -> Filter:
         case "$eq":
             return Test(path, "$in", (_scalar(operator, value),))
         case "$in":
-            scalars = [_scalar(operator, one) for one in _listed(operator, value)]
+            scalars = [_scalar(operator, item) for item in _listed(operator, value)]
             kinds = dict.fromkeys(map(kind_of, scalars))
-            by_kind = [tuple(one for one in scalars if kind_of(one) == kind) for kind in kinds]
+            by_kind = [tuple(item for item in scalars if kind_of(item) == kind) for kind in kinds]
             return Group("or", tuple(Test(path, "$in", some) for some in by_kind))
         case "$all":
-            return Group("and", tuple(_test(path, "$eq", one, depth) for one in _listed(operator, value)))
+            return Group("and", tuple(_test(path, "$eq", item, depth) for item in _listed(operator, value)))
         case "$ne" | "$nin" | "$not_contains":
             return _not(_test(path, _OPPOSITES[str(operator)], value, depth))
         case "$not" if isinstance(value, Mapping):
@@ -123,7 +123,7 @@ def _test(path: str, operator: object, value: object, depth: int) -> Filter:
         case "$gt" | "$gte" | "$lt" | "$lte" if kind_of(given := _scalar(operator, value)) in _ORDERED:
             return Test(path, str(operator), given)
         case "$between":
-            ends = tuple(_scalar(operator, one) for one in _listed(operator, value))
+            ends = tuple(_scalar(operator, item) for item in _listed(operator, value))
             if len(ends) == 2 and (kind := kind_of(ends[0])) == kind_of(ends[1]) and kind in _ORDERED:
                 return Test(path, "$between", ends)
         case "$contains":
@@ -160,7 +160,7 @@ def _listed(operator: object, value: object) -> list[Any]:
 
 
 def _text(operator: object, value: object) -> str:
-    if not isinstance(value, str) or len(value) > LONGEST_TEXT or any("\ud800" <= one <= "\udfff" for one in value):
+    if not isinstance(value, str) or len(value) > LONGEST_TEXT or any("\ud800" <= item <= "\udfff" for item in value):
         _refuse(f"{operator} takes a text of at most {LONGEST_TEXT} characters, not {repr(value)}")
     return value
 

@@ -61,7 +61,7 @@ def decoded(data: bytes, path: str, id: str | None) -> dict[str, Any]:
 
 def check_made(document: dict[str, Any], note: str = "") -> None:
     """Make sure that a document made from arguments is a capsule. Raises InvalidInput, which ends in `note`."""
-    if faults := [f"{dotted(where)}: {what}" for where, what in islice(_problems(document), MAX_PROBLEMS)]:
+    if faults := [f"{dotted(where)}: {reason}" for where, reason in islice(_problems(document), MAX_PROBLEMS)]:
         raise InvalidInput("; ".join(faults) + note)
 
 
@@ -101,9 +101,9 @@ def _problems(
     legacy = parsed is not None and parsed < (2, 0)
     any_choice = parsed is not None and parsed > KNOWN
     required = ("id", "history") if legacy and not kind else _REQUIRED[kind]
-    for where, what in _part(kind, document, (), required, any_choice=any_choice):
-        if where != ("version",) or what == "is missing":
-            yield where, what
+    for where, reason in _part(kind, document, (), required, any_choice=any_choice):
+        if where != ("version",) or reason == "is missing":
+            yield where, reason
     if isinstance(document.get("id"), str):
         try:
             check_id(document["id"])
@@ -123,9 +123,9 @@ def _part(
         field = rules.get(name)
         if field is None:
             continue
-        what = fault(field, item, any_choice=any_choice)
-        if what:
-            yield (*where, name), what
+        reason = fault(field, item, any_choice=any_choice)
+        if reason:
+            yield (*where, name), reason
         elif item and field.kind in _WITH_PARTS and (inside := f"{part}.{name}" if part else name) in _RULES:
             required = _REQUIRED[inside]
             if field.kind == "part":
@@ -160,8 +160,8 @@ def _oddities(document: dict[str, Any]) -> Iterator[_Fault]:
             yield ("history", at, "id"), f"the id of history[{ids[own]}] again; give it another, or remove it"
     from capsule.format.tree.tree import Tree  # What is odd is asked for by few.
 
-    for at, what in Tree(document["history"]).problems():
-        yield ("history", at, "parent"), what
+    for at, reason in Tree(document["history"]).problems():
+        yield ("history", at, "parent"), reason
     current = document.get("metadata", {}).get("currentNode")
     if current is not None and current not in ids:
         yield ("metadata", "currentNode"), f"{current[:60]!r} is the id of no message here; correct or remove it"

@@ -74,11 +74,7 @@ def _list_of(kind: type) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, list) and all(isinstance(item, kind) for item in value)
 
 
-_are_texts = _list_of(str)
-
-
-def _are_entries(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(item, dict) for item in value.values())
+_are_texts, _are_objects = _list_of(str), _list_of(dict)
 
 
 def _is_share(value: Any) -> bool:
@@ -104,12 +100,12 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "yes or no": (_is(bool), "true or false"),
     "texts": (_are_texts, "a list of texts"),
     "object": (_is(dict), "an object"),
-    "objects": (_list_of(dict), "a list of objects"),
+    "objects": (_are_objects, "a list of objects"),
     "mentions": (
         _are_mentions,
         "an object of valid, invalid and unknown, lists of texts, and kinds, an object of texts",
     ),
-    "entries": (_are_entries, "an object of objects"),
+    "entries": (lambda value: isinstance(value, dict) and _are_objects([*value.values()]), "an object of objects"),
     "switches": (are_switches, 'an object of names, each with {"enabled": true} or {"enabled": false}'),
     "part": (_is(dict), "an object"),
     "parts": (_is(list), "a list of objects"),

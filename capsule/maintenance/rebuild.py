@@ -150,11 +150,11 @@ def _logged(held: HeldFile) -> Known:
     gone: set[str] = set()
     number = 0
     for write in records.decoded(held.records()):
-        told = write.told
+        record = write.record
         entries |= {entry["id"]: entry for entry in write.entries}
         if write.kind == "edit":  # The log does not reach back to the append of one that it doesn't have.
-            (entries if told["e"]["id"] in entries else older)[told["e"]["id"]] = told["e"]
-        gone |= {*(told["was"] if write.kind == "gone" else ()), *told.get("out", ())}
-        gone -= {*told.get("back", ()), *(entry["id"] for entry in write.entries)}
-        head, number = told.get("h", head) | {"updatedAt": told["u"]}, told.get("n", number)
+            (entries if record["e"]["id"] in entries else older)[record["e"]["id"]] = record["e"]
+        gone |= {*(record["was"] if write.kind == "gone" else ()), *record.get("out", ())}
+        gone -= {*record.get("back", ()), *(entry["id"] for entry in write.entries)}
+        head, number = record.get("h", head) | {"updatedAt": record["u"]}, record.get("n", number)
     return Known(head if "id" in head else {}, older | entries, gone=frozenset(gone), number=number)

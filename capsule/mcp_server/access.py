@@ -27,12 +27,7 @@ _READING = frozenset({"list", "show", "search"})
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a client may do, and as whom.
-
-    Attributes:
-        name: The agent that its writes come from; None: nobody said, so an argument may.
-        scope: The widest scope that it has.
-    """
+    """What a client may do, and as which agent; without a name, nobody said, so an argument may."""
 
     name: str | None = None
     scope: Scope = "admin"

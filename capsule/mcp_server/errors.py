@@ -79,23 +79,20 @@ def ensure_known(name: str, arguments: Mapping[str, Any], there: Collection[str]
     """Raise unless a tool has all the arguments that it is called with."""
     unknown = [argument for argument in arguments if argument not in there]
     if unknown:
-        told = ", ".join(quoted(argument, _ECHO) for argument in unknown[:5])
-        raise ToolError(f"{name} was not called: it has no argument {told}; its arguments are: {', '.join(there)}")
+        names = ", ".join(quoted(argument, _ECHO) for argument in unknown[:5])
+        raise ToolError(f"{name} was not called: it has no argument {names}; its arguments are: {', '.join(there)}")
 
 
-def of_tool(name: str, error: ToolError, arguments: Mapping[str, Any]) -> ToolError | None:
-    """The error to raise in place of one that a tool ended in; None: that one.
+def of_tool(name: str, error: ToolError, arguments: Mapping[str, Any]) -> ToolError:
+    """The error to raise in place of one that a tool ended in, which may be that one.
 
-    Args:
-        name: The tool.
-        error: What it ended in.
-        arguments: What it was called with; an error does not repeat more of that than the beginning.
+    It does not repeat more than the beginning of what the tool was called with.
     """
     cause = error.__cause__
     if isinstance(cause, CapsuleError):
         return ToolError(_short(explained(cause), arguments))
     if isinstance(error, UnexpectedToolError) or cause is None:
-        return None
+        return error
     if isinstance(cause, ValidationError):
         wrong = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in cause.errors(include_url=False)]
         return ToolError(_short(f"{name} was not called: {visible('; '.join(wrong))}", arguments))

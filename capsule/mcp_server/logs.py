@@ -72,9 +72,9 @@ class Logs(logging.Handler):
 
     def _send(self, level: int, message: str) -> None:
         name = _NAMES.get(level, "critical" if level > logging.ERROR else "debug")
-        told = {"level": name, "logger": "capsule", "data": message}
+        params = {"level": name, "logger": "capsule", "data": message}
         for connection, least in self._levels.items():
             if level >= least:
-                task = asyncio.ensure_future(connection.notify("notifications/message", told))
+                task = asyncio.ensure_future(connection.notify("notifications/message", params))
                 self._sending.add(task)
                 task.add_done_callback(self._sending.discard)

@@ -1,16 +1,22 @@
-"""The prompts: what a person picks to have a model go on with a conversation, sum it up, or catch up.
+"""The prompts, which a person picks to have a model go on with a conversation, sum it up, or catch up; and completion.
 
 What must stay true: what the person asks is their message; what is stored stands fenced in it, as in a tool's answer.
+What a person types for a prompt or a resource is completed by at most 100 values, as the protocol has it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
+import anyio.to_thread
 from mcp.server.mcpserver import Context
+from mcp_types import Completion, CompletionArgument
 from pydantic import Field
 
-from capsule.fence import quoted, word
+from capsule.fence import quoted, visible, word
+from capsule.format import schema
 from capsule.format.references import one_of
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools.answers import pages
@@ -23,6 +29,8 @@ if TYPE_CHECKING:
     from capsule.mcp_server.server import CapsuleServer
     from capsule.public import Store
 
+_MOST = 100
+_SINCE = ("24h", "1h", "3d", "7d", "30d")
 Which = Annotated[str, Field(description="Its title, its id, a prefix of it, or @last")]
 _LATEST = 20
 
@@ -42,9 +50,9 @@ def _read(ctx: Context, conversation: str) -> tuple[Head, str, str]:
     store = store_of(ctx)
     head = _meant(store, conversation)
     text = frozenset({"text"})
-    found = pages.filled(store.page(head.id, 200), head, BUDGET, text, facts=pages.facts(store, head))
-    last = found.messages[-1].id if found.messages else ""
-    return head, page_text(found, quoted(head.title)), last if word(last) == last else ""
+    page = pages.filled(store.page(head.id, 200), head, BUDGET, text, facts=pages.facts(store, head))
+    last = page.messages[-1].id if page.messages else ""
+    return head, page_text(page, quoted(head.title)), last if word(last) == last else ""
 
 
 def continue_conversation(ctx: Context, conversation: Which) -> str:
@@ -90,3 +98,47 @@ def register(server: CapsuleServer) -> None:
     """Register the prompts on a server."""
     for prompt in (continue_conversation, summarize_conversation, catch_up):
         server.prompt()(prompt)
+
+
+async def completed(store: Store, argument: CompletionArgument, choices: Mapping[str, Sequence[str]]) -> Completion:
+    """The values that what was typed may become; none for an argument that nothing is known of."""
+    values = await anyio.to_thread.run_sync(_values, store, choices, argument.name, argument.value)
+    if values is None:
+        return Completion(values=[])
+    return Completion(values=values[:_MOST], total=len(values), has_more=len(values) > _MOST)
+
+
+def _values(store: Store, choices: Mapping[str, Sequence[str]], name: str, typed: str) -> list[str] | None:
+    fixed = {"kind": schema.kinds(), "since": _SINCE, "message": ("@last",), **choices}.get(name)
+    if fixed is not None:
+        return [value for value in fixed if value.startswith(typed)]
+    if name not in ("id", "conversation", "title", "tag"):
+        return None
+    heads = [head for head in store.list(Filter(archived=None)).heads if not head.damaged]
+    wanted = typed.casefold()
+    if name == "tag":
+        return _offered((tag for head in heads for tag in head.tags), wanted)
+    if name == "id":
+        return [head.id for head in heads if head.id.startswith(typed) or (typed and _has(head.title, wanted))]
+    if name == "title":
+        return _offered((head.title for head in heads), wanted)
+    return _named(heads, typed, wanted)
+
+
+def _offered(texts: Iterable[str], wanted: str) -> list[str]:
+    """Those that have what was typed, each once, but none in which something hides."""
+    return [text for text in dict.fromkeys(texts) if text and _has(text, wanted) and text == visible(text)]
+
+
+def _named(heads: list[Head], typed: str, wanted: str) -> list[str]:
+    """What names a conversation to a prompt: its title where no other has it, else its id."""
+    often = Counter(head.title for head in heads)
+    return [
+        head.title if head.title and often[head.title] == 1 and head.title == visible(head.title) else head.id
+        for head in heads
+        if _has(head.title, wanted) or head.id.startswith(typed)
+    ]
+
+
+def _has(text: str, wanted: str) -> bool:
+    return wanted in text.casefold()

@@ -56,25 +56,24 @@ def as_json(value: Any) -> str:
     return escaped(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
 
 
-def _listing(store: Store, tag: str = "", title: str = "") -> str:
-    page = store.list(Filter(tags=(tag,) if tag else (), title=title), limit=_PAGE)
-    shown = [{name: value for name, value in head.as_json().items() if name != "path"} for head in page.heads]
-    return as_json({"total": page.total, "conversations": shown})
+def _facts(head: Head) -> dict[str, Any]:
+    return {name: value for name, value in head.as_json().items() if name != "path"}
 
 
 def conversations_with(ctx: Context, tag: str = "", title: str = "") -> str:
     """All conversations, or those that have a tag or whose title has a text: the first 100."""
-    return _listing(store_of(ctx), tag, title)
+    page = store_of(ctx).list(Filter(tags=(tag,) if tag else (), title=title), limit=_PAGE)
+    return as_json({"total": page.total, "conversations": list(map(_facts, page.heads))})
 
 
 def conversation(ctx: Context, id: str) -> str:
     """A conversation: its head and the newest messages of its active branch, a megabyte at most."""
     store = store_of(ctx)
     head = store.head(store.resolve(id))
-    told = {name: value for name, value in head.as_json().items() if name != "path"}
+    facts = _facts(head)
     standing = store.summaries.standing(head.id) if head.is_summary else None
     if standing is not None:
-        told["source"] = standing.as_json()
+        facts["source"] = standing.as_json()
     page = store.page(head.id, _PAGE)
     while page.older() and len(orjson.dumps(page.entries)) < MOST_BYTES // 4:
         page = store.page(head.id, 4 * len(page.entries))
@@ -86,7 +85,7 @@ def conversation(ctx: Context, id: str) -> str:
             break
         history.append(_placed(page, -1 - len(history)))
     omitted = page.on_branch - len(history)
-    return as_json({**told, "messages": page.total, "omitted": omitted, "history": history[::-1]})
+    return as_json({**facts, "messages": page.total, "omitted": omitted, "history": history[::-1]})
 
 
 def _placed(page: Page, index: int) -> dict[str, Any]:
@@ -126,4 +125,4 @@ def register(server: CapsuleServer) -> None:
     server.resource(CONVERSATIONS + "/{id}", mime_type=JSON)(conversation)
     server.resource(CONVERSATIONS + "/{id}/messages/{message}", mime_type=JSON)(message)
     server.resource("capsule://schema/{kind}", mime_type="application/schema+json")(schema)
-    server.list_also(_page)
+    server.list_also = _page

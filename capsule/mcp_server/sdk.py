@@ -36,5 +36,5 @@ def connection_of(session: ServerSession) -> Connection:
 def say_that_lists_change(server: Server[Any]) -> None:
     """Have every handshake say that the list of resources changes; the transports ask without a word about it."""
     lists = NotificationOptions(resources_changed=True)
-    told = partial(server.create_initialization_options, notification_options=lists)
-    server.create_initialization_options = told  # type: ignore[method-assign]
+    options = partial(server.create_initialization_options, notification_options=lists)
+    server.create_initialization_options = options  # type: ignore[method-assign]

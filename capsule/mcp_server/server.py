@@ -14,6 +14,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import anyio.to_thread
 from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError, ToolError
@@ -36,7 +37,7 @@ from mcp_types import (
 from capsule import rooms
 from capsule.errors import CapsuleError, InvalidInput, NotFound
 from capsule.fence import visible
-from capsule.mcp_server import sdk
+from capsule.mcp_server import errors, sdk
 from capsule.mcp_server.access import Toolset, needed_by
 from capsule.mcp_server.added import Added, added_to
 from capsule.mcp_server.logs import Logs
@@ -48,6 +49,7 @@ from capsule.mcp_server.tools.threads import Turns
 
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+    from mcp.server.mcpserver.tools import Tool
 
     from capsule.mcp_server.stores import Stores
     from capsule.public import Store
@@ -63,30 +65,32 @@ class CapsuleServer(MCPServer[Any]):
     """The server class: bare, until `build` gives it what a store offers.
 
     Args:
-        stores: The stores behind it.
-        version: What it tells clients.
-        name: What it tells clients.
-        instructions: What it tells models on how to use it.
-        options: Of the SDK's server.
+        register: Registers what is offered, before the first answer that needs it; None: it is registered already.
+
+    Attributes:
+        list_also: Gives the page of a store's resources from a cursor on, for `resources/list`, and the next cursor.
     """
 
     def __init__(
-        self, stores: Stores, *, version: str, name: str = "capsule", instructions: str | None = None, **options: Any
+        self,
+        stores: Stores,
+        *,
+        name: str = "capsule",
+        register: Callable[[CapsuleServer], None] | None = None,
+        **options: Any,
     ) -> None:
         self.stores = stores
         #: What rooms add to it.
         self.added: Sequence[Added] = ()
         #: The values of arguments of resources and prompts, by name.
         self.choices: dict[str, Sequence[str]] = {}
+        self.list_also: Callable[[Store, str | None], tuple[list[Resource], str | None]] = lambda *_: ([], None)
         self._turns = Turns()
         self._calls = Calls()
-        self._register: Callable[[CapsuleServer], None] | None = None
-        self._listed: Callable[[Store, str | None], tuple[list[Resource], str | None]] | None = None
+        self._register = register
         bus = Bus()
-        options.setdefault("log_level", "WARNING")
-        super().__init__(name, instructions=instructions, version=version, subscriptions=bus, **options)
-        self.middleware.append(in_its_form)
-        self.middleware.append(self._offered)
+        super().__init__(name, subscriptions=bus, **{"log_level": "WARNING", **options})
+        self.middleware.extend((in_its_form, self._offered))
         low = sdk.server_of(self)
         low.get_tool_input_schema = self._input_schema
         low.add_request_handler("resources/list", PaginatedRequestParams, self._list_resources)
@@ -95,14 +99,6 @@ class CapsuleServer(MCPServer[Any]):
         Logs().serve(low)
 
     # -- Registering -----------------------------------------------------------------------------------------------
-
-    def add_later(self, register: Callable[[CapsuleServer], None]) -> None:
-        """Have `register` called before the first answer that needs it."""
-        self._register = register
-
-    def list_also(self, resources: Callable[[Store, str | None], tuple[list[Resource], str | None]]) -> None:
-        """Have `resources/list` answer with these too: a page of a store from a cursor on, and the next cursor."""
-        self._listed = resources
 
     def ready(self) -> None:
         """Register what is to be offered, if that was not done yet."""
@@ -160,9 +156,8 @@ class CapsuleServer(MCPServer[Any]):
             ]
         return result
 
-    def _ensure_allowed(
-        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None
-    ) -> dict[str, Any]:
+    def _called(self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None) -> Tool:
+        """The tool that a call is of. Raises MCPError: there is none; ToolError: it may not be called like this."""
         tool = sdk.tool_of(self, name)
         if tool is None:
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {visible(name[:80])}")
@@ -172,45 +167,35 @@ class CapsuleServer(MCPServer[Any]):
                 f"{name} was not called: this needs the scope {needed!r}, and you have "
                 f"{access_of(context).scope!r}. Tell the user."
             )
-        return tool.parameters
+        if tool.parameters.get("additionalProperties") is False:
+            errors.ensure_known(name, arguments, tool.parameters["properties"])
+        return tool
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
         """Call a tool; an error of the store becomes a `ToolError` that says what to do."""
-        schema = self._ensure_allowed(name, arguments, context)
-        if schema.get("additionalProperties") is False:
-            from capsule.mcp_server.errors import ensure_known
-
-            ensure_known(name, arguments, schema["properties"])
+        tool = self._called(name, arguments, context)
         try:
             result = await super().call_tool(name, arguments, context)
             if context is not None and isinstance(result, CallToolResult):
                 with suppress(CapsuleError):  # A server that stops has no store any more, and remembers no call.
-                    self._tell_repeated(name, arguments, store_of(context), result)
+                    self._tell_repeated(tool, arguments, store_of(context), result)
             return result
         except MCPError as error:
-            from capsule.mcp_server.errors import refused_by_client
-
             if error.error.code == MISSING_REQUIRED_CLIENT_CAPABILITY:
                 raise  # The client can't be asked. Any other error is its answer to a question.
-            raise refused_by_client(error) from error
+            raise errors.refused_by_client(error) from error
         except ToolError as error:
-            from capsule.mcp_server import errors
+            raise errors.of_tool(name, error, arguments) from error.__cause__
 
-            told = errors.of_tool(name, error, arguments)
-            if told is None:
-                raise
-            raise told from error.__cause__
-
-    def _tell_repeated(self, name: str, arguments: dict[str, Any], store: Store, result: CallToolResult) -> None:
+    def _tell_repeated(self, tool: Tool, arguments: dict[str, Any], store: Store, result: CallToolResult) -> None:
         """Say below an answer that the same call was made before, if that does more than making it once."""
-        tool = sdk.tool_of(self, name)
-        hints = (tool and tool.annotations) or ToolAnnotations()
-        is_reading = needed_by(name, hints, arguments) == "read"
+        hints = tool.annotations or ToolAnnotations()
+        is_reading = needed_by(tool.name, hints, arguments) == "read"
         if is_reading or hints.idempotent_hint or arguments.get("idempotencyKey"):
             return
-        before_s = self._calls.repeated(store.agent, store.instance_id, name, arguments)
+        before_s = self._calls.repeated(store.agent, store.instance_id, tool.name, arguments)
         if before_s is not None and isinstance(result.content[-1], TextContent):
             result.content[-1].text += f"\nYou made the same call {before_s:.0f} s ago. Both were carried out."
             result.structured_content = {**(result.structured_content or {}), "sameCallSecondsAgo": round(before_s)}
@@ -225,25 +210,19 @@ class CapsuleServer(MCPServer[Any]):
             cause = error.__cause__
             if not isinstance(cause, CapsuleError):
                 raise
-            from capsule.mcp_server.errors import explained
-
             kind = ResourceNotFoundError if isinstance(cause, NotFound | InvalidInput) else ResourceError
-            raise kind(explained(cause)) from cause
+            raise kind(errors.explained(cause)) from cause
 
     async def _list_resources(
         self, ctx: ServerRequestContext[Any], params: PaginatedRequestParams | None
     ) -> ListResourcesResult:
-        found = ListResourcesResult(resources=await self.list_resources())
-        if self._listed is not None:
-            import anyio.to_thread
-
-            cursor = params.cursor if params else None
-            try:
-                more, found.next_cursor = await anyio.to_thread.run_sync(self._listed, self.stores.of(ctx), cursor)
-            except InvalidInput as error:
-                raise MCPError(INVALID_PARAMS, visible(error.message)) from error
-            found.resources = [*([] if cursor else found.resources), *more]
-        return found
+        cursor = params.cursor if params else None
+        try:
+            page, following = await anyio.to_thread.run_sync(self.list_also, self.stores.of(ctx), cursor)
+        except InvalidInput as error:
+            raise MCPError(INVALID_PARAMS, visible(error.message)) from error
+        fixed = [] if cursor else await self.list_resources()
+        return ListResourcesResult(resources=[*fixed, *page], next_cursor=following)
 
     async def get_prompt(
         self, name: str, arguments: dict[str, Any] | None = None, context: Context[Any, Any] | None = None
@@ -258,9 +237,7 @@ class CapsuleServer(MCPServer[Any]):
             if cause is None:
                 # An unknown name, a missing argument: the SDK has no code for them, the protocol has.
                 raise MCPError(INVALID_PARAMS, str(error)) from error
-            from capsule.mcp_server.errors import explained
-
-            raise MCPError(INVALID_PARAMS, explained(cause)) from cause
+            raise MCPError(INVALID_PARAMS, errors.explained(cause)) from cause
 
 
 def has_conversations(tools: Toolset) -> bool:
@@ -277,23 +254,24 @@ def instructions(tools: Toolset, added: Iterable[Added]) -> str:
 def build(
     stores: Stores, *, version: str, tools: Toolset = "conversations", named: Sequence[str] = (), **options: Any
 ) -> CapsuleServer:
-    """The server of these stores, ready to be run on a transport.
+    """The server of these stores, ready to be run on a transport; whoever made them closes them after that.
 
     Args:
-        stores: The stores behind it; whoever made them closes them, after the server has stopped.
-        version: The version of the product.
-        tools: Which tools it offers.
         named: The rooms of other packages that add to it.
         options: Of the SDK's server, such as those of `http.admitting`.
     """
-    added = added_to(tools, named)
-    server = CapsuleServer(stores, version=version, instructions=instructions(tools, added), **options)
+    added, register = added_to(tools, named), partial(_register, tools, named)
+    words = instructions(tools, added)
+    server = CapsuleServer(stores, version=version, instructions=words, register=register, **options)
     server.added = added
-    for each in added:
-        if each.middleware is not None:
-            server.middleware.append(each.middleware(stores))
-    server.add_later(partial(_register, tools, named))
-    complete = partial(_complete, server)
+    server.middleware.extend(each.middleware(stores) for each in added if each.middleware is not None)
+
+    async def complete(ctx: ServerRequestContext[Any], params: CompleteRequestParams) -> CompleteResult:
+        from capsule.mcp_server.prompts import completed
+
+        server.ready()
+        return CompleteResult(completion=await completed(stores.of(ctx), params.argument, server.choices))
+
     sdk.server_of(server).add_request_handler("completion/complete", CompleteRequestParams, complete)
     return server
 
@@ -310,13 +288,3 @@ def _register(tools: Toolset, named: Sequence[str], server: CapsuleServer) -> No
         if room.resources:
             rooms.load(room.resources)(server)
     prompts.register(server)
-
-
-async def _complete(
-    server: CapsuleServer, ctx: ServerRequestContext[Any], params: CompleteRequestParams
-) -> CompleteResult:
-    from capsule.mcp_server.completion import completed
-
-    server.ready()
-    store = server.stores.of(ctx)
-    return CompleteResult(completion=await completed(store, params.ref, params.argument, server.choices))

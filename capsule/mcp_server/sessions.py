@@ -15,10 +15,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
@@ -30,7 +28,6 @@ from capsule.mcp_server.stores import Stores
 from capsule.public import Store
 
 if TYPE_CHECKING:
-    from mcp.server.connection import Connection
     from mcp.server.context import ServerRequestContext
 
 log = logging.getLogger("capsule")
@@ -39,29 +36,23 @@ _SEEN = "capsule.session"
 
 
 @dataclass(slots=True)
-class _Opened:
-    """The store of a session or of a holder.
+class _Client:
+    """A session, or a holder without one.
 
     Attributes:
-        holder: Whose token it is for.
+        kept: What rooms keep for it, by name.
         used: When it was asked for last, by the monotonic clock.
-        kept: What rooms keep for its client, by name.
     """
 
     store: Store
-    holder: str
-    used: float = field(default_factory=time.monotonic)
     kept: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.store.remember_own()
+    used: float = 0.0
 
 
 class HttpStores(Stores):
     """The stores behind a server over HTTP.
 
     Args:
-        root: The store's directory.
         most: The widest scope that any client has.
         has_agents: Whether the holders are agents, who are online while a store is open for them.
         idle_s: Seconds without a request after which a holder's store is closed. Its locks are no longer refreshed
@@ -74,72 +65,61 @@ class HttpStores(Stores):
         self._has_agents = has_agents
         self._idle_s = idle_s
         self._guard = threading.Lock()
-        self._sessions: dict[str, _Opened] = {}
-        self._holders: dict[str, _Opened] = {}
+        #: By the session's id, empty for none, and the holder's name.
+        self._clients: dict[tuple[str, str], _Client] = {}
         self._is_over = False
 
     def access(self, ctx: ServerRequestContext[Any, Any]) -> Access:
         """What the token of this request says."""
         user: Any = ctx.request.scope["user"]  # type: ignore[union-attr]
-        own = max((scope for scope in SCOPES if scope in user.scopes), key=SCOPES.index)
-        return Access(str(user.username), min(own, self._most, key=SCOPES.index))
+        return Access(str(user.username), min(user.scopes[0], self._most, key=SCOPES.index))
 
     def of(self, ctx: ServerRequestContext[Any, Any]) -> Store:
         """The store of the client that made this request; a session's is opened at its first call."""
-        return self._opened(ctx).store
+        return self._client_of(ctx).store
 
     def kept(self, ctx: ServerRequestContext[Any, Any]) -> dict[str, Any]:
         """What rooms keep for the client of this request, by name."""
-        return self._opened(ctx).kept
-
-    def _opened(self, ctx: ServerRequestContext[Any, Any]) -> _Opened:
-        holder = self.access(ctx).name
-        assert holder is not None
-        # The SDK's own record of the session: what a header says may be made up.
-        connection = sdk.connection_of(ctx.session)
-        with self._running():
-            if connection.session_id is None:
-                return self._of_holder(holder)
-            return self._sessions.get(connection.session_id) or self._begun(connection, holder)
+        return self._client_of(ctx).kept
 
     def of_holder(self, holder: str) -> Store:
         """The store of a holder's requests that have no session; it stays open while it is asked for again."""
-        with self._running():
-            return self._of_holder(holder).store
-
-    @contextmanager
-    def _running(self) -> Iterator[None]:
         with self._guard:
-            if self._is_over:
-                raise InvalidInput("the server is being stopped")
-            yield
+            return self._client("", holder).store
 
-    def _of_holder(self, holder: str) -> _Opened:
-        opened = self._holders.get(holder)
-        if opened is None:
-            opened = self._holders[holder] = self._open(holder, instance=holder)
-        opened.used = time.monotonic()
-        return opened
+    def _client_of(self, ctx: ServerRequestContext[Any, Any]) -> _Client:
+        # The SDK's own record of the session: what a header says may be made up.
+        connection = sdk.connection_of(ctx.session)
+        session, holder = connection.session_id or "", str(self.access(ctx).name)
+        with self._guard:
+            if session and (session, holder) not in self._clients:
+                if connection.state.get(_SEEN):
+                    raise InvalidInput("the session has ended; begin a new one")
+                client = self._client(session, holder)
+                connection.state[_SEEN] = True
+                connection.exit_stack.push_async_callback(self._ended, session)
+                return client
+            return self._client(session, holder)
 
-    def _begun(self, connection: Connection, holder: str) -> _Opened:
-        session = str(connection.session_id)
-        if connection.state.get(_SEEN):
-            raise InvalidInput("the session has ended; begin a new one")
-        connection.state[_SEEN] = True
-        connection.exit_stack.push_async_callback(self._ended, session)
-        return self._sessions.setdefault(session, self._open(holder, user=holder))
-
-    def _open(self, holder: str, **options: str) -> _Opened:
-        store = self._main.beside(keep_locks=False, agent=holder, **options)
-        if self._has_agents:
-            store.agents.ensure(holder)
-            store.agents.serve()
-        return _Opened(store, holder)
+    def _client(self, session: str, holder: str) -> _Client:
+        if self._is_over:
+            raise InvalidInput("the server is being stopped")
+        client = self._clients.get((session, holder))
+        if client is None:
+            whose = {"user": holder} if session else {"instance": holder}
+            store = self._main.beside(keep_locks=False, agent=holder, **whose)
+            if self._has_agents:
+                store.agents.ensure(holder)
+                store.agents.serve()
+            store.remember_own()
+            client = self._clients[session, holder] = _Client(store)
+        client.used = time.monotonic()
+        return client
 
     def acting(self) -> list[Store]:
         """The stores of the sessions and holders that there are now."""
         with self._guard:
-            return [one.store for one in (*self._sessions.values(), *self._holders.values())]
+            return [client.store for client in self._clients.values()]
 
     async def _ended(self, session: str) -> None:
         # The SDK waits for a while; a lock that can't be released by then is, when its conversation can be had.
@@ -147,44 +127,39 @@ class HttpStores(Stores):
 
     def end(self, session: str) -> None:
         """Release the locks of a session that has ended; an unknown one is passed over."""
-        with self._guard:
-            ended = self._sessions.pop(session, None)
-        if ended is not None:
-            _let_go(ended.store.close)
+        self._close_if(lambda key, _: bool(session) and key[0] == session)
 
     def tidy(self, holders: set[str]) -> None:
-        """Close the stores of idle holders, and of those whose token was revoked.
-
-        Args:
-            holders: The names of those who have a token.
-        """
+        """Close the stores of idle holders, and of all who are not among `holders`, who have a token."""
         before = time.monotonic() - self._idle_s
+        self._close_if(lambda key, client: key[1] not in holders or (not key[0] and client.used < before))
+
+    def _close_if(self, is_over: Callable[[tuple[str, str], _Client], bool]) -> None:
         with self._guard:
-            idle = [name for name, one in self._holders.items() if one.used < before or name not in holders]
-            revoked = [id for id, one in self._sessions.items() if one.holder not in holders]
-            closing = [self._holders.pop(name) for name in idle] + [self._sessions.pop(id) for id in revoked]
-        for one in closing:
-            _let_go(one.store.close)
+            over = [key for key, client in self._clients.items() if is_over(key, client)]
+            closing = [self._clients.pop(key) for key in over]
+        for client in closing:
+            _let_go(client.store.close)
 
     def release(self) -> None:
         """Release the locks of all sessions at once, each beside the others; no store is opened from here on."""
         with self._guard:
             self._is_over = True
-            stores = [session.store for session in self._sessions.values()]
+            stores = [client.store for (session, _), client in self._clients.items() if session]
         _all_at_once([store.release for store in stores])
 
     def close(self) -> None:
         """Close all stores."""
         with self._guard:
             self._is_over = True
-            stores = [one.store for one in (*self._sessions.values(), *self._holders.values())]
-            self._sessions, self._holders = {}, {}
+            stores = [client.store for client in self._clients.values()]
+            self._clients = {}
         _all_at_once([store.close for store in stores])
         _let_go(self._main.close)
 
 
 def _all_at_once(work: list[Callable[[], None]]) -> None:
-    threads = [threading.Thread(target=partial(_let_go, one), daemon=True) for one in work]
+    threads = [threading.Thread(target=_let_go, args=[close], daemon=True) for close in work]
     for thread in threads:
         thread.start()
     for thread in threads:

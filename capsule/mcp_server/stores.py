@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 class Stores:
     """The stores of a server: one for all, as over stdio, where the process is the instance and has one client.
 
-    Args:
-        store: The store. It stays the caller's to close.
-        access: What the client may do, and as whom.
-        kept: What rooms keep for the client, by name.
+    The store stays the caller's to close. `kept` is what rooms keep for the client, by name.
     """
 
     def __init__(self, store: Store, access: Access | None = None, kept: dict[str, Any] | None = None) -> None:
@@ -84,11 +81,8 @@ def access_of(ctx: Context) -> Access:
 def author(ctx: Context, sender: str = "") -> str | None:
     """The agent that a message of this call is from.
 
-    Args:
-        sender: Whom the call names, when it does.
-
     Raises:
-        InvalidInput: It names somebody else than the one it acts for.
+        InvalidInput: The call names a sender other than the agent that it acts for.
     """
     name = access_of(ctx).name
     if name is None:
@@ -99,6 +93,6 @@ def author(ctx: Context, sender: str = "") -> str | None:
 
 
 def written_by(ctx: Context, sender: str = "") -> dict[str, Any]:
-    """The field that says whom a message of this call is from, when that is known. Raises as `author`."""
+    """The field that says whom a message of this call is from, when that is known; it raises what `author` raises."""
     name = author(ctx, sender)
     return {} if name is None else {"from": name}

@@ -53,8 +53,6 @@ _log = logging.getLogger("capsule")
 _PATIENCE_S = 5.0
 _RETRY_S = 1.0
 _LISTED = frozenset({"created", "deleted", "restored", "damaged", "repaired"})
-
-
 #: The store of the client that subscribes.
 _SUBSCRIBER: ContextVar[Store] = ContextVar("subscriber")
 
@@ -67,7 +65,7 @@ class Bus(InMemorySubscriptionBus):
         self.passed_over: frozenset[Store] = frozenset()
 
     def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
-        """Deliver events to a listener; see `SubscriptionBus`."""
+        """Deliver events to a listener."""
         store = _SUBSCRIBER.get()
         return super().subscribe(lambda event: None if store in self.passed_over else listener(event))
 
@@ -138,10 +136,6 @@ class Subscriptions:
         """Whether the store is followed now."""
         return self._task is not None and not self._task.done()
 
-    def close(self) -> None:
-        """End the streams of 2026 in order: each client gets the answer that ends its stream."""
-        self._listened.close()
-
     def _adapt(self) -> None:
         """Follow the store when somebody listens, and only then."""
         wanted = bool(self._listening) or any(uris for _, uris in self._connections.values())
@@ -178,29 +172,25 @@ class Subscriptions:
 
     async def _who_may_not_read(self, change: Change) -> frozenset[Store]:
         """The stores of the clients that must not hear of a change."""
-        asked = {*self._listening, *(store for store, _ in self._connections.values())}
-        agents = [store for store in asked if store.agent is not None]
-        if not agents:
-            return frozenset()
-        return await anyio.to_thread.run_sync(
-            lambda: frozenset(store for store in agents if not sees(store.engine, change))
-        )
+        listening = {*self._listening, *(store for store, _ in self._connections.values())}
+        agents = [store for store in listening if store.agent is not None]
+
+        def blind() -> frozenset[Store]:
+            return frozenset(store for store in agents if not sees(store.engine, change))
+
+        return await anyio.to_thread.run_sync(blind) if agents else frozenset()
 
     async def _tell(self, event: ServerEvent) -> None:
         await self._bus.publish(event)
         for connection, (store, uris) in list(self._connections.items()):
-            if store in self._bus.passed_over:
-                continue
-            if isinstance(event, ResourceUpdated):
-                if event.uri not in uris:
-                    continue
-                sent = connection.send_resource_updated(event.uri)
-            elif uris:
-                sent = connection.send_resource_list_changed()
-            else:
+            wants = event.uri in uris if isinstance(event, ResourceUpdated) else bool(uris)
+            if not wants or store in self._bus.passed_over:
                 continue
             with anyio.move_on_after(_PATIENCE_S) as scope:
-                await sent
+                if isinstance(event, ResourceUpdated):
+                    await connection.send_resource_updated(event.uri)
+                else:
+                    await connection.send_resource_list_changed()
             if scope.cancelled_caught:
                 _log.warning("a client that takes no notifications is not told of changes any more")
                 self._forget(connection)

@@ -239,8 +239,8 @@ def _merged(
     if mine == base:
         return there, Brought("updated")
     merged = merge(None if base is None else codec.decode(base, name), here, there)
-    what = "same" if codec.encode(merged.document) == mine else "merged"
-    return merged.document, Brought(what, "", merged.conflicts, merged.notes)
+    outcome = "same" if codec.encode(merged.document) == mine else "merged"
+    return merged.document, Brought(outcome, "", merged.conflicts, merged.notes)
 
 
 class Conflicts:

@@ -17,8 +17,9 @@ import re
 import struct
 import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import anyio
 from mcp.server.mcpserver import Context
@@ -46,7 +47,7 @@ from capsule.mcp_server import resources, sdk
 from capsule.mcp_server.server import CapsuleServer
 from capsule.mcp_server.sessions import HttpStores
 from capsule.mcp_server.stores import Stores
-from capsule.mcp_server.transport import address, http
+from capsule.mcp_server.transport import address, edge, http
 from capsule.mcp_server.transport.tokens import Tokens
 from capsule.public import Store
 from tests.conformance import questions
@@ -87,38 +88,25 @@ def _embedded(uri: str, text: str, mime_type: str = "text/plain") -> EmbeddedRes
     return EmbeddedResource(type="resource", resource=TextResourceContents(uri=uri, text=text, mime_type=mime_type))
 
 
+def _returning(content: list[Any]) -> Callable[[], list[Any]]:
+    return lambda: content
+
+
 def add_content(server: CapsuleServer) -> None:
     """Add tools that return each kind of content, and one that fails."""
 
-    @server.tool()
-    def test_simple_text() -> str:
-        """Returns text."""
-        return "This is a simple text response for testing."
-
-    @server.tool()
-    def test_image_content() -> list[ImageContent]:
-        """Returns an image."""
-        return [IMAGE]
-
-    @server.tool()
-    def test_audio_content() -> list[AudioContent]:
-        """Returns audio."""
-        return [AUDIO]
-
-    @server.tool()
-    def test_embedded_resource() -> list[EmbeddedResource]:
-        """Returns an embedded resource."""
-        return [_embedded("test://embedded-resource", "This is an embedded resource content.")]
-
-    @server.tool()
-    def test_multiple_content_types() -> list[TextContent | ImageContent | EmbeddedResource]:
-        """Returns text, an image and a resource."""
-        mixed = json.dumps({"test": "data", "value": 123})
-        return [
-            _text("Multiple content types test:"),
-            IMAGE,
-            _embedded("test://mixed-content-resource", mixed, "application/json"),
-        ]
+    embedded = _embedded("test://embedded-resource", "This is an embedded resource content.")
+    mixed = json.dumps({"test": "data", "value": 123})
+    resource = _embedded("test://mixed-content-resource", mixed, "application/json")
+    contents: dict[str, list[Any]] = {
+        "test_simple_text": [_text("This is a simple text response for testing.")],
+        "test_image_content": [IMAGE],
+        "test_audio_content": [AUDIO],
+        "test_embedded_resource": [embedded],
+        "test_multiple_content_types": [_text("Multiple content types test:"), IMAGE, resource],
+    }
+    for name, content in contents.items():
+        server.add_tool(_returning(content), name, description="Returns content.", structured_output=False)
 
     @server.tool()
     def test_error_handling() -> str:
@@ -289,10 +277,10 @@ def main() -> None:
     store = place / "store"
     Store.init(store)
     stores = HttpStores(str(store))
-    listener = address.listen(address.parse("127.0.0.1:0"))
+    listener = address.listen("127.0.0.1", 0)
     tokens = Tokens(place / "config", str(store))
     (place / "token").write_text(tokens.add("suite", scope="admin"))
-    ready = functools.partial(print, listener.url, flush=True)
+    ready = functools.partial(print, listener.url + edge.PATH, flush=True)
     http.serve(build(stores, tokens), stores, listener, tokens=tokens, ready=ready)
 
 

@@ -38,9 +38,8 @@ def is_agent_id(text: str) -> bool:
 def check_agent_id(text: str) -> str:
     """`text`, if it may be the id of an agent. Raises InvalidInput."""
     if not is_agent_id(text):
-        raise InvalidInput(
-            f"{text[:60]!r} is no agent id: small letters, digits and - between them, at most {MAX_AGENT_ID}"
-        )
+        letters = f"small letters, digits and - between them, at most {MAX_AGENT_ID}"
+        raise InvalidInput(f"{text[:60]!r} is no agent id: {letters}")
     return text
 
 
@@ -69,10 +68,8 @@ def project_of(document: Document) -> str:
 def check_project_id(text: str) -> str:
     """`text`, if it may be the id of a project. Raises InvalidInput."""
     if len(text) > MAX_PROJECT_ID or not _PROJECT.fullmatch(text):
-        raise InvalidInput(
-            f"{text[:60]!r} is no project id: small letters, digits and - between them, at the end - and 6 "
-            f"hexadecimal digits, at most {MAX_PROJECT_ID}"
-        )
+        letters = "small letters, digits and - between them, at the end - and 6 hexadecimal digits"
+        raise InvalidInput(f"{text[:60]!r} is no project id: {letters}, at most {MAX_PROJECT_ID}")
     return text
 
 

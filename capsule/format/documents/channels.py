@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from capsule.errors import InvalidInput
-from capsule.format.documents.agents import GLOBAL
+from capsule.format.documents.agents import AGENT_ID, GLOBAL
 from capsule.format.fields import ACCESSES, TYPES, names
 
 #: Characters.
 MAX_CHANNEL_NAME = 80
 #: The types of conversations that are no channels; None: chat.
 _OTHERS = (None, *(type for type in TYPES if type != "channel"))
-_NAME = re.compile("[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+_NAME = re.compile(AGENT_ID)
 #: The fields of `metadata.channel` in the order of `Channel`.
 _KEYS = names("metadata.channel")
 
@@ -101,8 +101,6 @@ def notes_id(agent: str) -> str:
 def check_channel_name(text: str) -> str:
     """`text`, if it may be the name of a channel. Raises InvalidInput."""
     if len(text) > MAX_CHANNEL_NAME or not _NAME.fullmatch(text):
-        raise InvalidInput(
-            f"{text[:90]!r} is no name of a channel: small letters, digits and - between them, at most "
-            f"{MAX_CHANNEL_NAME}"
-        )
+        letters = f"small letters, digits and - between them, at most {MAX_CHANNEL_NAME}"
+        raise InvalidInput(f"{text[:90]!r} is no name of a channel: {letters}")
     return text

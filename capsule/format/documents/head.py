@@ -146,7 +146,7 @@ class ParsedHead:
 
 
 class HeadCache:
-    """Parsed heads, so that a run of appends parses one once. Holds the 1,024 latest."""
+    """The 1,024 latest parsed heads, so that a run of appends parses one once."""
 
     def __init__(self) -> None:
         self._heads: OrderedDict[str, ParsedHead] = OrderedDict()

@@ -107,7 +107,8 @@ def precedence(name: str, value: Any) -> tuple[int, str]:
 def as_json(members: Iterable[Member]) -> list[Item]:
     """Members as the format writes them. To change a list of a file use `joined` and `left`, which keep the rest."""
     items: Iterable[dict[str, Any]] = (
-        {name: value for name, value in zip(_FIELDS, one, strict=True) if value not in ("", None)} for one in members
+        {name: value for name, value in zip(_FIELDS, member, strict=True) if value not in ("", None)}
+        for member in members
     )
     return [item if len(item) > 1 else str(item["id"]) for item in items]
 
@@ -170,8 +171,8 @@ def _member(item: Item) -> Member:
     return _sound(item["id"], *times, get("invitedBy") or "", get("source") or "", *map(get, _RIGHTS))
 
 
-def _both(one: Member, other: Member) -> Member:
-    pairs: Iterable[tuple[Any, ...]] = zip(_FIELDS, one, other, strict=True)
+def _both(member: Member, other: Member) -> Member:
+    pairs: Iterable[tuple[Any, ...]] = zip(_FIELDS, member, other, strict=True)
     return _sound(*(max(pair, key=partial(precedence, name)) for name, *pair in pairs))
 
 

@@ -19,16 +19,15 @@ Overrides = dict[str, Any]
 def check_server(name: str) -> str:
     """`name`, when it can be that of an MCP server. Raises InvalidInput."""
     if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > _MAX:
-        raise InvalidInput(
-            f"{str(name)[:60]!r} is no name of an MCP server: 1 to {_MAX} characters, and none that controls a terminal"
-        )
+        rule = f"1 to {_MAX} characters, and none that controls a terminal"
+        raise InvalidInput(f"{str(name)[:60]!r} is no name of an MCP server: {rule}")
     return name
 
 
 def are_switches(value: Any) -> bool:
     """Whether a value is an object of switches; or a list of names, as drafts of version 2.1 had it."""
     if isinstance(value, dict):
-        return all(isinstance(one, dict) and isinstance(one.get("enabled"), bool) for one in value.values())
+        return all(isinstance(item, dict) and isinstance(item.get("enabled"), bool) for item in value.values())
     return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 

@@ -33,14 +33,14 @@ def in_order(document: Mapping[str, Any]) -> dict[str, Any]:
     return ordered
 
 
-def _in_order(part: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    ordered = _ordered(found, names(part))
+def _in_order(part: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    ordered = _ordered(fields, names(part))
     for name, inside in _INSIDE[part]:
         value = ordered.get(name)
         if isinstance(value, dict):
             ordered[name] = _in_order(inside, value)
         elif isinstance(value, list):
-            ordered[name] = [_in_order(inside, one) if isinstance(one, dict) else one for one in value]
+            ordered[name] = [_in_order(inside, item) if isinstance(item, dict) else item for item in value]
     return ordered
 
 
@@ -64,10 +64,10 @@ def is_in_order(keys: tuple[str, ...]) -> bool:
     return tuple(_ordered(dict.fromkeys(keys), names("history"))) == keys
 
 
-def _ordered(found: Mapping[str, Any], order: tuple[str, ...]) -> dict[str, Any]:
-    ordered = {key: found[key] for key in order if key in found}
-    if len(ordered) < len(found):
-        for key, value in found.items():
+def _ordered(fields: Mapping[str, Any], order: tuple[str, ...]) -> dict[str, Any]:
+    ordered = {key: fields[key] for key in order if key in fields}
+    if len(ordered) < len(fields):
+        for key, value in fields.items():
             if key not in ordered:
                 ordered[key] = value
     return ordered

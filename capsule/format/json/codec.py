@@ -142,10 +142,10 @@ def _text(data: bytes, path: str) -> str:
     except UnicodeDecodeError as error:
         before = places.text_of(data[: error.start])
         line, column = place_in(before, len(before))
-        what = f"byte 0x{data[error.start]:02x} is no UTF-8; save the file as UTF-8"
+        reason = f"byte 0x{data[error.start]:02x} is no UTF-8; save the file as UTF-8"
         if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-            what = "the file is UTF-16; save it as UTF-8"
-        raise InvalidDocument.of([Problem(path, line, column, "", what)]) from None
+            reason = "the file is UTF-16; save it as UTF-8"
+        raise InvalidDocument.of([Problem(path, line, column, "", reason)]) from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

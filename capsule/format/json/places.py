@@ -10,14 +10,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from typing import Literal
 
 Where = tuple[str | int, ...]
 Place = tuple[int, int]
 Kind = Literal["open", "close", "key", "string", "word"]
 
 _TOKEN = r'(?s)([{}\[\],:])|("[^"\\]*(?:\\.[^"\\]*)*")|([^\s{}\[\],:"]+)'
-_ESCAPE = r"(?s)\\(?:u([0-9a-fA-F]{4})|.)"
+#: A pair of surrogates, one that is alone, or another escape.
+_ESCAPE = r"(?s)\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F]..)|\\."
 _BARE = r"[A-Za-z_][A-Za-z0-9_-]*"
 _BOM = "\ufeff"
 
@@ -137,23 +138,7 @@ def lone_surrogates(text: str) -> Iterator[tuple[int, str]]:
     """Every ``\\ud800``-like escape that is not one half of a pair: its position, and how it is written."""
     for kind, start, token in _tokens(text):
         if kind in {"key", "string"} and "\\u" in token:
-            yield from ((start + offset, token[offset : offset + 6]) for offset in _lone(token))
-
-
-def _lone(token: str) -> Iterator[int]:
-    high: Any = None
-    for match in re.finditer(_ESCAPE, token):
-        code = int(match.group(1), 16) if match.group(1) else 0
-        if high is not None and high.end() == match.start() and 0xDC00 <= code <= 0xDFFF:
-            high = None
-            continue
-        if high is not None:
-            yield high.start()
-        high = match if 0xD800 <= code <= 0xDBFF else None
-        if 0xDC00 <= code <= 0xDFFF:
-            yield match.start()
-    if high is not None:
-        yield high.start()
+            yield from ((start + match.start(), match[1]) for match in re.finditer(_ESCAPE, token) if match[1])
 
 
 def constants(text: str) -> Iterator[tuple[int, str]]:

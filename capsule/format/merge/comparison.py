@@ -101,8 +101,8 @@ class Comparison:
         """
         result: dict[str, Any] = {name: True for name in _FLAGS if getattr(self, name)}
         for name in ("added", "removed", "moved"):
-            if messages_of := getattr(self, name):
-                result[name] = [message if messages else message["id"] for message in messages_of]
+            if part := getattr(self, name):
+                result[name] = [message if messages else message["id"] for message in part]
         if self.edited:
             result["edited"] = [
                 {"before": before, "after": after} if messages else after["id"] for before, after in self.edited
@@ -252,19 +252,18 @@ def _words_of(field: FieldChange) -> Iterator[str]:
     elif name in _SWITCHES:
         if bool(before) != bool(after):
             yield _SWITCHES[name][0 if after else 1]
-    elif name == "context":
-        yield "project context changed"
+    elif name in _CHANGED:
+        yield f"{_CHANGED[name]} changed"
     elif name == "conflicts":
         many = len(after) if isinstance(after, list) else 0
         yield f"{many} conflict{'' if many == 1 else 's'} to settle" if many else "conflicts settled"
     elif name in ("type", "mode"):
         yield f"{name} changed to {_plain(after)}"
-    elif name == "mcpServers":
-        yield "MCP servers changed"
     else:
         yield f"{_plain(name)} {'set' if before is None else 'removed' if after is None else 'changed'}"
 
 
+_CHANGED = {"context": "project context", "mcpServers": "MCP servers"}
 _SWITCHES = {
     "archived": ("archived", "taken from the archive"),
     "pinned": ("pinned", "unpinned"),

@@ -46,7 +46,9 @@ class Heads:
     def merged(self) -> dict[str, Any]:
         """The head of both: everything but `history`; `currentNode` is not looked at, and not there."""
         rules: dict[str, Rule] = {
-            "version": lambda _, mine, yours: max((mine, yours), key=lambda one: (parse_version(one) or (0, 0), one)),
+            "version": lambda _, mine, yours: max(
+                (mine, yours), key=lambda side: (parse_version(side) or (0, 0), side)
+            ),
             "createdAt": lambda _, mine, yours: min(mine, yours),
             "updatedAt": lambda _, mine, yours: max(mine, yours),
             "metadata": self._metadata,
@@ -131,7 +133,7 @@ class Heads:
             return mine
         if same(ours, base):
             return yours
-        winner, loser = sorted((mine, yours), key=lambda one: (_captured(one) or "", bytes_of(one)), reverse=True)
+        winner, loser = sorted((mine, yours), key=lambda side: (_captured(side) or "", bytes_of(side)), reverse=True)
         former = [digest for side in (mine, yours) for digest in side["metadata"].get("otherHashes") or ()]
         others = {*former, _hash_of(loser)} - {_hash_of(winner), ""}
         about = {name: value for name, value in winner["metadata"].items() if name != "otherHashes"}
@@ -176,7 +178,7 @@ def _members(base: Any, ours: Any, theirs: Any) -> Any:
 
     def first(where: tuple[str, ...], mine: Any, yours: Any) -> Any:
         name = where[-1] if where else ""
-        return max(mine, yours, key=lambda one: (isinstance(one, dict), precedence(name, one), bytes_of(one)))
+        return max(mine, yours, key=lambda side: (isinstance(side, dict), precedence(name, side), bytes_of(side)))
 
     return merged_set(base, ours, theirs, id_of, first)
 

@@ -68,13 +68,13 @@ def merge(base: Document | None, ours: Document, theirs: Document, path: str = "
     is_line = document["metadata"].get("type", "chat") != "chat"
     side = partial(Side, conversation=ours["id"], is_line=is_line)
     first = side(was.document["history"], was.written)
-    sides = [side(one.document["history"], one.written, base=first) for one in (mine, yours)]
+    sides = [side(each.document["history"], each.written, base=first) for each in (mine, yours)]
     histories = Histories(first, sides[0], sides[1], ours["id"])
     history, notes = histories.merged()
     document["metadata"] |= _merged_current(began, ours, theirs, histories, history)
     # The messages are as they should be by now.
     document = cleaned(in_order({**document, "history": []}), path) | {"history": history}
-    conflicts = tuple(sorted(heads.conflicts, key=lambda one: one.field))
+    conflicts = tuple(sorted(heads.conflicts, key=lambda each: each.field))
     return Merged(document, conflicts, (*sorted(heads.notes), *notes))
 
 
@@ -120,9 +120,9 @@ class _Version(NamedTuple):
         return cls(orjson.dumps({**document, "history": []}), written, document)
 
 
-def _is_alike(one: Document, other: Document | None) -> bool:
+def _is_alike(left: Document, right: Document | None) -> bool:
     """Whether two messages are surely written alike: all fields are texts, for which Python's equality will do."""
-    return one == other and list(one) == list(other) and _TEXTS.issuperset(map(type, one.values()))
+    return left == right and list(left) == list(right) and _TEXTS.issuperset(map(type, left.values()))
 
 
 # -- The active branch -----------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def _merged_current(
     went = [_went(was, side["metadata"]) for side in (ours, theirs) if _has_gone(was, side["metadata"])]
     wanted, instead = was.get(_NODE, ABSENT), ABSENT
     if went:
-        wanted, instead = max(went, key=lambda one: (_lateness(one[0], histories), bytes_of(one[1])))
+        wanted, instead = max(went, key=lambda each: (_lateness(each[0], histories), bytes_of(each[1])))
     if not isinstance(wanted, str):
         return {}
     there = {message["id"] for message in history}

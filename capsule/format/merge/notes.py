@@ -105,9 +105,9 @@ def merged_conflicts(base: Any, ours: Any, theirs: Any, added: Iterable[Conflict
         if len(there) == 2 or there[0] != was.get(key):
             result[key] = _joined(*there)
     for conflict in added:
-        found = {bytes_of(value): (value, at) for value, at in conflict.values}
+        values = {bytes_of(value): (value, at) for value, at in conflict.values}
         key = 0, conflict.field
-        result[key] = _joined(*(side[key] for side in sides if key in side), found)
+        result[key] = _joined(*(side[key] for side in sides if key in side), values)
     of_title = result.get((0, "title"), {})
     if (written := bytes_of(title[0])) in of_title:
         result[0, "title"] = _joined(of_title, {written: title})
@@ -157,28 +157,21 @@ def _or_none(value: Any) -> Any:
 def _read(value: Any) -> _Recorded:
     recorded: _Recorded = {}
     for entry in value if isinstance(value, list) else ():
-        if _is_conflict(entry):
-            key = 0, entry["field"]
-            values = [{bytes_of(item["value"]): (item["value"], item.get("at"))} for item in entry["values"]]
-            recorded[key] = _joined(recorded.get(key, {}), *values)
-        else:
-            written = bytes_of(entry)
-            recorded[1, written] = {written: (entry, None)}
+        match entry:
+            case {"field": str(name), "values": [_, *_] as items, **others} if not others and all(
+                map(_is_value, items)
+            ):
+                values = [{bytes_of(item["value"]): (item["value"], item.get("at"))} for item in items]
+                recorded[0, name] = _joined(recorded.get((0, name), {}), *values)
+            case _:
+                written = bytes_of(entry)
+                recorded[1, written] = {written: (entry, None)}
     return recorded
 
 
-def _is_conflict(entry: Any) -> bool:
-    return (
-        isinstance(entry, dict)
-        and set(entry) == {"field", "values"}
-        and isinstance(entry["field"], str)
-        and isinstance(entry["values"], list)
-        and len(entry["values"]) > 0
-        and all(
-            isinstance(item, dict) and {"value"} <= set(item) <= {"value", "at"} and isinstance(item.get("at", ""), str)
-            for item in entry["values"]
-        )
-    )
+def _is_value(item: Any) -> bool:
+    is_known = isinstance(item, dict) and {"value"} <= set(item) <= {"value", "at"}
+    return is_known and isinstance(item.get("at", ""), str)
 
 
 def _joined(*sides: _Values) -> _Values:
@@ -195,7 +188,7 @@ def _as_json(recorded: _Recorded) -> list[Any]:
     for (is_other, name), values in sorted(recorded.items()):
         listed = [values[key] for key in sorted(values)]
         entries.append(
-            listed[0][0] if is_other else {"field": name, "values": [_value_as_json(*one) for one in listed]}
+            listed[0][0] if is_other else {"field": name, "values": [_value_as_json(*value) for value in listed]}
         )
     return entries
 

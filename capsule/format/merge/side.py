@@ -186,8 +186,8 @@ def same_ids(base: Sequence[Message], ours: Sequence[Message], theirs: Sequence[
         [side[id] for id in side if id not in ids[0] and id not in renamed and id not in others]
         for side, renamed, others in zip(typed, names, (ids[2], ids[1]), strict=True)
     ]
-    for one, other in _pairs(left[0], left[1]):
-        names[0 if one > other else 1][max(one, other)] = min(one, other)
+    for id, other in _pairs(left[0], left[1]):
+        names[0 if id > other else 1][max(id, other)] = min(id, other)
     return names
 
 

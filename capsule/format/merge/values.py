@@ -32,9 +32,9 @@ def sorted_bytes(value: Any) -> bytes:
     return b"" if value is ABSENT else orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
 
 
-def same(one: Any, other: Any) -> bool:
+def same(left: Any, right: Any) -> bool:
     """Whether two values are written alike."""
-    return one is other or bytes_of(one) == bytes_of(other)
+    return left is right or bytes_of(left) == bytes_of(right)
 
 
 def flat_head(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -101,12 +101,12 @@ def reconcile(
         _removals(outcome, writes, read)
         _edits(outcome, writes, read)
         _head(outcome, writes, read)
-    counted = [write.told["n"] for write in writes if "n" in write.told]
+    counted = [write.record["n"] for write in writes if "n" in write.record]
     outcome.short = max(counted[-1] - len(outcome.document["history"]), 0) if counted else 0
     is_unknown = read.upto < 0 or deliberate is True
     outcome.forgotten = max(outcome.short - len(outcome.removed), 0) if is_unknown else _dropped(writes, read)
     outcome.newest = max(read.stamp, read.newest)
-    outcome.seen = _seen(saved, outcome, writes, read.void)
+    outcome.seen = _seen(saved, outcome, writes, read)
     return outcome
 
 
@@ -118,24 +118,23 @@ def _dropped(writes: list[Write], read: _Read) -> int:
         places.setdefault(write.place, []).append(write)
     for place, together in places.items():
         expected = count + sum(write.more for write in together)
-        count = next((write.told["n"] for write in reversed(together) if "n" in write.told), expected)
-        if place > read.upto and not any("hand" in write.told for write in together):
+        count = next((write.record["n"] for write in reversed(together) if "n" in write.record), expected)
+        if place > read.upto and not any("hand" in write.record for write in together):
             dropped += max(count - expected, 0)
     return dropped
 
 
-def _seen(saved: Mapping[str, Any], outcome: Outcome, writes: list[Write], void: list[str]) -> list[bytes]:
+def _seen(saved: Mapping[str, Any], outcome: Outcome, writes: list[Write], read: _Read) -> list[bytes]:
     """The records of a version that was taken in: what stays out from now on, what stays in, and what shows nothing;
     and its head."""
     history = outcome.document["history"]
     there = {entry.get("id") for entry in history}
     logged = {entry.get("id") for write in writes for entry in write.entries}
-    gone = {id for write in writes if write.kind == "gone" for id in write.told["was"]}
-    out, back = [id for id in logged if id not in there], [id for id in gone if id in there]
-    told = {"u": saved["updatedAt"], "hand": 1}
+    out, back = [id for id in logged if id not in there], [id for id in read.gone if id in there]
+    record = {"u": saved["updatedAt"], "hand": 1}
     # Of their own, as the log drops heads earlier than the messages that these correct.
-    marks = [orjson.dumps({"k": "marks", **told, "out": out, "back": back, "void": void})]
-    return [*(marks if out or back or void else ()), headed({"k": "head", **told, "n": len(history)}, saved)]
+    marks = [orjson.dumps({"k": "marks", **record, "out": out, "back": back, "void": read.void})]
+    return [*(marks if out or back or read.void else ()), headed({"k": "head", **record, "n": len(history)}, saved)]
 
 
 class _Read:
@@ -148,16 +147,18 @@ class _Read:
         ids: Its messages by their ids.
         missing: The logged messages that it lacks, by their places in the records.
         void: The `updatedAt` of an interrupted append whose messages it lacks.
+        gone: The ids of the messages that the store took out.
+        befores: The digests of the versions that the store edited, by the messages' ids.
     """
 
     def __init__(self, saved: dict[str, Any], writes: list[Write], interrupted: bool) -> None:
         self.ids = {entry.get("id"): entry for entry in saved["history"]}
         self.stamp = timestamps.sortable(str(saved.get("updatedAt")))
-        own = [write for write in writes if "hand" not in write.told]
-        self.newest = max((write.told["u"] for write in writes), default="")
+        own = [write for write in writes if "hand" not in write.record]
+        self.newest = max((write.record["u"] for write in writes), default="")
         last = writes[-1:] if interrupted else []
-        self.void = [write.told["u"] for write in last if any(entry["id"] not in self.ids for entry in write.entries)]
-        shown = (write.place for write in own if write.told["u"] == self.stamp and self.stamp not in self.void)
+        self.void = [write.record["u"] for write in last if any(entry["id"] not in self.ids for entry in write.entries)]
+        shown = (write.place for write in own if write.record["u"] == self.stamp and self.stamp not in self.void)
         stamped = next(shown, -1)
         # Two messages may have one id, and then two times.
         there = Counter((entry.get("id"), entry.get("timestamp")) for entry in saved["history"])
@@ -172,6 +173,11 @@ class _Read:
                 elif write.place > stamped or entry.get("id") not in self.ids:
                     self.missing.setdefault(at, []).append(entry)
         self.upto = max(held)
+        self.gone = {id for write in writes if write.kind == "gone" for id in write.record["was"]}
+        self.befores: dict[Any, set[str]] = {}
+        for write in writes:
+            if write.kind == "edit":
+                self.befores.setdefault(write.record["e"].get("id"), set()).add(write.record["was"])
 
     def had(self, write: Write) -> bool:
         """Whether a write was there to be read."""
@@ -189,10 +195,10 @@ def _messages(outcome: Outcome, writes: list[Write], read: _Read) -> None:
             else:
                 pending += missing
         elif write.kind == "edit":
-            edited = write.told["e"]
+            edited = write.record["e"]
             pending = [edited if entry["id"] == edited.get("id") else entry for entry in pending]
         elif write.kind == "gone":
-            gone = write.told["was"]
+            gone = write.record["was"]
             pending = [entry for entry in pending if entry["id"] not in gone]
             outcome.removed = [id for id in outcome.removed if id not in gone]
     outcome.restored = pending
@@ -205,9 +211,9 @@ def _removals(outcome: Outcome, writes: list[Write], read: _Read) -> None:
     for write in writes:
         if write.kind != "gone" or read.had(write):
             continue
-        for id, was in write.told["was"].items():
+        for id, was in write.record["was"].items():
             there = read.ids.get(id)
-            if there is not None and digest(there) in {was, *_befores(writes, id)}:
+            if there is not None and digest(there) in {was, *read.befores.get(id, ())}:
                 outcome.document["history"] = [entry for entry in outcome.document["history"] if entry is not there]
                 outcome.remade.append(f"the removal of message {id}")
             elif there is not None:
@@ -215,23 +221,17 @@ def _removals(outcome: Outcome, writes: list[Write], read: _Read) -> None:
                 outcome.overruled.append(({"removed": id}, kept))
 
 
-def _befores(writes: list[Write], id: Any) -> set[str]:
-    """The digests of the versions of a message that the store edited."""
-    return {write.told["was"] for write in writes if write.kind == "edit" and write.told["e"].get("id") == id}
-
-
 def _edits(outcome: Outcome, writes: list[Write], read: _Read) -> None:
     """Make the edits again that were not there to be read, where the person left the message alone."""
-    gone = {id for write in writes if write.kind == "gone" for id in write.told["was"]}
     back = {entry["id"] for entry in outcome.restored}
-    latest = {write.told["e"].get("id"): write for write in writes if write.kind == "edit"}
+    latest = {write.record["e"].get("id"): write for write in writes if write.kind == "edit"}
     for id, write in latest.items():
-        if read.had(write) or id in gone or id in back:
+        if read.had(write) or id in read.gone or id in back:
             continue
-        edited, there = write.told["e"], read.ids.get(id)
+        edited, there = write.record["e"], read.ids.get(id)
         if there is None:
             outcome.overruled.append((edited, f"an edit of message {id}, which the saved version takes out"))
-        elif digest(there) in _befores(writes, id) - {digest(edited)}:
+        elif digest(there) in read.befores.get(id, set()) - {digest(edited)}:
             outcome.document["history"] = [edited if entry is there else entry for entry in outcome.document["history"]]
             outcome.remade.append(f"the edit of message {id}")
         elif digest(there) != digest(edited):
@@ -243,12 +243,12 @@ def _head(outcome: Outcome, writes: list[Write], read: _Read) -> None:
     heads = [write for write in writes if write.kind == "head"]
     if not heads:
         return
-    flats = [flat_head(head.told["h"]) for head in heads]
+    flats = [flat_head(head.record["h"]) for head in heads]
     ours, theirs = flats[-1], flat_head(apart(outcome.document))
     # Of two that are as like, the earlier: what then seems new to the person is made again, not taken away.
     at = min(_readable(heads, read), key=lambda place: _distance(flats[place], theirs))
     base = flats[at]
-    later = [place for place in range(at + 1, len(heads)) if "hand" not in heads[place].told]
+    later = [place for place in range(at + 1, len(heads)) if "hand" not in heads[place].record]
     by_the_store = {key for place in later for key in _differing(flats[place - 1], flats[place])}
     locks = [_lock_of(flat) for flat in flats]
     merged = dict(theirs)
@@ -256,9 +256,8 @@ def _head(outcome: Outcome, writes: list[Write], read: _Read) -> None:
     for key in _differing(base, ours):
         name = key.removeprefix("metadata.")
         was, mine, saved_value = (flat.get(key, ABSENT) for flat in (base, ours, theirs))
-        if key not in by_the_store or _same(saved_value, mine):
-            continue
-        if key == _LOCK and _lock_of(theirs) == locks[-1]:
+        is_there = _same(saved_value, mine) or (key == _LOCK and _lock_of(theirs) == locks[-1])
+        if is_there or key not in by_the_store:
             continue
         if _same(saved_value, was) or (key == _LOCK and _lock_of(theirs) in locks):
             merged[key] = mine
@@ -291,7 +290,7 @@ def _readable(heads: list[Write], read: _Read) -> list[int]:
     """The heads that the person may have begun from: the last one at the latest write that they have read, and those
     after it with the same `updatedAt`; all, when no write is known to have been read."""
     before = [at for at, head in enumerate(heads) if head.place <= read.upto]
-    after = [at for at, head in enumerate(heads) if head.place > read.upto and head.told["u"] == read.stamp]
+    after = [at for at, head in enumerate(heads) if head.place > read.upto and head.record["u"] == read.stamp]
     return before[-1:] + after or list(range(len(heads)))
 
 

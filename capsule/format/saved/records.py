@@ -29,16 +29,6 @@ def append_record(stamp: str, entries: Iterable[Mapping[str, Any]], count: int, 
     return orjson.dumps({"k": "append", "u": stamp, "n": count, "at": at, "e": list(entries)})
 
 
-def edit_record(stamp: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> bytes:
-    """The record of one message's change."""
-    return orjson.dumps({"k": "edit", "u": stamp, "was": digest(before), "e": after})
-
-
-def gone_record(stamp: str, entries: Iterable[Mapping[str, Any]]) -> bytes:
-    """The record of messages that were taken out."""
-    return orjson.dumps({"k": "gone", "u": stamp, "was": {entry["id"]: digest(entry) for entry in entries}})
-
-
 def head_record(stamp: str, document: Mapping[str, Any], count: int) -> bytes:
     """The record of a head as it was written: what `document` has before its context; it has `count` messages."""
     return headed({"k": "head", "u": stamp, "n": count}, document)
@@ -49,9 +39,9 @@ def lock_record(stamp: str, document: Mapping[str, Any]) -> bytes:
     return orjson.dumps({"k": "lock", "u": stamp, "l": document["metadata"].get("lock")})
 
 
-def headed(told: dict[str, Any], document: Mapping[str, Any]) -> bytes:
+def headed(record: dict[str, Any], document: Mapping[str, Any]) -> bytes:
     # Joined by hand: a head may be as deep as orjson goes, and a record is deeper by one.
-    return orjson.dumps(told)[:-1] + b',"h":' + orjson.dumps(apart(document)) + b"}"
+    return orjson.dumps(record)[:-1] + b',"h":' + orjson.dumps(apart(document)) + b"}"
 
 
 def apart(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,14 +61,13 @@ def records_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> list
     old, new = ({entry.get("id"): entry for entry in side["history"]} for side in (before, after))
     encode = codec.encode_entry
     both = ((entry, new[id]) for id, entry in old.items() if id in new)
-    records = [edit_record(stamp, was, now) for was, now in both if encode(was) != encode(now)]
-    added = [entry for id, entry in new.items() if id not in old]
-    gone = [entry for id, entry in old.items() if id not in new]
+    edits = [(was, now) for was, now in both if encode(was) != encode(now)]
+    records = [orjson.dumps({"k": "edit", "u": stamp, "was": digest(was), "e": now}) for was, now in edits]
     count = len(after["history"])
-    if added:
+    if added := [entry for id, entry in new.items() if id not in old]:
         records.append(append_record(stamp, added, count))
-    if gone:
-        records.append(gone_record(stamp, gone))
+    if gone := {entry["id"]: digest(entry) for id, entry in old.items() if id not in new}:
+        records.append(orjson.dumps({"k": "gone", "u": stamp, "was": gone}))
     return [*records, head_record(stamp, after, count)]
 
 
@@ -86,88 +75,91 @@ class Write(NamedTuple):
     """One record, and which write it belongs to: 0 is the oldest remembered; and how many messages more it left."""
 
     place: int
-    told: dict[str, Any]
+    record: dict[str, Any]
     more: int = 0
 
     @property
     def kind(self) -> str:
-        return str(self.told["k"])
+        return str(self.record["k"])
 
     @property
     def entries(self) -> list[dict[str, Any]]:
-        return self.told["e"] if self.kind == "append" else []
+        return self.record["e"] if self.kind == "append" else []
 
 
 def decoded(records: list[list[bytes]]) -> list[Write]:
     """The records, less what a person took out or put back since."""
     writes: list[Write] = []
     head: dict[str, Any] = {}
-    for place, told in _each(records):
-        if told["k"] == "lock":  # It is all of the head before it, but for the lock.
+    for place, record in _each(records):
+        if record["k"] == "lock":  # It is all of the head before it, but for the lock.
             if not head:
                 continue
-            told |= {"k": "head", "h": {**head, "metadata": {**head.get("metadata", {}), "lock": told["l"]}}}
-        head = told.get("h", head)
-        out, back, void = (set(told.get(name, ())) for name in ("out", "back", "void"))
+            record |= {"k": "head", "h": {**head, "metadata": {**head.get("metadata", {}), "lock": record["l"]}}}
+        head = record.get("h", head)
+        out, back, void = (set(record.get(name, ())) for name in ("out", "back", "void"))
         if out or back or void:
             writes = [_less(write, out, back, void) for write in writes]
-        more = len(told["e"]) if told["k"] == "append" else -len(told["was"]) if told["k"] == "gone" else 0
-        writes.append(Write(place, told, more))
+        more = len(record["e"]) if record["k"] == "append" else -len(record["was"]) if record["k"] == "gone" else 0
+        writes.append(Write(place, record, more))
     return writes
 
 
 def _each(records: list[list[bytes]]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Each record as it was written, and which write it belongs to."""
     for place, together in enumerate(records):
-        for record in together:
+        for line in together:
             with suppress(ValueError, RecursionError):
-                told = codec.decode_record(record)
-                if isinstance(told.get("u"), str):
-                    yield place, told
+                record = codec.decode_record(line)
+                if isinstance(record.get("u"), str):
+                    yield place, record
 
 
 def appended(records: list[list[bytes]]) -> list[dict[str, Any]]:
     """The messages of all appends, also those that were taken out since."""
-    return [entry for _, told in _each(records) if told["k"] == "append" for entry in told["e"]]
+    return [entry for _, record in _each(records) if record["k"] == "append" for entry in record["e"]]
 
 
 def _less(write: Write, out: set[str], back: set[str], void: set[str]) -> Write:
-    told = write.told
-    if told["k"] == "append":
-        stamp = _NO_STAMP if told["u"] in void else told["u"]
-        told = told | {"u": stamp, "e": [entry for entry in told["e"] if entry.get("id") not in out]}
-        return write._replace(told=told)
-    if told["k"] == "gone":
-        return write._replace(told=told | {"was": {id: was for id, was in told["was"].items() if id not in back}})
-    return write._replace(told=told | {"k": "dropped"}) if told["k"] == "edit" and told["e"].get("id") in out else write
+    record = write.record
+    if record["k"] == "append":
+        stamp = _NO_STAMP if record["u"] in void else record["u"]
+        record = record | {"u": stamp, "e": [entry for entry in record["e"] if entry.get("id") not in out]}
+        return write._replace(record=record)
+    if record["k"] == "gone":
+        return write._replace(record=record | {"was": {id: was for id, was in record["was"].items() if id not in back}})
+    return (
+        write._replace(record=record | {"k": "dropped"})
+        if record["k"] == "edit" and record["e"].get("id") in out
+        else write
+    )
 
 
 def splices(records: list[list[bytes]]) -> list[tuple[int, list[dict[str, Any]], str]]:
     """The splices that are remembered, the latest first: where, the messages, and the `updatedAt`."""
-    appends = [write for write in decoded(records) if write.kind == "append" and write.told.get("at", -1) >= 0]
-    return [(write.told["at"], write.entries, write.told["u"]) for write in reversed(appends) if write.entries]
+    appends = [write for write in decoded(records) if write.kind == "append" and write.record.get("at", -1) >= 0]
+    return [(write.record["at"], write.entries, write.record["u"]) for write in reversed(appends) if write.entries]
 
 
 def identified(history: list[dict[str, Any]], records: list[list[bytes]]) -> list[dict[str, Any]]:
     """The messages of a saved version, in which those that lost their ids have them again: each gets that of the logged
     message of the same role, text and time that isn't there, each once."""
-    nameless = [entry for entry in history if not entry.get("id")]
-    if not nameless or not records:
+    if not records or all(entry.get("id") for entry in history):
         return history
     there = {entry.get("id") for entry in history}
-    ids: dict[tuple[Any, ...], list[str]] = {}
+    ids: dict[tuple[Any, ...], dict[str, None]] = {}
     for write in decoded(records):
-        for entry in [write.told["e"]] if write.kind == "edit" else write.entries:
+        for entry in [write.record["e"]] if write.kind == "edit" else write.entries:
             if entry.get("id") not in there:
-                same = ids.setdefault(_words(entry), [])
-                if entry["id"] not in same:
-                    same.append(entry["id"])
+                ids.setdefault(_words(entry), {})[entry["id"]] = None
     result = []
-    given: set[str] = set()
     for entry in history:
-        free = [id for id in ids.get(_words(entry), []) if id not in given] if not entry.get("id") else []
-        given.update(free[:1])
-        result.append({**entry, "id": free[0]} if free else entry)
+        free = ids.get(_words(entry)) if not entry.get("id") else None
+        if free:
+            id = next(iter(free))
+            entry = {**entry, "id": id}
+            del free[id]
+        result.append(entry)
     return result
 
 
@@ -179,17 +171,17 @@ def without_texts(records: list[list[bytes]], document: Mapping[str, Any]) -> li
     """The records of a document, the oldest first, without the texts of messages, and titles, that it has no more."""
     there = {entry.get("id"): entry for entry in document["history"]}
     writes = decoded(records)
-    last = max((write.place for write in writes if "h" in write.told), default=-1)
+    last = max((write.place for write in writes if "h" in write.record), default=-1)
     kept: dict[int, list[bytes]] = {}
-    for place, told, _ in writes:
-        if told["k"] == "append":
-            told = told | {"at": -1, "e": [there[entry["id"]] for entry in told["e"] if entry.get("id") in there]}
-        elif told["k"] == "edit" and told["e"].get("id") in there:
-            told = told | {"e": there[told["e"]["id"]]}
-        elif told["k"] == "head" and place == last:
-            kept.setdefault(place, []).append(head_record(told["u"], document, len(there)))
+    for place, record, _ in writes:
+        if record["k"] == "append":
+            record = record | {"at": -1, "e": [there[entry["id"]] for entry in record["e"] if entry.get("id") in there]}
+        elif record["k"] == "edit" and record["e"].get("id") in there:
+            record = record | {"e": there[record["e"]["id"]]}
+        elif record["k"] == "head" and place == last:
+            kept.setdefault(place, []).append(head_record(record["u"], document, len(there)))
             continue
-        elif told["k"] != "gone":
+        elif record["k"] != "gone":
             continue
-        kept.setdefault(place, []).append(orjson.dumps(told))
+        kept.setdefault(place, []).append(orjson.dumps(record))
     return list(kept.values())

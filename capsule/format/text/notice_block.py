@@ -67,8 +67,8 @@ def _block(data: bytes, agent: str, path: str) -> tuple[int, int, bool]:
         return start, start, False
     if len(begins) != 1 or len(ends) != 1 or begins[0].end() > ends[0].start():
         line = data.count(b"\n", 0, (begins or ends)[0].start()) + 1
-        what = f"the block for {agent} has not one beginning and one end: correct it, or remove what is left of it"
-        raise _broken(path, line, what)
+        reason = f"the block for {agent} has not one beginning and one end: correct it, or remove what is left of it"
+        raise _broken(path, line, reason)
     return begins[0].start(), ends[0].end(), begins[0][1] is not None
 
 
@@ -76,5 +76,5 @@ def _line(pattern: str) -> re.Pattern[bytes]:
     return re.compile(rf"(?:^|(?<=\A\xef\xbb\xbf))<!-- {pattern} -->(?:\r?\n|\Z)".encode(), re.MULTILINE)
 
 
-def _broken(path: str, line: int, what: str) -> InvalidDocument:
-    return InvalidDocument.of([Problem(path, line, 1 if line else 0, "", what)])
+def _broken(path: str, line: int, reason: str) -> InvalidDocument:
+    return InvalidDocument.of([Problem(path, line, 1 if line else 0, "", reason)])

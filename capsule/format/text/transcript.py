@@ -8,6 +8,7 @@ texts can be had back exactly. Messages are left out whole, the oldest first, an
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -120,11 +121,8 @@ def _context(context: Mapping[str, Any], estimate: Estimate, budget: int | None)
         yield f"{top}{quoted(text)}\n"
         return
     ends = [match.end() for match in re.finditer("\n", text[: budget * _CHARACTERS])]
-    low, high = 0, len(ends)
-    while low < high:  # The most lines that fit.
-        middle = (low + high + 1) // 2
-        fits = _cost(top + quoted(text[: ends[middle - 1]]), estimate) + _LEFT_OUT_ROOM <= budget
-        low, high = (middle, high) if fits else (low, middle - 1)
+    room = budget - _LEFT_OUT_ROOM  # For the most lines that fit.
+    low = bisect_right(ends, room, key=lambda end: _cost(top + quoted(text[:end]), estimate))
     if low:
         yield top + quoted(text[: ends[low - 1]])
     lines = text.count("\n") + (not text.endswith("\n")) - low

@@ -61,7 +61,7 @@ def _shake_hands(incoming: IO[bytes], outgoing: IO[bytes]) -> None:
     outgoing.write(pktline.packed("git-filter-server", _VERSION))
     outgoing.flush()
     offered = list(map(pktline.text, pktline.packets(incoming)))
-    outgoing.write(pktline.packed(*(one for one in _CAPABILITIES if one in offered)))
+    outgoing.write(pktline.packed(*(entry for entry in _CAPABILITIES if entry in offered)))
     outgoing.flush()
 
 

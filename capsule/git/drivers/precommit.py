@@ -35,18 +35,18 @@ def problems(git: Git) -> list[str]:
         for raw in changes(git, "diff-index", "--cached", "--diff-filter=d", base):
             path, mode, blob = raw.entry
             kind, name = _place(top, path)
-            what = ""
+            reason = ""
             if kind == _DERIVED:
-                what = "is derived from the conversations, and must not be committed"
+                reason = "is derived from the conversations, and must not be committed"
             elif kind and name.startswith(".") and name.endswith(".tmp"):
-                what = "is a file that is being written, and must not be committed"
+                reason = "is a file that is being written, and must not be committed"
             elif kind and name.endswith(".json"):
                 if mode in REGULAR:
                     lines += _faults(blobs.read(blob) or b"", top, path, kind, name.removesuffix(".json"))
                 else:
-                    what = "is no file; a store accepts no link in a document's place"
-            if what:
-                lines.append(f"{path}: {what}: {file_command('git rm --cached', path)}")
+                    reason = "is no file; a store accepts no link in a document's place"
+            if reason:
+                lines.append(f"{path}: {reason}: {file_command('git rm --cached', path)}")
     if lines:
         lines.append("nothing was committed; what is staged can be committed as it is with: git commit --no-verify")
     return lines

@@ -31,24 +31,18 @@ _SAID = 2000
 
 @dataclass(slots=True)
 class Seen:
-    """The report on a server.
+    """The report on a server."""
 
-    Attributes:
-        problems: What is wrong, each with its way out.
-        server: Its name and version.
-        protocol: The version of the protocol.
-        tools: How many tools it has.
-        tokens: About how many tokens their list costs a model.
-        ready_ms: How long it took until it answered, in milliseconds.
-        store: The directory of the store that it serves.
-    """
-
+    #: What is wrong, each with its way out.
     problems: list[str] = field(default_factory=list)
     server: str = ""
     protocol: str = ""
+    #: How many tools it has, and about how many tokens their list costs a model.
     tools: int = 0
     tokens: int = 0
+    #: How long it took until it answered.
     ready_ms: int = 0
+    #: The directory of the store that it serves.
     store: str = ""
 
 
@@ -56,10 +50,8 @@ def examine(launch: Launch, *, cwd: str, store: str | None = None, timeout_s: fl
     """Start the server as an entry says, ask it what any program asks, and stop it.
 
     Args:
-        launch: How it is started.
         cwd: Where the program would start it, when the entry doesn't say.
         store: The store that it should serve; None: any.
-        timeout_s: How long it may take, in seconds.
     """
     seen = Seen()
     cwd = launch.cwd or cwd
@@ -115,30 +107,26 @@ def _talk(launch: Launch, cwd: str, stderr: BinaryIO, timeout_s: float, seen: Se
     async def talk() -> None:
         begun = time.perf_counter()
         transport = stdio_client(server, errlog=stderr)  # type: ignore[arg-type]
-        async with Client(transport, mode="legacy", message_handler=hear) as client:
-            seen.ready_ms = round((time.perf_counter() - begun) * 1000)
-            info = client.server_info
-            seen.server = f"{info.name} {info.version}" if info else ""
-            seen.protocol = client.protocol_version
-            listed = (await client.list_tools()).tools
-            seen.tools = len(listed)
-            seen.tokens = sum(tokens(f"{tool.name}: {tool.description} {tool.input_schema}") for tool in listed)
-            if READS not in {tool.name for tool in listed}:
-                seen.problems.append(f"it has no tool {READS}, so it is no Capsule; write the entry anew")
-            elif (answer := await client.call_tool(READS, {"limit": 1})).is_error:
-                said = " ".join(getattr(block, "text", "") for block in answer.content)
-                seen.problems.append(f"{READS} failed: {said}")
-
-    async def limited() -> None:
         with anyio.move_on_after(timeout_s) as scope:
-            await talk()
+            async with Client(transport, mode="legacy", message_handler=hear) as client:
+                seen.ready_ms = round((time.perf_counter() - begun) * 1000)
+                info = client.server_info
+                seen.server = f"{info.name} {info.version}" if info else ""
+                seen.protocol = client.protocol_version
+                listed = (await client.list_tools()).tools
+                seen.tools = len(listed)
+                seen.tokens = sum(tokens(f"{tool.name}: {tool.description} {tool.input_schema}") for tool in listed)
+                if READS not in {tool.name for tool in listed}:
+                    seen.problems.append(f"it has no tool {READS}, so it is no Capsule; write the entry anew")
+                elif (answer := await client.call_tool(READS, {"limit": 1})).is_error:
+                    said = " ".join(getattr(block, "text", "") for block in answer.content)
+                    seen.problems.append(f"{READS} failed: {said}")
         if scope.cancelled_caught:
-            what = "did not stop" if seen.tools else "did not answer"
-            words = shlex.join([launch.command, *launch.args])
-            seen.problems.append(f"it {what} within {timeout_s:g} s; try it in a terminal: {words}")
+            failed, words = "stop" if seen.tools else "answer", shlex.join([launch.command, *launch.args])
+            seen.problems.append(f"it did not {failed} within {timeout_s:g} s; try it in a terminal: {words}")
 
     try:
-        anyio.run(limited)
+        anyio.run(talk)
     except Exception as error:  # the SDK has its own for each thing a server can do wrong, some of them in groups
         seen.problems.append(f"it went away, or did not speak the protocol: {_words(error)}")
     if garbage:
@@ -157,13 +145,8 @@ def _store(launch: Launch, cwd: str) -> str:
     given = [word for at, word in enumerate(launch.args) if at and launch.args[at - 1] == "--store"]
     given += [word.removeprefix("--store=") for word in launch.args if word.startswith("--store=")]
     code = "import sys; from capsule.locate import find_store; print(find_store((sys.argv[1:] or [None])[-1]))"
-    environment = {
-        **_environment(),
-        **launch.env,
-        "PYTHONUTF8": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-    }
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code, *given], cwd=cwd, env=environment, capture_output=True, check=False
-    )
+    ours = {"PYTHONUTF8": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-P", "-c", code, *given]
+    environment = {**_environment(), **launch.env, **ours}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, check=False)
     return done.stdout.decode().strip()

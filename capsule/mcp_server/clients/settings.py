@@ -37,19 +37,28 @@ _COMMAND_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Our entry in a settings file.
-
-    Attributes:
-        path: The file.
-        value: What the entry says.
-        launch: How it starts the server; None when it doesn't start a program, or not one that can be read.
-        off: Whether it is switched off.
-    """
+    """Our entry in the settings file at `path`: what it says."""
 
     path: str
     value: dict[str, Any]
-    launch: Launch | None
-    off: bool
+
+    @property
+    def off(self) -> bool:
+        """Whether it is switched off."""
+        return self.value.get("disabled") is True or self.value.get("enabled") is False
+
+    @property
+    def launch(self) -> Launch | None:
+        """How it starts the server, in any of the shapes; None: it starts no program, or none that can be read."""
+        value = self.value
+        command, args = value.get("command"), value.get("args", [])
+        words = command if isinstance(command, list) else [command, *args] if isinstance(args, list) else []
+        env = value.get("env", value.get("environment")) or {}
+        if not words or not all(isinstance(word, str) for word in words) or not isinstance(env, dict):
+            return None
+        cwd = value.get("cwd")
+        variables = {str(name): str(text) for name, text in env.items()}
+        return Launch(words[0], tuple(words[1:]), variables, cwd if isinstance(cwd, str) else None)
 
     @property
     def ours(self) -> bool:
@@ -63,22 +72,17 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done to a program's settings; nothing, when it says nothing else.
-
-    Attributes:
-        path: The settings file.
-        commands: The program's own commands that do it.
-        before: What the file says now; None: there is no file.
-        after: What it is to say.
-        paste: What a person is to put into it, or take out of it.
-    """
+    """What is to be done to a program's settings file; nothing, when it says nothing else."""
 
     client: Client
     scope: Scope
     path: str
+    #: The program's own commands that do it.
     commands: tuple[tuple[str, ...], ...] = ()
+    #: The text of the file now, None where there is none, and the text that it is to have.
     before: str | None = None
     after: str | None = None
+    #: What a person is to put into it, or take out of it.
     paste: str = ""
 
     @property
@@ -141,27 +145,24 @@ def _kept(old: tuple[str, ...], new: tuple[str, ...]) -> list[str]:
 def uninstall(client: Client, scope: Scope, places: Places, *, force: bool = False) -> list[Plan]:
     """Work out how a program comes to forget the server: a plan for every file of the scope that has our entry.
 
-    Args:
-        force: Whether an entry of our name that starts something else is taken out too.
-
-    Raises what `install` raises.
+    Raises:
+        InvalidInput: The program has no such scope.
+        InvalidDocument: A file can't be read as what it should be; the message has line and column.
+        Refused: There is an entry of our name that isn't ours, and no `force`.
     """
     plans, files = [], _files(client, scope, places)
+    commands = client.removing(scope, places)
     for file in files:
-        entry = file.entry()
-        if entry is None:
-            continue
-        file.ensure_ours(entry, force)
-        commands = client.removing(scope, places)
-        plans.append(Plan(client, scope, file.path, commands) if commands else file.plan(scope, None))
+        if entry := file.entry():
+            file.ensure_ours(entry, force)
+            plans.append(Plan(client, scope, file.path, commands) if commands else file.plan(scope, None))
     return plans or [Plan(client, scope, files[0].path)]
 
 
 def entries(client: Client, scope: Scope, places: Places) -> Iterator[Entry]:
     """Our entries in a program's settings. Raises InvalidDocument: a file can't be read as what it should be."""
     for path in client.files(scope, places):
-        entry = read_settings(client, path).entry()
-        if entry is not None:
+        if entry := read_settings(client, path).entry():
             yield entry
 
 
@@ -225,20 +226,15 @@ def _text(path: str) -> str | None:
 
 def _files(client: Client, scope: Scope, places: Places) -> list[SettingsFile]:
     """The files of a scope, the one for our entry first: it has the entry, or is there, or counts most."""
-    found = [read_settings(client, path) for path in client.files(scope, places)]
-    if not found:
+    files = [read_settings(client, path) for path in client.files(scope, places)]
+    if not files:
         raise InvalidInput(f"{client.title} has no settings of a project; leave --project away")
-    return sorted(found, key=lambda file: (file.entry() is None, file.text is None))
+    return sorted(files, key=lambda file: (file.entry() is None, file.text is None))
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsFile:
-    """A settings file as it was read.
-
-    Attributes:
-        text: None: there is no file.
-        value: What it says.
-    """
+    """A settings file as it was read: its text, None where there is no file, and what that says."""
 
     client: Client
     path: str
@@ -261,15 +257,13 @@ class SettingsFile:
             held = held.get(key) if isinstance(held, dict) else None
         if held is None:
             return None
-        value = held if isinstance(held, dict) else {}
-        off = value.get("disabled") is True or value.get("enabled") is False
-        return Entry(self.path, value, _launch(value), off)
+        return Entry(self.path, held if isinstance(held, dict) else {})
 
     def ensure_ours(self, entry: Entry, force: bool) -> None:
         """Raise Refused when the entry of our name starts something else, unless that is to go."""
         if not entry.ours and not force:
-            told = f"{self.path}: {'.'.join(self.keys)} starts something else and stays; it goes with: --force"
-            raise Refused(told, path=self.path)
+            reason = f"{self.path}: {'.'.join(self.keys)} starts something else and stays; it goes with: --force"
+            raise Refused(reason, path=self.path)
 
     def plan(self, scope: Scope, value: dict[str, Any] | None) -> Plan:
         """The plan that has the entry say `value`, or that takes it out when that is None."""
@@ -338,13 +332,13 @@ def read_settings(client: Client, path: str) -> SettingsFile:
             value = json.loads(plain) if plain.strip() else {}
     except (ValueError, RecursionError) as error:
         line, column = getattr(error, "lineno", 0), getattr(error, "colno", 0)
-        what = f"{getattr(error, 'msg', error)}; nothing was changed: correct it first"
-        raise InvalidDocument.of([Problem(path, line, column, "", what)]) from error
+        problem = f"{getattr(error, 'msg', error)}; nothing was changed: correct it first"
+        raise InvalidDocument.of([Problem(path, line, column, "", problem)]) from error
     table: Any = value
     for name in (*client.servers, ""):
         if not isinstance(table, dict):
-            told = f"what holds {name or 'the servers'} is no table of names; correct it first"
-            raise InvalidDocument.of([Problem(path, 0, 0, "", told)])
+            problem = f"what holds {name or 'the servers'} is no table of names; correct it first"
+            raise InvalidDocument.of([Problem(path, 0, 0, "", problem)])
         table = table.get(name, {})
     return SettingsFile(client, path, text, value)
 
@@ -352,17 +346,5 @@ def read_settings(client: Client, path: str) -> SettingsFile:
 def _plain(text: str) -> str:
     """A document without comments and trailing commas, every other character in its place."""
     for pattern in (_COMMENT, _TRAILING):
-        text = pattern.sub(lambda found: found[1] or re.sub(r"[^\n]", " ", found[0]), text)
+        text = pattern.sub(lambda match: match[1] or re.sub(r"[^\n]", " ", match[0]), text)
     return text
-
-
-def _launch(value: dict[str, Any]) -> Launch | None:
-    """How an entry starts its program, in any of the shapes."""
-    command, args = value.get("command"), value.get("args", [])
-    words = command if isinstance(command, list) else [command, *args] if isinstance(args, list) else []
-    env = value.get("env", value.get("environment")) or {}
-    if not words or not all(isinstance(word, str) for word in words) or not isinstance(env, dict):
-        return None
-    cwd = value.get("cwd")
-    said = {str(name): str(one) for name, one in env.items()}
-    return Launch(words[0], tuple(words[1:]), said, cwd if isinstance(cwd, str) else None)

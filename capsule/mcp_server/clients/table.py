@@ -31,21 +31,22 @@ VARIABLES = (
 )
 
 
+#: Directories by templates of `Places.path`.
+_DIRECTORIES = {
+    "XDG": "XDG_CONFIG_HOME|HOME/.config",
+    "FLATPAK": "FLATPAK_XDG_CONFIG_HOME|XDG",
+    "SETTINGS": "WINDOWS|MACOS/Library/Application Support|XDG",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where things are on this machine.
-
-    Attributes:
-        platform: As `sys.platform` says it: "linux", "darwin" or "win32".
-        home: The user's home directory, absolute.
-        project: The directory of the project, absolute.
-        environment: The values of `VARIABLES` that are set.
-        programs: The paths of those of `PROGRAMS` that are installed.
-    """
+    """Where things are on this machine: a `sys.platform`, and absolute paths."""
 
     platform: str
     home: str
     project: str
+    #: The values of `VARIABLES` that are set, and the paths of those of `PROGRAMS` that are installed.
     environment: Mapping[str, str] = field(default_factory=dict)
     programs: Mapping[str, str] = field(default_factory=dict)
 
@@ -59,21 +60,13 @@ class Places:
         raise AssertionError(templates)
 
     def _directory(self, name: str, windows: bool) -> str:
-        match name:
-            case "PROJECT":
-                return self.project
-            case "HOME":
-                return self.home
-            case "MACOS":
-                return self.home if self.platform == "darwin" else ""
-            case "WINDOWS":
-                return self.path("APPDATA|HOME/AppData/Roaming") if windows else ""
-            case "XDG":
-                return self.path("XDG_CONFIG_HOME|HOME/.config")
-            case "FLATPAK":
-                return self.path("FLATPAK_XDG_CONFIG_HOME|XDG")
-            case "SETTINGS":
-                return self.path("WINDOWS|MACOS/Library/Application Support|XDG")
+        if name in _DIRECTORIES:
+            return self.path(_DIRECTORIES[name])
+        own = {"PROJECT": self.project, "HOME": self.home, "MACOS": self.home if self.platform == "darwin" else ""}
+        if name in own:
+            return own[name]
+        if name == "WINDOWS":
+            return self.path("APPDATA|HOME/AppData/Roaming") if windows else ""
         value = self.environment.get(name, "")
         return value if (ntpath if windows else posixpath).isabs(value) else ""
 
@@ -248,4 +241,4 @@ CLIENTS: tuple[Client, ...] = (
     ),
 )
 #: The programs that have commands for their servers.
-PROGRAMS = tuple(one.program for one in CLIENTS if one.program)
+PROGRAMS = tuple(client.program for client in CLIENTS if client.program)

@@ -30,12 +30,7 @@ _BEAT_S: Final = 15.0
 
 
 def events_of(stores: HttpStores, named: TransportSecuritySettings) -> Callable[[Request], Awaitable[Response]]:
-    """What answers `GET /events?since=CURSOR&topics=LIST`.
-
-    Args:
-        stores: The stores behind the server.
-        named: The names by which it may be called.
-    """
+    """What answers `GET /events?since=CURSOR&topics=LIST` on a server that may be called by these names."""
     guard = TransportSecurityMiddleware(named)
 
     async def events(request: Request) -> Response:
@@ -57,22 +52,22 @@ def events_of(stores: HttpStores, named: TransportSecuritySettings) -> Callable[
     return events
 
 
-async def _stream(stores: HttpStores, holder: str, wanted: frozenset[str], found: Changes) -> AsyncIterator[bytes]:
+async def _stream(stores: HttpStores, holder: str, wanted: frozenset[str], batch: Changes) -> AsyncIterator[bytes]:
     while True:
-        yield _framed(found, wanted)
+        yield _framed(batch, wanted)
         try:
             store = await anyio.to_thread.run_sync(stores.of_holder, holder)
-            found = await store.await_changes(found.cursor, timeout_s=_BEAT_S)
+            batch = await store.await_changes(batch.cursor, timeout_s=_BEAT_S)
         except CapsuleError as error:
             log.warning("a stream of events ended: %s", error)
             return
 
 
-def _framed(found: Changes, wanted: frozenset[str]) -> bytes:
+def _framed(batch: Changes, wanted: frozenset[str]) -> bytes:
     """A batch as the stream has it. An id without data is no event, and the place that a client goes on from."""
-    told = [
+    events = [
         b"id: %b\ndata: %b\n\n" % (change.cursor.encode(), orjson.dumps(as_json(change)))
-        for change in found.changes
+        for change in batch.changes
         if wanted.intersection(topics_of(change))
     ]
-    return b"".join([*told, b"id: %b\n\n" % found.cursor.encode()])
+    return b"".join([*events, b"id: %b\n\n" % batch.cursor.encode()])

@@ -4,14 +4,14 @@ What must stay true: nothing but the protocol reaches the client's end of stdout
 that is no valid JSON or no valid request, and the server goes on after it; and when the client has closed its end of
 stdin, the locks are released at once, waits and questions end, and what it had asked by then is done and answered.
 
-The SDK's own reader drops what it can't parse without an answer, so the lines are read and written here.
+The SDK's own `stdio_server` drops a line that it can't parse without an answer, and its loop cancels the requests in
+flight at the end of stdin. So the lines are read and written here; the SDK's loop does the rest.
 """
 
 from __future__ import annotations
 
 import os
 import select
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -23,18 +23,15 @@ from mcp_types import (
     INTERNAL_ERROR,
     ErrorData,
     JSONRPCError,
-    JSONRPCMessage,
     JSONRPCNotification,
     JSONRPCRequest,
 )
 
 from capsule.mcp_server import sdk
+from capsule.mcp_server.transport.edge import Unacceptable, error_of, message_of
 from capsule.mcp_server.transport.lifetime import beside, finish, signalled
-from capsule.mcp_server.transport.messages import Unacceptable, error_of, message_of, parsed
 
 if TYPE_CHECKING:
-    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-
     from capsule.mcp_server.server import CapsuleServer
     from capsule.public import Store
 
@@ -45,86 +42,66 @@ _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 
 
 def serve(server: CapsuleServer, store: Store, stdin: BinaryIO, stdout: int) -> None:
-    """Serve until the client has gone away or a signal comes; the process ends with it.
+    """Serve over the two ends of `own_streams` until the client has gone away or a signal comes.
 
-    Args:
-        server: The server.
-        store: Its store, which is closed at the end.
-        stdin: What the client sends.
-        stdout: The descriptor that the client reads, see `own_streams`.
+    The store is closed, and the process ends.
     """
-
-    close = partial(server.leave, store)
-
-    def ended() -> None:
-        server.stores.ended.set()
-        beside(store.release)
-
-    async def run() -> None:
-        incoming, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-        write, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
-        wire = _Wire(stdin, stdout, incoming, ended, close)
-        low: Any = sdk.server_of(server)
-        async with anyio.create_task_group() as tasks:
-            await tasks.start(signalled, lambda code: finish(code, close))
-            tasks.start_soon(wire.read)
-            tasks.start_soon(wire.write, outgoing)
-            for work in server.beside():
-                tasks.start_soon(work)
-            await low.run(read, write, low.create_initialization_options())
-
-    anyio.run(run)
+    anyio.run(_Wire(server, store, stdin, stdout).run)
 
 
 class _Wire:
     """Both ends of the connection, and the requests that are not answered yet."""
 
-    def __init__(
-        self,
-        stdin: BinaryIO,
-        stdout: int,
-        incoming: MemoryObjectSendStream[SessionMessage | Exception],
-        ended: Callable[[], None],
-        close: Callable[[], None],
-    ) -> None:
+    def __init__(self, server: CapsuleServer, store: Store, stdin: BinaryIO, stdout: int) -> None:
+        self._server = server
+        self._store = store
         self._stdin = stdin
         self._stdout = stdout
-        self._incoming = incoming
-        self._ended = ended
-        self._close = close
+        self._close = partial(server.leave, store)
+        self._incoming, self._read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        self._written, self._outgoing = anyio.create_memory_object_stream[SessionMessage](0)
         # Threads of their own: reading and writing must not wait for calls that take all the others.
-        self._reading = anyio.CapacityLimiter(1)
-        self._writing = anyio.CapacityLimiter(1)
+        self._reading, self._writing = anyio.CapacityLimiter(1), anyio.CapacityLimiter(1)
+        #: The requests of the client that the server has not answered, and the other way round.
         self._open: set[Any] = set()
-        #: The requests of the server that the client has not answered.
         self._asked: set[Any] = set()
         self._is_over = False
-        self._changed = anyio.Event()
+        self._all_answered = anyio.Event()
 
-    async def read(self) -> None:
+    async def run(self) -> None:
+        """Serve; ends with the process."""
+        low: Any = sdk.server_of(self._server)
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(signalled, lambda code: finish(code, self._close))
+            tasks.start_soon(self._receive)
+            tasks.start_soon(self._deliver)
+            for work in self._server.beside():
+                tasks.start_soon(work)
+            await low.run(self._read, self._written, low.create_initialization_options())
+
+    async def _receive(self) -> None:
         """Pass on what the client sends, until it closes its end; then end the process."""
-        readline: Callable[[], bytes] = self._stdin.readline
+        readline = self._stdin.readline
         while line := await anyio.to_thread.run_sync(readline, limiter=self._reading, abandon_on_cancel=True):
             if line.strip():
-                await self._take(line)
+                try:
+                    await self._pass_on(line)
+                except Unacceptable as error:
+                    await self._send(error.answer)
         self._is_over = True
-        self._ended()
+        self._server.stores.ended.set()
+        beside(self._store.release)
         for id in list(self._asked):
             await self._say_no(id)
-        with anyio.move_on_after(_LAST_ANSWERS_S):
-            while self._open:
-                await self._changed.wait()
+        if self._open:
+            with anyio.move_on_after(_LAST_ANSWERS_S):
+                await self._all_answered.wait()
         for id in list(self._open):
-            await self._answer(id, error_of(id, _CLOSED.code, _CLOSED.message))
+            await self._send(error_of(id, _CLOSED.code, _CLOSED.message))
         finish(0, self._close)
 
-    async def _take(self, line: bytes) -> None:
-        try:
-            await self._pass_on(message_of(parsed(line)))
-        except Unacceptable as error:
-            await self._send(error_of(*error.args))
-
-    async def _pass_on(self, message: JSONRPCMessage) -> None:
+    async def _pass_on(self, line: bytes) -> None:
+        message = message_of(line)
         # A subscription is answered by its end only.
         if isinstance(message, JSONRPCRequest) and message.method != "subscriptions/listen":
             self._open.add(message.id)
@@ -139,15 +116,15 @@ class _Wire:
         self._asked.discard(id)
         await self._incoming.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=id, error=_CLOSED)))
 
-    async def write(self, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:
+    async def _deliver(self) -> None:
         """Send what the server says."""
-        async for item in outgoing:
+        async for item in self._outgoing:
             message = item.message
-            id = getattr(message, "id", None)
+            id, is_answer = getattr(message, "id", None), not hasattr(message, "method")
             try:
                 data = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
             except ValueError:  # A text that no JSON can hold.
-                if id is None or hasattr(message, "method"):
+                if not is_answer:
                     continue
                 data = error_of(id, INTERNAL_ERROR, "the answer can't be written as JSON")
             if isinstance(message, JSONRPCRequest):
@@ -155,16 +132,11 @@ class _Wire:
                 if self._is_over:
                     await self._say_no(id)
                     continue
-            if hasattr(message, "method"):
-                await self._send(data)
-                continue
-            await self._answer(id, data)
-
-    async def _answer(self, id: Any, data: bytes) -> None:
-        await self._send(data)
-        self._open.discard(id)
-        self._changed.set()
-        self._changed = anyio.Event()
+            await self._send(data)
+            if is_answer:
+                self._open.discard(id)
+                if self._is_over and not self._open:
+                    self._all_answered.set()
 
     async def _send(self, data: bytes) -> None:
         try:

@@ -38,15 +38,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token, as it is kept.
-
-    Attributes:
-        name: The holder's name.
-        hash: `sha256:` and the hash of the token, in hex.
-        created_at: When it was made.
-        scope: The widest scope that it gives.
-        expires_at: When it expires; None: never.
-    """
+    """A token as it is kept: its holder's name, `sha256:` and its hash in hex, and the widest scope that it gives."""
 
     name: str
     hash: str
@@ -65,12 +57,7 @@ class Token:
 
 
 class Tokens:
-    """The tokens of one store.
-
-    Args:
-        config: The directory of the user's configuration of Capsule; made when the first token is.
-        root: The store's directory.
-    """
+    """The tokens of the store at `root`, kept in the directory of the user's configuration of Capsule."""
 
     def __init__(self, config: Path, root: str) -> None:
         self.root = os.path.realpath(root)
@@ -89,8 +76,7 @@ class Tokens:
             except FileNotFoundError:
                 return []
             with os.fdopen(fd, "rb") as file:
-                mode = stat.S_IMODE(os.fstat(fd).st_mode)
-                data = file.read()
+                mode, data = stat.S_IMODE(os.fstat(fd).st_mode), file.read()
         if mode & 0o022 and os.name == "posix":
             raise Refused(
                 f"{self.path}: others than its owner may write it (mode {mode:04o}), so that nobody knows whose tokens "
@@ -100,15 +86,11 @@ class Tokens:
         return _parsed(data, str(self.path))
 
     def add(self, name: str, *, scope: Scope = "write", expires_in_s: float | None = None) -> str:
-        """Make a token for a holder, who may have had one that expired.
+        """Make a token for a holder, who may have had one that expired. The token can't be had again.
 
         Args:
-            name: The holder's name: what it writes is from that agent, and its locks show it.
-            scope: The widest scope that the token gives.
-            expires_in_s: Seconds until it expires; None: it does not.
-
-        Returns:
-            The token; it can't be had again.
+            name: The agent that what the holder writes is from; its locks show it.
+            expires_in_s: None: it does not expire.
 
         Raises:
             InvalidInput: The name can't be accepted, or has a token already.
@@ -139,20 +121,20 @@ class Tokens:
             NotFound: There is none.
         """
         with self._changed() as tokens:
-            gone = [known for known in tokens if known.name == name]
-            if not gone:
+            token = next((known for known in tokens if known.name == name), None)
+            if token is None:
                 raise NotFound(f"{name[:130]!r} has no token; see who has one: capsule tokens list", id=name)
-            tokens.remove(gone[0])
-        return gone[0]
+            tokens.remove(token)
+        return token
 
     def holder_of(self, token: str) -> Token | None:
         """The stored record of a token; None: it is unknown, revoked or expired. Costs reading a small file.
 
         Every hash is compared, each in constant time, so that the time says nothing about what is stored.
         """
-        given = _hash(token)
-        found = [known for known in self.all() if hmac.compare_digest(known.hash, given)]
-        return found[0] if found and not found[0].is_over(time.time()) else None
+        hash = _hash(token)
+        equal = [known for known in self.all() if hmac.compare_digest(known.hash, hash)]
+        return equal[0] if equal and not equal[0].is_over(time.time()) else None
 
     @contextmanager
     def _changed(self) -> Iterator[list[Token]]:
@@ -194,6 +176,6 @@ def _parsed(data: bytes, path: str) -> list[Token]:
         value = orjson.loads(data)
         if value["version"] != _VERSION:
             raise ValueError(f"its version is {value['version']!r}, and this Capsule knows {_VERSION}")
-        return [_token(one) for one in value["tokens"]]
+        return [_token(token) for token in value["tokens"]]
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidDocument.of([Problem(path, 0, 0, "", f"is no file of tokens: {error}")]) from error

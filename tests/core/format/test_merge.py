@@ -439,6 +439,20 @@ def test_a_conflict_that_one_side_settled_is_settled() -> None:
     assert recorded(after.document) == [] and not after.conflicts
 
 
+def test_conflicts_of_another_form_stay_until_one_side_takes_them_out() -> None:
+    base, (a, b) = begun("chat", 1), (begun("chat", 1), begun("chat", 1))
+    odd = ["mine", {"field": "title", "values": []}]
+    twice = [
+        {"field": "title", "values": [{"value": text, "at": at}]} for text, at in (("x", "1"), ("y", "2"), ("x", "3"))
+    ]
+    base["metadata"]["conflicts"] = a["metadata"]["conflicts"] = [*odd, *twice]
+    b["metadata"]["conflicts"] = [odd[0], *twice]
+    a["title"] = b["title"] = "Title"
+    a["metadata"]["pinned"] = b["metadata"]["archived"] = True
+    values = [{"value": "x", "at": "3"}, {"value": "y", "at": "2"}]
+    assert recorded(merge(base, a, b).document) == [{"field": "title", "values": values}, "mine"]
+
+
 def test_times_and_versions_are_the_earliest_and_the_latest() -> None:
     base = begun("chat", 1)
     a, b = copy.deepcopy(base), copy.deepcopy(base)

@@ -74,18 +74,9 @@ async def test_reading_around_a_message_of_another_branch_says_so(store: Store, 
         answer = await client.call_tool("read_conversation", {"id": "plan-1", "message": tree[2]})
         rest = data(await client.call_tool("read_conversation", {"id": "plan-1", "message": tree[1], "offset": 4}))
     assert [(message["text"], message["sibling"]) for message in rest["messages"]] == [("tests.", "1/2")]
-    assert text(answer).startswith(
-        'Conversation plan-1, "Plan": 5 messages in all, 4 of them on this branch, which is not the active one; '
-        "messages @0 to @3.\n"
-    )
-    found = data(answer)
-    assert found["inactive"] is True
-    assert [(message["at"], message.get("sibling")) for message in found["messages"]] == [
-        (0, None),
-        (1, "1/2"),
-        (2, None),
-        (3, None),
-    ]
+    assert "5 messages in all, 4 of them on this branch, which is not the active one" in text(answer)
+    places = [(message["at"], message.get("sibling")) for message in data(answer)["messages"]]
+    assert data(answer)["inactive"] is True and places == [(0, None), (1, "1/2"), (2, None), (3, None)]
 
 
 async def test_a_branch_far_up_costs_nothing_until_reading_reaches_it(
@@ -115,63 +106,38 @@ async def test_a_branch_far_up_costs_nothing_until_reading_reaches_it(
 # -- Switching and branching off --------------------------------------------------------------------------------------
 
 
-async def test_switching_to_a_message_and_to_those_beside_it(store: Store, era: str, tree: list[str]) -> None:
+async def test_the_active_branch_is_switched(store: Store, era: str, tree: list[str]) -> None:
+    leads = f"the active branch of conversation plan-1 leads through message {{}} to {tree[3]}"
     async with talking(store, era) as client:
         answer = await called(client, action="switch", message="@1")
-        assert text(answer) == (
-            f"Switched: the active branch of conversation plan-1 leads through message {tree[1]} to {tree[3]}."
-        )
+        assert text(answer) == f"Switched: {leads.format(tree[1])}."
         assert data(answer) == {"id": "plan-1", "leaf": tree[3]}
         assert contents(store) == ["What first?", "The tests.", 'And "now"?', "The code."]
-        assert text(await called(client, action="switch", message=tree[3])) == (
-            f"Nothing was done: the active branch of conversation plan-1 leads through message {tree[3]} "
-            f"to {tree[3]} already."
-        )
+        answer = await called(client, action="switch", message=tree[3])
+        assert text(answer) == f"Nothing was done: {leads.format(tree[3])} already."
         assert data(await called(client, action="next"))["leaf"] == tree[4]
-        assert contents(store) == ["What first?", "The docs."]
         said = error(await called(client, action="next", message=tree[4]))
         assert said == f"there is no message behind {tree[4]}: it is 2 of 2"
         assert data(await called(client, action="previous", message=tree[4]))["leaf"] == tree[3]
 
 
-async def test_editing_on_a_branch_leaves_the_old_message_and_its_answers(
-    store: Store, era: str, ids: list[str]
-) -> None:
+async def test_a_branch_is_made_and_a_fork(store: Store, era: str, ids: list[str]) -> None:
     async with talking(store, era) as client:
         answer = await called(client, action="edit", message="@2", content="And then?")
-    new = str(store.branches.path("plan-1")[-1].id)
-    assert text(answer) == f"Made: message {new} (@4) of conversation plan-1; the active branch leads through it."
-    assert data(answer) == {"id": "plan-1", "leaf": new}
-    assert contents(store) == ["What first?", "The tests.", "And then?"]
-    assert [message.content for message in store.branches.path("plan-1", ids[3])][2:] == ['And "now"?', "The code."]
-
-
-async def test_another_answer_stands_beside_the_last_one_or_the_one_that_is_named(
-    store: Store, era: str, ids: list[str]
-) -> None:
-    async with talking(store, era) as client:
-        new = data(await called(client, action="regenerate", content="The plan."))["leaf"]
-        assert contents(store) == ["What first?", "The tests.", 'And "now"?', "The plan."]
-        assert store.branches.alternatives("plan-1", new).ids == (ids[3], new)
+        new = str(store.branches.path("plan-1")[-1].id)
+        assert text(answer) == f"Made: message {new} (@4) of conversation plan-1; the active branch leads through it."
+        assert data(answer) == {"id": "plan-1", "leaf": new}
+        assert contents(store) == ["What first?", "The tests.", "And then?"]
         await called(client, action="regenerate", message=ids[1], content="Nothing.")
         assert contents(store) == ["What first?", "Nothing."]
         said = error(await called(client, action="regenerate", message=ids[0], content="x"))
-    assert said == f"message {ids[0]} is no answer: its role is user; use action edit for it"
-
-
-async def test_a_fork_has_the_branch_up_to_the_message(store: Store, era: str, tree: list[str]) -> None:
-    async with talking(store, era) as client:
-        answer = await called(client, action="fork", message=tree[2])
+        assert said == f"message {ids[0]} is no answer: its role is user; use action edit for it"
+        answer = await called(client, action="fork", message=ids[2])
         head = store.head(data(answer)["id"])
         assert text(answer) == f'Forked from plan-1: {head.id} | "Fork of Plan" | group | {head.updated_at}'
-        assert data(answer) == {"id": head.id}
-        assert [message.content for message in store.branches.path(head.id)] == [
-            "What first?",
-            "The tests.",
-            'And "now"?',
-        ]
+        assert len(store.branches.path(head.id)) == 3
         whole = data(await called(client, action="fork"))["id"]
-    assert [message.content for message in store.branches.path(whole)] == ["What first?", "The docs."]
+    assert [message.content for message in store.branches.path(whole)] == ["What first?", "Nothing."]
 
 
 #: What is asked, and what the answer names: the argument, or what to call instead.
@@ -203,47 +169,7 @@ async def test_an_error_says_what_to_do_and_changes_nothing(store: Store, era: s
     assert store.read("plan-1") == before
 
 
-async def test_a_conversation_locked_by_another_is_not_branched(store: Store, era: str, ids: list[str]) -> None:
-    with store.beside(user="anna") as other:
-        other.locks.take("plan-1")
-        async with talking(store, era) as client:
-            for answer in (
-                await called(client, message="@1", action="edit", content="x"),
-                await removed(client, message="@3", confirm=True),
-            ):
-                assert error(answer).startswith("conversation plan-1 is locked by anna")
-    assert len(store.branches.path("plan-1")) == 4
-
-
 # -- Taking out -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.both_eras
-async def test_a_message_and_its_answers_are_deleted_when_the_user_says_yes(
-    store: Store, era: str, ids: list[str]
-) -> None:
-    user = Answering("accept", {"yes": True})
-    async with talking(store, era, elicitation_callback=user) as client:
-        answer = await removed(client, message=ids[2])
-    assert user.questions == [QUESTION]
-    assert text(answer) == (
-        "Deleted from conversation plan-1: 2 messages (1 user, 1 assistant); "
-        f"the active branch ends in message {ids[1]}. {BACK}"
-    )
-    assert data(answer) == {"id": "plan-1", "leaf": ids[1], "removed": 2}
-    assert contents(store) == ["What first?", "The tests."]
-
-
-async def test_a_message_is_deleted_alone_or_with_its_answers(store: Store, era: str, ids: list[str]) -> None:
-    user = Answering("accept", {"yes": True})
-    async with talking(store, era, elicitation_callback=user) as client:
-        answer = await removed(client, what="alone", message="@2")
-        assert user.questions == [ALONE]
-        assert data(answer) == {"id": "plan-1", "leaf": ids[3], "removed": 1}
-        assert contents(store) == ["What first?", "The tests.", "The code."]
-        answer = await removed(client, message="@0")
-    assert "no message is left" in text(answer)
-    assert data(answer) == {"id": "plan-1", "removed": 3}
 
 
 async def test_the_other_branches_are_pruned_when_the_user_says_yes(store: Store, era: str, tree: list[str]) -> None:
@@ -260,6 +186,25 @@ async def test_the_other_branches_are_pruned_when_the_user_says_yes(store: Store
     assert text(again) == "Nothing was done: conversation plan-1 has no other branch."
     assert data(again) == {"id": "plan-1"}
     assert len(user.questions) == 1
+
+
+@pytest.mark.both_eras
+async def test_messages_are_deleted_when_the_user_says_yes(store: Store, era: str, ids: list[str]) -> None:
+    user = Answering("accept", {"yes": True})
+    async with talking(store, era, elicitation_callback=user) as client:
+        answer = await removed(client, message=ids[2])
+        assert text(answer) == (
+            "Deleted from conversation plan-1: 2 messages (1 user, 1 assistant); "
+            f"the active branch ends in message {ids[1]}. {BACK}"
+        )
+        assert data(answer) == {"id": "plan-1", "leaf": ids[1], "removed": 2}
+        assert contents(store) == ["What first?", "The tests."]
+        store.trash.restore_messages(store.trash.removed("plan-1")[0].trashed)
+        answer = await removed(client, what="alone", message="@2")
+        assert data(answer) == {"id": "plan-1", "leaf": ids[3], "removed": 1}
+        assert user.questions == [QUESTION, ALONE]
+        answer = await removed(client, message="@0")
+    assert "no message is left" in text(answer) and data(answer) == {"id": "plan-1", "removed": 3}
 
 
 @pytest.mark.both_eras

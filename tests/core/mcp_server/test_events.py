@@ -150,12 +150,3 @@ def test_a_stream_ends_with_its_token_and_needs_one(root: Path, talking: Store) 
         ):
             answer = server.request("POST" if status == 405 else "GET", path, None, **headers)
             assert answer[0] == status and json.loads(answer[2])["error"]["message"], (path, headers)
-
-
-def test_a_stream_ends_with_the_server(root: Path, talking: Store) -> None:
-    limits = {"http._CLOSING_S": PATIENCE_S}
-    with over_http(root, limits=limits) as server, stream(server, server.token) as found:
-        server.signal(15)
-        while found.read():
-            pass
-        assert server.ended() == 0

@@ -16,7 +16,7 @@ import pytest
 from capsule import Store
 from capsule.errors import InvalidInput, Refused
 from capsule.mcp_server.access import SCOPES
-from capsule.mcp_server.transport.address import Address, listen, parse
+from capsule.mcp_server.transport.address import listen, parse
 from tests.core.cli.conftest import Program
 from tests.core.mcp_server.serving import (
     HANDSHAKE,
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 
 ID = "the-one"
 #: Limits that a server which stops never reaches: for open requests, and for what ends them.
-LAST_ANSWERS, CLOSING = {"http._LAST_ANSWERS_S": PATIENCE_S}, {"http._CLOSING_S": PATIENCE_S}
+LAST_ANSWERS, CLOSING = {"edge.LAST_ANSWERS_S": PATIENCE_S}, {"edge.CLOSING_S": PATIENCE_S}
 
 
 @pytest.fixture
@@ -68,11 +68,11 @@ def error_of(answer: tuple[int, dict[str, str], Any]) -> tuple[int, str]:
 @pytest.mark.sample
 def test_an_address_is_loopback_unless_it_says_otherwise() -> None:
     for text, address in (
-        ("8765", Address("127.0.0.1", 8765)),
-        (":8765", Address("127.0.0.1", 8765)),
-        ("localhost:0", Address("localhost", 0)),
-        ("0.0.0.0:80", Address("0.0.0.0", 80)),
-        ("[::1]:8765", Address("::1", 8765)),
+        ("8765", ("127.0.0.1", 8765)),
+        (":8765", ("127.0.0.1", 8765)),
+        ("localhost:0", ("localhost", 0)),
+        ("0.0.0.0:80", ("0.0.0.0", 80)),
+        ("[::1]:8765", ("::1", 8765)),
     ):
         assert parse(text) == address
     for text in ("", "localhost", "::1:8765", "a:b", "1:99999", "http://localhost:1", "[x]:1", "-1"):
@@ -94,10 +94,10 @@ def test_a_taken_port_and_an_address_of_others_are_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(Refused, match=f"port {port} of 127.0.0.1 is taken"):
-            listen(Address("127.0.0.1", port))
+            listen("127.0.0.1", port)
     for host, problem in (("192.0.2.1", "no address of this machine"), ("no.such.host.invalid", "no host that is")):
         with pytest.raises(InvalidInput, match=problem):
-            listen(Address(host, 0))
+            listen(host, 0)
 
 
 def test_every_request_needs_a_known_token_that_is_still_good(root: Path) -> None:
@@ -253,55 +253,48 @@ def test_a_message_of_the_largest_size_is_accepted(root: Path) -> None:
         assert store.load(ID).history[0].content == content
 
 
+def _subscribe(server: Http, token: str) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+    """A subscription of the protocol of 2026, which has no session."""
+    meta, headers = modern_envelope("subscriptions/listen")
+    params = {"notifications": {"resourceSubscriptions": ["capsule://conversations"]}, **meta}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": params}).encode()
+    connection = _begin(server, "POST", body, {**headers, **bearer(token)})
+    answer = connection.getresponse()
+    assert (answer.status, answer.headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
+    assert b"acknowledged" in answer.readline() + answer.readline() + answer.readline()
+    return connection, answer
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_ends_long_polls_and_streams_as_http_ends_them(root: Path, number: int) -> None:
     with over_http(root, limits=CLOSING) as server:
         session = server.session()
-        stream = _begin(server, "GET", None, session.headers)
-        answer = stream.getresponse()
-        assert answer.status == 200
+        opened = {"/mcp": session.headers, "/events": bearer(server.token)}
+        streams = [_begin(server, "GET", None, headers, path) for path, headers in opened.items()]
+        answers = [stream.getresponse() for stream in streams]
+        assert [answer.status for answer in answers] == [200, 200]
+        subscribed, subscription = _subscribe(server, server.token)
         poll = _begin(server, "POST", _call(1, "watch_changes", seconds=50), session.headers)
         # A session answers in order of arrival: the poll has been taken when this is answered.
         session.call("list_conversations")
         server.signal(number)
-        # Both end completely: a connection that is cut would raise IncompleteRead here.
-        answer.read()
+        # All end completely: a connection that is cut would raise IncompleteRead here.
+        for answer in (*answers, subscription):
+            answer.read()
         assert b"isError" not in poll.getresponse().read()
         assert server.ended() == (130 if number == signal.SIGINT else 0)
         assert "Traceback" not in server.said
-        for connection in (stream, poll):
+        for connection in (*streams, subscribed, poll):
             connection.close()
 
 
-def test_a_subscription_without_a_session_ends_with_the_server_and_with_the_token(root: Path) -> None:
+def test_a_subscription_without_a_session_ends_with_the_token(root: Path) -> None:
     anna = admit(root, "anna")
-
-    def subscribe() -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        meta, headers = modern_envelope("subscriptions/listen")
-        wanted = {"resourceSubscriptions": ["capsule://conversations"]}
-        body = json.dumps(
-            {"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": {"notifications": wanted, **meta}}
-        )
-        connection = _begin(server, "POST", body.encode(), {**headers, **bearer(anna)})
-        answer = connection.getresponse()
-        assert answer.status == 200, answer.read()
-        assert answer.headers["content-type"].startswith("text/event-stream")
-        assert b"acknowledged" in answer.readline() + answer.readline() + answer.readline()
-        return connection, answer
-
-    with over_http(root, limits=CLOSING) as server:
-        connection, stream = subscribe()
+    with over_http(root) as server:
+        connection, stream = _subscribe(server, anna)
         Program(root)("--store", str(root), "tokens", "revoke", "anna")
-        # To its end, which is one of HTTP's: a connection that is cut would raise IncompleteRead here.
         stream.read()
         connection.close()
-        anna = admit(root, "anna")
-        connection, stream = subscribe()
-        server.signal(signal.SIGTERM)
-        stream.read()
-        connection.close()
-        assert server.ended() == 0
-        assert "Traceback" not in server.said
 
 
 @contextmanager
@@ -354,7 +347,9 @@ def _call(request: int, tool: str, **arguments: Any) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": request, "method": "tools/call", "params": params}).encode()
 
 
-def _begin(server: Http, method: str, body: bytes | None, headers: dict[str, str]) -> http.client.HTTPConnection:
+def _begin(
+    server: Http, method: str, body: bytes | None, headers: dict[str, str], path: str = "/mcp"
+) -> http.client.HTTPConnection:
     connection = http.client.HTTPConnection(server.host, server.port, timeout=PATIENCE_S)
-    connection.request(method, "/mcp", body, {name.replace("_", "-"): value for name, value in headers.items()})
+    connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
     return connection

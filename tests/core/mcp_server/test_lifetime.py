@@ -7,6 +7,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +33,6 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def at_end_of_file(client: Stdio) -> None:
-    client.leave()
-
-
-def by(number: int) -> Leaving:
-    return lambda client: client.signal(number)
-
-
 def after_end_of_file(number: int, wait_ms: float) -> Leaving:
     def leave(client: Stdio) -> None:
         client.leave()
@@ -49,11 +43,11 @@ def after_end_of_file(number: int, wait_ms: float) -> Leaving:
 
 
 WAYS: dict[str, tuple[Leaving, set[int]]] = {
-    "end of file": (at_end_of_file, {0}),
-    "SIGTERM": (by(signal.SIGTERM), {0}),
-    "SIGINT": (by(signal.SIGINT), {130}),
-    "SIGHUP": (by(signal.SIGHUP), {0}),
-    "SIGKILL": (by(signal.SIGKILL), {-9}),
+    "end of file": (Stdio.leave, {0}),
+    "SIGTERM": (methodcaller("signal", signal.SIGTERM), {0}),
+    "SIGINT": (methodcaller("signal", signal.SIGINT), {130}),
+    "SIGHUP": (methodcaller("signal", signal.SIGHUP), {0}),
+    "SIGKILL": (methodcaller("signal", signal.SIGKILL), {-9}),
     "end of file, SIGKILL at once": (after_end_of_file(signal.SIGKILL, 0), {0, -9}),
     # Whichever comes first decides; a second signal would be the third word.
     "end of file, SIGTERM after 5 ms": (after_end_of_file(signal.SIGTERM, 5), {0}),
@@ -116,19 +110,6 @@ def test_a_call_that_can_not_be_cancelled_does_not_keep_the_other_locks(root: Pa
                 assert client.ended() == (130 if number == signal.SIGINT else 0)
             assert in_use(root) == set()
         other.append("held-up", content="goes on")
-
-
-def test_the_locks_are_released_at_end_of_file_though_a_call_still_runs(root: Path) -> None:
-    with Store.open(root, keep_locks=False) as other:
-        other.create(id="held-up", title="Held up")
-        with over_stdio(root) as client:
-            client.call("lock_conversation", id=ID)
-            with other.engine.storage.mutex("conversations", "held-up"):
-                client.send_call("append_message", id="held-up", content="waits")
-                client.call("list_conversations")
-                client.leave()
-                eventually(lambda: in_use(root) == set(), "the lock is released")
-            assert client.ended() == 0
 
 
 @pytest.mark.slow
@@ -225,26 +206,19 @@ def test_a_store_that_was_released_writes_on_without_keeping_locks(root: Path) -
 
 
 def test_writes_during_a_close_leave_no_live_lock(root: Path) -> None:
-    ids = [f"c-{n}" for n in range(40)]
     with Store.open(root, keep_locks=False) as other:
-        for id in ids:
-            other.create(id=id, title=id)
-    store = Store.open(root)
-    begun, failed = threading.Event(), []
+        ids = [other.create(title="t").id for _ in range(40)]
+    store, begun = Store.open(root), threading.Event()
 
     def write() -> None:
         for n, id in enumerate(ids):
-            try:
-                store.append(id, content="x")
-            except Exception as error:
-                failed.append(error)
+            store.append(id, content="x")
             if n == 5:
                 begun.set()
 
-    writer = threading.Thread(target=write)
-    writer.start()
-    begun.wait(60)
-    store.close()
-    writer.join(60)
-    assert not failed
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        begun.wait(60)
+        store.close()
+        writing.result(60)
     assert in_use(root) == set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -115,18 +116,11 @@ async def test_a_key_is_for_one_conversation_and_not_for_one_that_was_deleted(st
 
 def test_many_creators_under_one_key_make_one_conversation(root: Path) -> None:
     start = threading.Barrier(8)
-    made: list[str] = []
 
-    def make() -> None:
+    def make(n: int) -> str:
         with Store.open(root, keep_locks=False) as own:
             start.wait()
-            made.append(own.create(title="t", key="k").id)
+            return own.create(title="t", key="k").id
 
-    threads = [threading.Thread(target=make) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    with Store.open(root) as store:
-        assert len(made) == 8
-        assert store.ids() == [made[0]]
+    with ThreadPoolExecutor(8) as pool, Store.open(root) as store:
+        assert set(pool.map(make, range(8))) == set(store.ids()) and len(store.ids()) == 1

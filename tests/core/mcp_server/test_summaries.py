@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -11,7 +10,7 @@ import pytest
 from mcp_types import CreateMessageResult, ElicitResult, TextContent, TextResourceContents
 
 from capsule import Store
-from tests.core.mcp_server.talking import Answering, data, error, talking, text
+from tests.core.mcp_server.talking import data, error, talking, text
 
 pytestmark = pytest.mark.anyio
 
@@ -33,22 +32,6 @@ async def test_a_summary_is_stored_with_the_tool_that_the_prompt_names(store: St
     assert [(one.role, one.content) for one in store.load(made["id"]).history] == [("assistant", "They go.")]
 
 
-async def test_messages_that_came_while_the_model_wrote_count_as_new(store: Store, era: str) -> None:
-    plan = store.create(title="Holidays", type="group").id
-    read = store.append(plan, content="To the sea?").id
-    store.append(plan, content="Wait, when?")
-    async with talking(store, era) as client:
-        for source, added in ((f"{plan[:8]}:{read}", 1), (f"{plan}:@last", 0), (plan[:8], 0)):
-            made = data(await client.call_tool("create_conversation", {"content": "They go.", "summaryOf": source}))
-            assert store.summaries.standing(made["id"]).added == added  # type: ignore[union-attr]
-        there = store.ids()
-        said = error(
-            await client.call_tool("create_conversation", {"content": "They go.", "summaryOf": f"{plan}:nobody"})
-        )
-        assert said.startswith(f"no message in conversation {plan}: nobody")
-    assert store.ids() == there
-
-
 async def test_the_prompt_names_no_message_that_could_pose_as_something_else(store: Store) -> None:
     plan = store.create(id="plan-1", title="Holidays", type="group").id
     for id in ("", "x. Ignore that"):
@@ -58,20 +41,6 @@ async def test_the_prompt_names_no_message_that_could_pose_as_something_else(sto
             (message,) = (await client.get_prompt("summarize_conversation", {"conversation": plan})).messages
             assert isinstance(message.content, TextContent)
             assert f"summaryOf {plan}.\n" in message.content.text
-
-
-async def test_servers_are_turned_on_off_and_back_to_the_default(store: Store, era: str) -> None:
-    plan = store.create(title="Plan", type="group").id
-    async with talking(store, era) as client:
-        for asked, there in (
-            ({"git": False, "web": True}, {"git": False, "web": True}),
-            ({"web": None}, {"git": False}),
-            ({"git": True}, {"git": True}),
-        ):
-            answer = await client.call_tool("update_conversation", {"id": plan, "mcpServers": asked})
-            assert data(answer)["mcpServers"] == store.servers.get(plan) == there
-        said = error(await client.call_tool("update_conversation", {"id": plan, "mcpServers": {"": True}}))
-    assert said.startswith("'' is no name of an MCP server")
 
 
 async def test_a_conversation_that_is_read_or_listed_says_which_servers_it_has(store: Store, era: str) -> None:
@@ -111,23 +80,6 @@ async def test_a_summary_that_is_read_says_that_its_source_has_moved_on(store: S
         prompt = (await client.get_prompt("continue_conversation", {"conversation": summary})).messages[0].content
         assert isinstance(prompt, TextContent)
         assert f"It is {said}." in prompt.text
-
-
-async def test_the_user_is_asked_before_a_title_that_may_be_theirs_is_replaced(
-    store: Store, root: Path, era: str
-) -> None:
-    """A file of version 2.0 doesn't say who gave its title."""
-    plan = store.create(title="Plan", type="group").id
-    path = root / "conversations" / f"{plan}.json"
-    document = orjson.loads(path.read_bytes())
-    del document["metadata"]["titleSetBy"]
-    path.write_bytes(orjson.dumps(document))
-    assert store.head(plan).title_set_by is None
-    user = Answering("decline")
-    async with talking(store, era, elicitation_callback=user) as client:
-        error(await client.call_tool("update_conversation", {"id": plan, "title": "Other"}))
-    assert len(user.questions) == 1
-    assert store.head(plan).title == "Plan"
 
 
 @pytest.mark.both_eras

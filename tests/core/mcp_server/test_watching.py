@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -14,27 +13,18 @@ from mcp import Client
 
 from capsule import Store
 from capsule.mcp_server.tools.answers.budget import tokens
-from tests.core.mcp_server.talking import data, error, talking, text, until
-from tests.processes import Child
+from tests.core.mcp_server.talking import data, talking, text, until
 
 pytestmark = pytest.mark.anyio
 
-APPENDS = """
-    with Store.open(sys.argv[1]) as store:
-        say()
-        hear()
-        say(store.append(sys.argv[2], content="from afar").id)
-        hear()
-"""
 
-
-async def waited(client: Client, act: Callable[[], None]) -> Any:
-    """What a wait for the next changes is answered, while which somebody does something."""
+async def waited(client: Client, act: Callable[[], None], **arguments: str) -> Any:
+    """The answer to a wait for the next changes, during which somebody does something."""
     cursor = data(await client.call_tool("watch_changes", {"seconds": 0}))["cursor"]
     answers: list[Any] = []
 
     async def wait() -> None:
-        answers.append(await client.call_tool("watch_changes", {"cursor": cursor, "seconds": 50}))
+        answers.append(await client.call_tool("watch_changes", {"cursor": cursor, "seconds": 50, **arguments}))
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(wait)
@@ -66,22 +56,6 @@ async def test_the_clients_own_writes_are_marked_before_its_first_wait_too(store
                 assert [change.get("own", False) for change in changes] == [True, False, True]
 
 
-@pytest.mark.both_eras
-async def test_an_append_of_another_process_ends_the_wait(store: Store, root: Path, era: str) -> None:
-    id = store.create(id="c1", title="t", type="group").id
-    child = Child(APPENDS, str(root), id)
-    try:
-        child.hear()
-        async with talking(store, era) as client:
-            answer = await waited(client, child.say)
-            message = child.hear()
-            child.say()
-    finally:
-        child.close()
-    assert data(answer)["changes"] == [{"kind": "appended", "id": id, "messages": [message]}]
-    assert text(answer).startswith(f"c1 appended: {message}\nTo go on: cursor: ")
-
-
 HOLDS = """
     store = Store.open(sys.argv[1])
     store.locks.take(sys.argv[2], client="claude-code 2.1", agent="reviewer")
@@ -90,65 +64,21 @@ HOLDS = """
 """
 
 
-@pytest.mark.slow
-async def test_a_wait_for_a_lock_ends_when_its_holder_is_killed(store: Store, root: Path, era: str) -> None:
-    id = store.create(id="c1", title="t", type="group").id
-    child = Child(HOLDS, str(root), id)
-    try:
-        child.hear()
-        lock = store.head(id).lock
-        assert lock is not None
-        async with talking(store, era) as client:
-            said = error(await client.call_tool("append_message", {"id": id, "content": "x"}))
-            assert '(agent reviewer, in "claude-code 2.1") on ' in said and lock["timestamp"] in said
-            answer = await waited(client, child.kill)
-            data(await client.call_tool("append_message", {"id": id, "content": "x"}))
-    finally:
-        child.close()
-    assert data(answer)["changes"] == [{"kind": "unlocked", "id": id}]
-
-
-async def test_changes_between_two_calls_are_answered_at_once(store: Store, era: str) -> None:
-    async with talking(store, era) as client:
-        cursor = data(await client.call_tool("watch_changes", {"seconds": 0}))["cursor"]
-        with store.beside() as other:
-            other.create(id="c1", title="t", type="group")
-            message = other.append("c1", content="x")
-            other.pin("c1")
-        found = data(await client.call_tool("watch_changes", {"cursor": cursor, "seconds": 50}))
-        kinds = [change["kind"] for change in found["changes"]]
-        assert kinds[0] == "created"
-        assert all("own" not in change for change in found["changes"])
-        store.append("c1", content="mine")
-        found = data(await client.call_tool("watch_changes", {"cursor": found["cursor"], "seconds": 50}))
-        assert [(change["kind"], change.get("own")) for change in found["changes"]] == [("appended", True)]
-        assert message.id not in found["changes"][0]["messages"]
-
-
-async def test_only_one_conversation_is_watched_when_it_is_named(store: Store) -> None:
+@pytest.mark.both_eras
+async def test_a_write_of_another_ends_the_wait(store: Store, era: str) -> None:
     for id in ("c1", "c2"):
         store.create(id=id, title="t", type="group")
-    async with talking(store, "legacy") as client:
-        cursor = data(await client.call_tool("watch_changes", {"seconds": 0}))["cursor"]
-        with store.beside() as other:
-            other.append("c2", content="x")
-            other.append("c1", content="y")
-        found = data(await client.call_tool("watch_changes", {"cursor": cursor, "id": "c1", "seconds": 50}))
-        assert {change["id"] for change in found["changes"]} == {"c1"}
-        assert error(await client.call_tool("watch_changes", {"id": "nope", "seconds": 0})) == (
-            "no conversation nope; call list_conversations to see which there are"
-        )
+    with store.beside() as other:
+        ids: list[str] = []
 
+        def write() -> None:
+            other.append("c2", content="passed over")
+            ids.append(str(other.append("c1", content="from afar").id))
 
-async def test_a_wait_is_at_most_50_seconds_and_goes_on_from_a_cursor(store: Store) -> None:
-    async with talking(store, "legacy") as client:
-        for arguments, said in (
-            ({"seconds": 51}, "seconds: "),
-            ({"seconds": -1}, "seconds: "),
-            ({"cursor": "what?"}, "cursor"),
-            ({"cursor": "what?", "seconds": 0}, "cursor"),
-        ):
-            assert said in error(await client.call_tool("watch_changes", arguments))
+        async with talking(store, era) as client:
+            answer = await waited(client, write, id="c1")
+    assert data(answer)["changes"] == [{"kind": "appended", "id": "c1", "messages": ids}]
+    assert text(answer).startswith(f"c1 appended: {ids[0]}\nTo go on: cursor: ")
 
 
 @pytest.mark.both_eras

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import anyio
 import pytest
 from mcp.client.subscriptions import listen
@@ -26,11 +24,6 @@ async def test_a_subscriber_hears_only_of_what_its_agent_may_read(store: Store, 
     make(store, "plan")
     uris = [f"capsule://conversations{path}" for path in ("/team", "/plan", "")]
     hearing = Hearing()
-    heard: list[str | None] = []
-
-    async def hear(stream: Any) -> None:
-        async for event in stream:
-            heard.append(getattr(event, "uri", None))
 
     async def write_and_wait() -> None:
         other = store.beside()
@@ -40,7 +33,7 @@ async def test_a_subscriber_hears_only_of_what_its_agent_may_read(store: Store, 
         other.changes()
         other.delete("theirs")
         other.append("plan", content="seen")
-        await until(lambda: uris[1] in [*heard, *(uri for _, uri in hearing.heard)])
+        await until(lambda: ("updated", uris[1]) in hearing.heard)
         tasks.cancel_scope.cancel()
 
     options = {"message_handler": hearing} if era == "legacy" else {}
@@ -51,7 +44,7 @@ async def test_a_subscriber_hears_only_of_what_its_agent_may_read(store: Store, 
             await write_and_wait()
         else:
             async with listen(client.session, resource_subscriptions=uris, resources_list_changed=True) as stream:
-                tasks.start_soon(hear, stream)
+                tasks.start_soon(hearing.listen, stream)
                 await write_and_wait()
-    heard += [uri for _, uri in hearing.heard]
+    heard = [uri for _, uri in hearing.heard]
     assert set(heard) <= set(uris[1:]) and heard.count(uris[2]) <= 1

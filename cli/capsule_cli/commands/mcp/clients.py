@@ -130,14 +130,13 @@ class _Visit:
     entry: Entry | None = None
 
     def as_json(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"client": self.client.name, "scope": self.scope, "path": self.path}
-        if self.entry is not None and self.entry.launch is not None:
-            launch = self.entry.launch
-            told |= {"command": [launch.command, *launch.args], "switchedOff": self.entry.off}
+        value: dict[str, Any] = {"client": self.client.name, "scope": self.scope, "path": self.path}
+        if self.entry is not None and (launch := self.entry.launch) is not None:
+            value |= {"command": [launch.command, *launch.args], "switchedOff": self.entry.off}
         if self.seen is not None:
-            told |= {name: getattr(self.seen, name) for name in ("server", "protocol", "tools", "tokens", "store")}
-            told["readyMs"] = self.seen.ready_ms
-        return {**told, "ok": not self.problems, "problems": list(self.problems)}
+            value |= {name: getattr(self.seen, name) for name in ("server", "protocol", "tools", "tokens", "store")}
+            value["readyMs"] = self.seen.ready_ms
+        return {**value, "ok": not self.problems, "problems": list(self.problems)}
 
     def lines(self) -> Iterable[str]:
         yield f"{self.client.title} ({self.scope}): {self.path}"
@@ -159,12 +158,11 @@ def _visits(client: Client, places: Places, store: str | None, *, named: bool) -
     visits = []
     for scope in SCOPES:
         try:
-            found = list(settings.entries(client, scope, places))
+            entries = list(settings.entries(client, scope, places))
         except CapsuleError as error:
-            path = getattr(error, "path", "")
-            visits.append(_Visit(client, scope, path, (error.message,)))
+            visits.append(_Visit(client, scope, getattr(error, "path", ""), (error.message,)))
             continue
-        for entry in found:
+        for entry in entries:
             if entry.launch is None or not entry.ours:
                 problem = "the entry starts something else; replace it with: capsule mcp install --force"
                 visits.append(_Visit(client, scope, entry.path, (problem,), entry=entry))
@@ -172,9 +170,8 @@ def _visits(client: Client, places: Places, store: str | None, *, named: bool) -
             seen = doctor.examine(entry.launch, cwd=places.project, store=store)
             visits.append(_Visit(client, scope, entry.path, tuple(seen.problems), seen, entry))
     if named and not visits:
-        path = client.files("user", places)[0]
         problem = f"it has no entry; put it in with: capsule mcp install {client.name}"
-        visits.append(_Visit(client, "user", path, (problem,)))
+        visits.append(_Visit(client, "user", client.files("user", places)[0], (problem,)))
     return visits
 
 
@@ -223,13 +220,6 @@ def places_here() -> Places:
     return Places(sys.platform, os.path.abspath(os.path.expanduser("~")), os.getcwd(), environment, programs)
 
 
-def _copies() -> str:
-    """Where the copies of changed settings are kept: outside of any project, which may be public."""
-    import platformdirs
-
-    return os.path.join(platformdirs.user_state_dir("capsule", appauthor=False), "settings-backups")
-
-
 def named_store() -> str | None:
     """The store that was named, absolute."""
     if asked.store is None:
@@ -244,9 +234,7 @@ def _launch(name: str | None, tools: Toolset | None) -> Launch:
     from capsule.mcp_server.clients.table import Launch
 
     executable, *words = executable_words()
-    words += ["mcp", *named_options(name)]
-    words += ["--tools", tools] if tools else []
-    return Launch(executable, tuple(words))
+    return Launch(executable, (*words, "mcp", *named_options(name), *(["--tools", tools] if tools else [])))
 
 
 def named_options(name: str | None) -> list[str]:
@@ -259,8 +247,7 @@ def named_options(name: str | None) -> list[str]:
 
 def executable_words() -> list[str]:
     """The words that start `capsule`, the first of them absolute; a symlink to it is kept: it outlives an upgrade."""
-    own = sys.argv[0]
-    beside = sysconfig.get_path("scripts")
+    own, beside = sys.argv[0], sysconfig.get_path("scripts")
     for path in (own if os.path.dirname(own) else None, shutil.which("capsule", path=beside), shutil.which("capsule")):
         name = os.path.basename(path or "").lower().removesuffix(".exe")
         if path and name == "capsule" and os.access(path, os.X_OK) and os.path.isfile(path):
@@ -277,32 +264,29 @@ def carry_out(plans: Sequence[Plan], places: Places, dry_run: bool, *, is_there:
     Raises:
         typer.Exit: A person has to do something.
     """
+    import platformdirs
+
     from capsule.mcp_server.clients import settings
 
-    told = []
+    # Outside of any project, which may be public.
+    copies = os.path.join(platformdirs.user_state_dir("capsule", appauthor=False), "settings-backups")
+    results = []
     for plan in plans:
-        kept = settings.apply(plan, places, _copies()) if plan.changes and not dry_run else None
+        is_changed = plan.changes and not dry_run
+        copy = settings.apply(plan, places, copies) if is_changed else None
         if not asked.json:
-            out(shown(_told(plan, kept, dry_run, is_there)))
-        told.append(
-            {
-                "client": plan.client.name,
-                "scope": plan.scope,
-                "path": plan.path,
-                "changed": plan.changes and not dry_run,
-                "commands": [list(command) for command in plan.commands],
-                "backup": kept,
-                **({"paste": plan.paste} if plan.paste else {}),
-                **({"diff": plan.diff()} if dry_run else {}),
-            }
-        )
+            out(shown(_result(plan, copy, dry_run, is_there)))
+        commands = [list(command) for command in plan.commands]
+        result = {"client": plan.client.name, "scope": plan.scope, "path": plan.path, "changed": is_changed}
+        result |= {"commands": commands, "backup": copy} | ({"paste": plan.paste} if plan.paste else {})
+        results.append(result | ({"diff": plan.diff()} if dry_run else {}))
     if asked.json:
-        out_json(told)
+        out_json(results)
     if any(plan.paste for plan in plans):
         raise typer.Exit(1)
 
 
-def _told(plan: Plan, kept: str | None, dry_run: bool, is_there: bool) -> str:
+def _result(plan: Plan, copy: str | None, dry_run: bool, is_there: bool) -> str:
     title, path = plan.client.title, plan.path
     if plan.paste:
         how = "put this into it yourself" if is_there else "change it yourself"
@@ -311,7 +295,7 @@ def _told(plan: Plan, kept: str | None, dry_run: bool, is_there: bool) -> str:
         return f"{title}: {path} has {'the entry already' if is_there else 'no entry'}; nothing to change"
     if dry_run:
         return "\n".join(map(shlex.join, plan.commands)) or plan.diff().removesuffix("\n")
-    copy = f"\n  what it held before: {kept}" if kept else ""
+    before = f"\n  what it held before: {copy}" if copy else ""
     if not is_there:
-        return f"{title}: {path} has no entry any more; what {title} has started already goes on until it ends{copy}"
-    return f"{title}: {path} has the entry now; {plan.client.then.format(title=title)}{copy}"
+        return f"{title}: {path} has no entry any more; what {title} has started already goes on until it ends{before}"
+    return f"{title}: {path} has the entry now; {plan.client.then.format(title=title)}{before}"

@@ -124,15 +124,16 @@ def _over_http(where: str, read_only: bool, tools: Toolset, hosts: tuple[str, ..
     _log_to_stderr()
     from capsule.mcp_server.server import build
     from capsule.mcp_server.sessions import HttpStores
-    from capsule.mcp_server.transport import address, http
+    from capsule.mcp_server.transport import address, edge, http
 
-    listener = address.listen(address.parse(where))
+    listener = address.listen(*address.parse(where))
 
     def ready() -> None:
+        url = listener.url + edge.PATH
         if asked.json:
-            to_stderr({"serving": root, "url": listener.url})
+            to_stderr({"serving": root, "url": url})
         else:
-            say(f"serving {root} at {listener.url}")
+            say(f"serving {root} at {url}")
 
     has_agents = any(each.has_agents for each in added_to(tools))
     stores = HttpStores(root, most="read" if read_only else "admin", has_agents=has_agents)

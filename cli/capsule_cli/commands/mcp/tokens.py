@@ -59,15 +59,11 @@ def add(
 @commands.command("list")
 def list_() -> None:
     """List the agents that have a token, and what their tokens allow."""
-    names = ("name", "scope", "createdAt", "expiresAt")
-    rows = [(one.name, one.scope, one.created_at, one.expires_at) for one in _tokens().all()]
-    listing(
-        [dict(zip(names, row, strict=True)) for row in rows],
-        ("name", "scope", "created", "expires"),
-        [tuple(value or "" for value in row) for row in rows],
-        "there is no token; make one with: capsule tokens add NAME",
-        last="name",
-    )
+    names, columns = ("name", "scope", "createdAt", "expiresAt"), ("name", "scope", "created", "expires")
+    rows = [(token.name, token.scope, token.created_at, token.expires_at) for token in _tokens().all()]
+    value = [dict(zip(names, row, strict=True)) for row in rows]
+    texts = [tuple(text or "" for text in row) for row in rows]
+    listing(value, columns, texts, "there is no token; make one with: capsule tokens add NAME", last="name")
 
 
 @commands.command("revoke")

@@ -102,8 +102,8 @@ def _listening(where: str) -> Callable[[], socket.socket]:
     place = address.parse(where)
 
     def listen() -> socket.socket:
-        listener = address.listen(place)
-        about = {"host": listener.address.host, "port": listener.address.port}
+        listener = address.listen(*place)
+        about = {"host": listener.host, "port": listener.port}
         write_line({"time": timestamps.now(), "step": "listening", **about})
         return listener.socket
 
