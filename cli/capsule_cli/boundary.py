@@ -69,8 +69,8 @@ def is_nowhere() -> bool:
 def report(message: str, code: int, kind: str, fields: dict[str, Any] | None = None) -> None:
     """Tell an error on stderr: in words, or as one line that holds a JSON object."""
     if asked.json:
-        told = {"code": code, "kind": kind, "message": message}
-        to_stderr({"error": told | (fields or {}) | told})
+        facts = {"code": code, "kind": kind, "message": message}
+        to_stderr({"error": facts | (fields or {}) | facts})
     else:
         for line in message.replace("\r\n", "\n").split("\n"):
             say(line)

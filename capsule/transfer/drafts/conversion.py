@@ -11,7 +11,7 @@ and left out. Pure: the clock comes as an argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
 from typing import Any
@@ -203,7 +203,8 @@ def _with_head(
     times = [entry["timestamp"] for entry in history if entry.get("timestamp")]
     created = moment(head.get("createdAt")) or min(times, default=stamp)
     updated = max(moment(head.get("updatedAt")) or max(times, default=created), created)
-    title = title_from(str(head.get("title") or ""))[:200] or title_by_rule(_shown(history))
+    seen = (entry for entry in history if entry.get("metadata", {}).get("hidden") is not True)
+    title = title_from(str(head.get("title") or ""))[:200] or title_by_rule(seen)
     with suppress(InvalidInput, KeyError):
         title = check_title(str(head["title"]))
     if not is_own:  # As the store reads a message without a time; but without the clock, for all stores do the same.
@@ -258,10 +259,6 @@ def _with_head(
     about["given"] = [name for name in ("title", "createdAt", "updatedAt") if head.get(name)]
     document["metadata"] = _with_imported(document["metadata"], about)
     return document
-
-
-def _shown(history: list[Fields]) -> Iterator[Fields]:
-    return (entry for entry in history if entry.get("metadata", {}).get("hidden") is not True)
 
 
 def _object(value: Any) -> Fields:

@@ -62,8 +62,8 @@ def _suggested(store: Store, id: str, title: str | None, *, yes: bool) -> Head:
         if there.title == title.strip(" \t"):
             return there
         if not yes and not sys.stdin.isatty():
-            what = f"{id}: its title {there.title!r} was given by a person, and stays unless they agree; "
-            raise Refused(what + "say so with --yes", path=there.path)
+            reason = f"{id}: its title {there.title!r} was given by a person, and stays unless they agree; "
+            raise Refused(reason + "say so with --yes", path=there.path)
         ensure_agreed(f"Replace {one_line(there.title)!r} by {one_line(title)!r}?", yes=yes)
         head = store.titles.suggest(id, title, instead_of=there.title)  # None: it was renamed while the person thought.
     return head
@@ -127,13 +127,13 @@ does("unlock", "Release the lock of a conversation.")(
 def locks(orphaned: bool = flag("--orphaned", "List only locks whose holder is gone.")) -> None:
     """List the locks, and say whether each holder is alive: held, orphaned, or elsewhere (on another host)."""
     with store_of() as store:
-        found = [state for state in store.locks.list() if not orphaned or state.state == "orphaned"]
+        states = [state for state in store.locks.list() if not orphaned or state.state == "orphaned"]
     instances = slice(8 if in_terminal() else None)
     rows = [
         (lock.id, lock.state, lock.name or lock.instance[instances], f"{lock.user}@{lock.host}", lock.since, lock.title)
-        for lock in found
+        for lock in states
     ]
     columns = ("id", "state", "holder", "who", "since", "title")
-    listing([asdict(state) for state in found], columns, rows, "no conversation is locked")
-    if not asked.json and any(state.state == "orphaned" for state in found):
+    listing([asdict(state) for state in states], columns, rows, "no conversation is locked")
+    if not asked.json and any(state.state == "orphaned" for state in states):
         say("an orphaned lock stands in nobody's way: the next write takes it over; or: capsule unlock ID --force")

@@ -74,23 +74,23 @@ def delete(
 def _delete(store: Store, ids: list[str], *, with_forks: bool, dry_run: bool, yes: bool) -> None:
     # All are found before the first goes: a mistyped id deletes nothing, and @last is what it was.
     named = list(dict.fromkeys(store.resolve(id) for id in ids))
-    doomed = [one for id in named for one in (id, *(store.forks.list(id, deep=True) if with_forks else ()))]
+    doomed = [each for id in named for each in (id, *(store.forks.list(id, deep=True) if with_forks else ()))]
     titles = {id: one_line(_title_of(store, id)) for id in doomed}
     if dry_run:
         plan = [{"id": id, "title": title, "dryRun": True} for id, title in titles.items()]
         answer(plan, "\n".join(f"{id}: {title!r} would go to the trash" for id, title in titles.items()))
         return
     ensure_agreed("Delete " + ", ".join(map(repr, titles.values())) + "?", yes=yes, has_undo=True)
-    told: dict[str, dict[str, Any]] = {}
+    trashed: dict[str, dict[str, Any]] = {}
     try:
         for id in named:
-            if id not in told:  # It may have been a fork of one before.
+            if id not in trashed:  # It may have been a fork of one before.
                 gone = store.forks.delete(id) if with_forks else [store.delete(id)]
-                told |= {one.id: _gone(one) for one in gone}
+                trashed |= {item.id: _gone(item) for item in gone}
     finally:
-        lines = (f"{id}: {titles.get(id, '')!r} is in the trash; undo: {one['undo']}" for id, one in told.items())
-        if told:
-            answer(list(told.values()), "\n".join(lines))
+        lines = (f"{id}: {titles.get(id, '')!r} is in the trash; undo: {item['undo']}" for id, item in trashed.items())
+        if trashed:
+            answer(list(trashed.values()), "\n".join(lines))
 
 
 def _delete_all(store: Store, *, yes: bool) -> None:
@@ -101,21 +101,21 @@ def _delete_all(store: Store, *, yes: bool) -> None:
             f"Really all {many}? Each goes to the trash, and is brought back by its id alone.",
             yes=yes,
         )
-    told: list[dict[str, Any]] = []
+    facts: list[dict[str, Any]] = []
     failed: list[CapsuleError] = []
     for id, became in with_bar("deleting", store.delete_all(), many):
         if isinstance(became, Trashed):
-            told.append(_gone(became))
+            facts.append(_gone(became))
             continue
         if not is_id(id):
             path = f"{store.root}/conversations/{id}.json"
             became = InvalidInput(f"{path}: {became.message}; rename the file, or move it out of the way")
         failed.append(became)
-        told.append({"id": id, "error": became.message})
-    gone = len(told) - len(failed)
+        facts.append({"id": id, "error": became.message})
+    gone = len(facts) - len(failed)
     said = f"{counted(gone, 'conversation')} {'is' if gone == 1 else 'are'} in the trash"
     said += "; undo one: capsule restore ID" if gone else ""
-    answer(told, said + (f"; {len(failed)} stayed" if failed else ""))
+    answer(facts, said + (f"; {len(failed)} stayed" if failed else ""))
     end_with(failed)
 
 
@@ -126,12 +126,12 @@ def _gone(trashed: Trashed) -> dict[str, Any]:
 @commands.command("trash")
 def trash() -> None:
     """List the conversations and messages in the trash, the latest first."""
-    told, rows = [], []
+    facts, rows = [], []
     with store_of() as store:
         for item, removed in _in_trash(store):
-            one: dict[str, Any] = {"id": item.id, "deletedAt": item.deleted_at, "path": item.path}
+            fact: dict[str, Any] = {"id": item.id, "deletedAt": item.deleted_at, "path": item.path}
             if removed is not None:
-                one |= {
+                fact |= {
                     "title": removed.title,
                     "reason": removed.reason,
                     "messages": [m["id"] for m in removed.messages],
@@ -139,10 +139,10 @@ def trash() -> None:
                 line = f"{counted(len(removed.messages), 'message')} {removed.reason} in {removed.title!r}"
             else:
                 head = store.trash.head(item)
-                one["title"] = line = "damaged" if head.damaged else head.title
-            told.append(one)
+                fact["title"] = line = "damaged" if head.damaged else head.title
+            facts.append(fact)
             rows.append((item.id, item.deleted_at, line))
-    listing(told, ("id", "deleted", "title"), rows, "the trash is empty")
+    listing(facts, ("id", "deleted", "title"), rows, "the trash is empty")
 
 
 @commands.command("restore")
@@ -199,7 +199,7 @@ def _title_of(store: Store, id: str) -> str:
 
 def _in_trash(store: Store) -> list[tuple[Trashed, Removed | None]]:
     """The conversations and the messages in the trash, the latest first; messages with what is known of them."""
-    found = [(one, None) for one in store.trash.list()] + [(one.trashed, one) for one in store.trash.removed()]
+    found = [(item, None) for item in store.trash.list()] + [(item.trashed, item) for item in store.trash.removed()]
     return sorted(found, key=lambda item: item[0].deleted_at, reverse=True)
 
 

@@ -27,12 +27,12 @@ def run_for(heard: dict[str, Any], command: str, variable: str, *, short: dict[s
         short: What replaces the long fields of `heard` where it is too long for the environment.
         variables: More variables.
     """
-    told = orjson.dumps(heard)
+    data = orjson.dumps(heard)
     # A variable that is too long would keep the command from being run at all.
-    fitting = told if len(told) <= ENVIRONMENT else orjson.dumps(heard | short)
+    fitting = data if len(data) <= ENVIRONMENT else orjson.dumps(heard | short)
     environment = {**os.environ, variable: fitting.decode(), **variables}
     try:
-        done = subprocess.run(command, shell=True, input=told + b"\n", env=environment, check=False)
+        done = subprocess.run(command, shell=True, input=data + b"\n", env=environment, check=False)
     except OSError as error:
         say(f"--exec: {one_line(command)} could not be run: {error.strerror}")
         return

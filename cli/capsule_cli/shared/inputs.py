@@ -28,15 +28,15 @@ def message_text(text: str | None, file: str | None) -> str:
     """
     refuse(text is not None and file is not None, "give the text or --file, not both", "--file")
     if file is not None and file != "-":
-        found = decoded(read_file(file), file)
+        content = decoded(read_file(file), file)
     elif text is None or text == "-" or file == "-":
         if sys.stdin.isatty():
             say("type the message, and end it with Ctrl-D on a line of its own")
-        found = decoded(sys.stdin.buffer.read(), STDIN)
+        content = decoded(sys.stdin.buffer.read(), STDIN)
     else:
-        found = text
-    refuse(not found.strip(), "the message is empty; give a text, or write it to standard input", "TEXT")
-    return found
+        content = text
+    refuse(not content.strip(), "the message is empty; give a text, or write it to standard input", "TEXT")
+    return content
 
 
 def read_file(path: str) -> bytes:

@@ -35,12 +35,12 @@ def session_named() -> str | None:
     return os.environ.get("CAPSULE_SESSION") or None
 
 
-def ensure_person(what: str) -> None:
+def ensure_person(things: str) -> None:
     """Raise Refused if this runs for an agent: by the option, or in a session."""
     from capsule import Refused
 
     if who := asked.as_ or (session_named() and (agent_named() or "of the session")):
-        raise Refused(f"{what} are a person's, and not agent {who}'s", path="")
+        raise Refused(f"{things} are a person's, and not agent {who}'s", path="")
 
 
 @contextmanager
@@ -103,8 +103,8 @@ def acting() -> Iterator[tuple[Store, str]]:
     """
     with acting_or_owner() as (store, agent):
         if agent is None:
-            found = store.agents.at(os.path.realpath(os.getcwd()))
-            who = f"{' and '.join(found)} work in this folder" if found else "no agent works in this folder"
+            agents = store.agents.at(os.path.realpath(os.getcwd()))
+            who = f"{' and '.join(agents)} work in this folder" if agents else "no agent works in this folder"
             ways = "name it with --as AGENT or CAPSULE_AGENT, or register one with: capsule agents register"
             raise usage(f"which agent is this? {who}; {ways}", "--as")
         yield store, agent
@@ -116,8 +116,8 @@ def acting_or_owner() -> Iterator[tuple[Store, str | None]]:
     with store_as(agent_named()) as store:
         if store.agent is not None:
             yield store, store.agent
-        elif len(found := store.agents.at(os.path.realpath(os.getcwd()))) == 1:
-            with store.beside(keep_locks=False, agent=found[0]) as mine:
+        elif len(agents := store.agents.at(os.path.realpath(os.getcwd()))) == 1:
+            with store.beside(keep_locks=False, agent=agents[0]) as mine:
                 yield mine, mine.agent
         else:
             yield store, None

@@ -5,7 +5,7 @@ What must stay true: such a command is declared and has no body. Its parameters 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from inspect import Parameter, Signature
@@ -37,11 +37,11 @@ class Rows:
     columns: dict[str, Any]
     empty: str
 
-    def show(self, items: Sequence[Any]) -> None:
+    def show(self, items: Any, json: Any) -> None:
         """Print the items. The last column comes last on a terminal, too."""
         cells = [attrgetter(cell) if isinstance(cell, str) else cell for cell in self.columns.values()]
         rows = [[_cell(cell(item)) for cell in cells] for item in items]
-        listing(as_json(items), tuple(self.columns), rows, self.empty, last=next(reversed(self.columns)))
+        listing(json, tuple(self.columns), rows, self.empty, last=next(reversed(self.columns)))
 
 
 def _cell(value: Any) -> str:
@@ -90,9 +90,9 @@ def passing(commands: typer.Typer, opens: Opens) -> Callable[[str, str], Callabl
                     result = attrgetter(call)(store)(**given) if isinstance(call, str) else call(store, **given)
                     agent = store.agent
                 json = value(result, **given) if value else as_json(result)
-                words = {"agent": agent} | {key: one_line(_joined(one)) for key, one in given.items()}
+                words = {"agent": agent} | {key: one_line(_joined(argument)) for key, argument in given.items()}
                 if isinstance(shown, Rows):
-                    shown.show(result)
+                    shown.show(result, json)
                 elif shown is details:
                     details(json)
                 else:

@@ -75,10 +75,10 @@ def _line(message: Entry, place: int, tree: Tree, prefix: str, star: str) -> str
 def as_objects(tree: Tree, history: Sequence[Entry], current: str | None) -> list[dict[str, Any]]:
     """The tree for a program: an object a message, in the order of the file."""
     on = set(tree.path(current))
-    told = []
+    objects = []
     for place, parent in enumerate(tree.parents):
         number, count = tree.forks.get(place, (1, 1))
-        one = {"id": tree.ids[place], "at": place, "role": history[place].get("role")}
-        one |= {"parent": tree.ids[parent] if parent >= 0 else None, "number": number, "count": count}
-        told.append(one | {"active": place in on, "leaf": place not in tree.children})
-    return told
+        fields = {"id": tree.ids[place], "at": place, "role": history[place].get("role")}
+        fields |= {"parent": tree.ids[parent] if parent >= 0 else None, "number": number, "count": count}
+        objects.append(fields | {"active": place in on, "leaf": place not in tree.children})
+    return objects

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -49,6 +50,14 @@ def test_show_all_prints_every_branch_and_tree_draws_them(capsule: Any) -> None:
         (0, 1, 1, True, False), (1, 1, 2, False, False), (2, 1, 1, False, True), (3, 2, 2, True, True),
     ]  # fmt: skip
     assert tree[3]["parent"] == tree[0]["id"] and tree[0]["parent"] is None
+
+
+def test_messages_that_answer_each_other_in_a_circle_are_drawn(capsule: Any) -> None:
+    id = talk(capsule)
+    document = json.loads(capsule.file(id).read_text("utf-8"))
+    document["history"][0]["parent"] = document["history"][3]["id"]
+    capsule.file(id).write_text(json.dumps(document), "utf-8")
+    assert len(capsule("show", id, "--tree").stdout.splitlines()) == 4 and len(shown(capsule, id)) == 2
 
 
 def test_switch_goes_to_a_message_or_to_the_next_and_the_previous_one(capsule: Any) -> None:

@@ -55,6 +55,7 @@ def test_ids_are_taken_by_a_unique_beginning_or_as_the_last(capsule: Any) -> Non
     for id in ("abcd-1", "abcd-2", "efgh-1"):
         capsule.new(id, "--id", id)
     assert capsule("show", "efgh").stdout == capsule("show", "@last").stdout
+    assert capsule("pin", "efgh").stdout.startswith("efgh-1: ")
     assert "abcd-1, abcd-2" in capsule("show", "abcd", expect=2).stderr
 
 

@@ -113,6 +113,13 @@ def test_the_summaries_are_listed_and_say_whether_the_source_has_moved_on(capsul
     assert {head["source"]["state"] for head in capsule.json("list", "--summaries-of", plan)} == {"gone"}
 
 
+def test_what_arrived_while_the_program_ran_counts_as_new(capsule: Any, plan: str) -> None:
+    command = f'"{sys.executable}" -m capsule_cli append {plan} "Wait!" > /dev/null && echo Short.'
+    made = capsule.process("summarize", plan, "--command", command).line
+    (head,) = capsule.json("list", "--summaries-of", plan)
+    assert (head["id"], head["source"]) == (made, {"state": "behind", "added": 1, "edited": 0})
+
+
 def test_show_says_that_the_source_has_moved_on(capsule: Any, plan: str) -> None:
     made = capsule("summarize", plan, "They go.").line
     assert f"a summary of {plan}; its source is as it was" in capsule("show", made).stderr

@@ -86,10 +86,22 @@ def test_documents_without_a_history_are_checked_as_what_they_are(capsule: Any) 
     folder.mkdir(exist_ok=True)
     (folder / "anna.json").write_text('{"id": "anna", "mine": 1}', encoding="utf-8")
     assert capsule.json("validate")["files"] == 1
+    capsule("doctor")
     (folder / "bob.json").write_text('{\n  "id": "bob",\n  "notifications": "on"\n}', encoding="utf-8")
+    (folder / "carl.json").write_text('{\n  "id": "dave"\n}', encoding="utf-8")
+    (folder / "eve.json").symlink_to("anna.json")
+    (folder / ".anna.tmp").write_bytes(b"half of i")
+    (capsule.root / "projects").mkdir(exist_ok=True)
+    (capsule.root / "projects" / "api-123456.json").write_text('{"id": "api-123456", "links": 1}', encoding="utf-8")
     wrong = f"{folder / 'bob.json'}:3:20: "
-    for words in (("validate", str(folder)), ("validate",), ("doctor", "--repair")):
-        assert wrong in capsule(*words, expect=5).stdout
+    assert f"{wrong}notifications: must be true or false" in capsule("validate", str(folder), expect=5).stdout
+    assert wrong in capsule("validate", expect=5).stdout
+    found = {(one["id"], one["kind"], one["line"]) for one in capsule.json("doctor", expect=5)["findings"]}
+    agents = {("bob", "damaged", 3), ("carl", "name", 2), ("eve", "damaged", 0), ("anna", "leftover", 0)}
+    assert found == {*agents, ("api-123456", "damaged", 1)}
+    capsule("doctor", "--repair", expect=5)
+    assert {path.name for path in folder.iterdir()} == {"anna.json", "bob.json", "carl.json", "eve.json"}
+    assert (folder / "anna.json").read_text(encoding="utf-8") == '{"id": "anna", "mine": 1}'
 
 
 def test_migrate_brings_a_foreign_capsule_up_to_date_and_check_only_says_so(capsule: Any, samples: Path) -> None:

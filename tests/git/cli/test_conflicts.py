@@ -58,6 +58,10 @@ def test_resolve_keeps_a_value_by_its_number_or_takes_another(capsule: Any, disp
     assert "conflicts" not in json.loads(capsule.file(disputed).read_text())["metadata"]
 
 
+def test_resolve_takes_a_text_as_it_is(capsule: Any, disputed: str) -> None:
+    assert capsule.json("git", "resolve", disputed, "title", "--value", "17")["settled"][0]["value"] == "17"
+
+
 def test_at_a_terminal_it_asks_for_each(capsule: Any, disputed: str) -> None:
     screen = capsule.terminal("git", "resolve", disputed, typed="1\n2\n")
     assert "Which stands?" in screen and "Anna's" in screen

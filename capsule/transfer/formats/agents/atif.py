@@ -126,11 +126,7 @@ _HEAD = pair_of(
 _STEP = Turn(_read, _write, dict, dict)
 
 
-def _quiet(what: str, line: int | None = None) -> None:
-    """Tell nobody, of what was told or is ours."""
-
-
-def _taken(record: Fields, tell: Callable[..., None] = _quiet, line: int | None = None) -> Draft:
+def _taken(record: Fields, tell: Callable[..., None] = lambda *damage: None, line: int | None = None) -> Draft:
     """The draft of a trajectory, without what is under `extra.capsule`."""
     steps = record["steps"] if isinstance(record.get("steps"), list) else []
     history: list[Fields] = []

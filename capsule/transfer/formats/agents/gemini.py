@@ -72,7 +72,10 @@ def _messages(record: Fields) -> list[Fields]:
     """The messages that a record holds, one at least."""
     kind, said = text_of(record.get("type")), _parts(record.get("content"))
     entry: Fields = {"role": _TYPES.get(kind, "system"), "content": "\n\n".join(said["texts"])}
-    thoughts = [": ".join(filter(None, _thought(one))) for one in objects_of(record.get("thoughts"))]
+    said_of = (
+        map(text_of, map(thought.get, ("subject", "description"))) for thought in objects_of(record.get("thoughts"))
+    )
+    thoughts = [": ".join(filter(None, texts)) for texts in said_of]
     tokens = object_of(record.get("tokens"))
     usage = counts_of(tokens, _TOKENS)
     calls = objects_of(record.get("toolCalls"))
@@ -105,10 +108,6 @@ def _messages(record: Fields) -> list[Fields]:
             one.setdefault("timestamp", record["timestamp"])
     entries[-1]["id"] = record["id"]
     return numbered(entries)
-
-
-def _thought(thought: Fields) -> list[str]:
-    return [text_of(thought.get("subject")), text_of(thought.get("description"))]
 
 
 def _has_result(call: Fields) -> bool:

@@ -11,7 +11,7 @@ from bisect import bisect
 from collections.abc import Iterator
 from itertools import pairwise
 
-from capsule.transfer.interface import Draft, Fields, Format, Source, around, each, first, read_text, shape
+from capsule.transfer.interface import Draft, Fields, Format, Source, around, by_record, each, read_text, shape
 from capsule.transfer.records.coercion import counts_of, filled, moment, object_of, objects_of, rest, text_of
 
 _ROLES = {"user": "user", "agent": "assistant", "assistant": "assistant", "system": "system"}
@@ -80,13 +80,6 @@ def _result(message: Fields, tool: Fields, key: str | None) -> Fields:
     return filled(entry, metadata=filled({}, isError=is_error, source=filled({}, output=left)))
 
 
-def _is_shown(message: Fields) -> bool:
-    """Whether the Markdown shows a message."""
-    return bool(message.get("tool")) or any(
-        text_of(part.get("text")).strip() for part in objects_of(message["content"])
-    )
-
-
 def _draft(record: Fields, line: int, source: Source, lines: dict[int, int] | None = None) -> Draft | None:
     """The draft of a record of the JSON; `lines` are those of its messages, if they were told apart."""
     if not isinstance(record.get("exchanges"), list):
@@ -128,8 +121,9 @@ def _draft(record: Fields, line: int, source: Source, lines: dict[int, int] | No
 def _key(message: Fields, place: str, seen: dict[str, int]) -> str:
     """What tells a message from the others of its session, the same in the JSON and in the Markdown."""
     time = moment(message.get("timestamp"))
-    is_shown = isinstance(message.get("content", []), list) and _is_shown({"content": [], **message})
-    if time is None or not is_shown:
+    content = message.get("content", [])
+    has_text = any(text_of(part.get("text")).strip() for part in objects_of(content))
+    if time is None or not isinstance(content, list) or not (message.get("tool") or has_text):  # The Markdown lacks it.
         return text_of(message.get("id")) or place
     key = f"{text_of(message.get('role'))} {time[:19]}"
     seen[key] = seen.get(key, 0) + 1
@@ -308,12 +302,10 @@ def _is_ours(record: Fields) -> bool:
     return is_whole or record.keys() >= {"schemaVersion", "provider", "sessionId"}
 
 
-def _recognizes(source: Source) -> bool:
-    return _is_markdown(source) or any(map(_is_ours, first(source)))
-
-
 def _read(source: Source) -> Iterator[Draft]:
     return _read_markdown(source) if _is_markdown(source) or not shape(source) else _read_json(source)
 
 
-FORMATS = [Format("specstory", "SpecStory", _recognizes, _read, places=("~/.specstory/history/*",))]
+_has_records = by_record(_is_ours)
+_PLACES = ("~/.specstory/history/*",)
+FORMATS = [Format("specstory", "SpecStory", lambda it: _is_markdown(it) or _has_records(it), _read, places=_PLACES)]

@@ -151,10 +151,6 @@ def _has(key: str, of: str) -> Callable[[Source], bool]:
     return by_record(lambda record: of in next(iter(objects_of(record.get(key))), ()))
 
 
-def _is_chatml(source: Source) -> bool:
-    return _is_text(source) or _has_chatml(source)
-
-
 _has_chatml = by_record(lambda record: "<|im_start|>" in text_of(record.get("text")))
 
 
@@ -165,6 +161,6 @@ def _format(name: str, title: str, key: str, message: Pair, recognizes: Callable
 
 FORMATS = [
     _format("sharegpt", "ShareGPT (JSONL)", "conversations", _SHAREGPT, _has("conversations", "from")),
-    _format("chatml", "ChatML (JSONL, text)", "text", _OPENAI, _is_chatml),
+    _format("chatml", "ChatML (JSONL, text)", "text", _OPENAI, lambda it: _is_text(it) or _has_chatml(it)),
     _format("jsonl", "OpenAI chat (JSONL)", "messages", _OPENAI, _has("messages", "role")),
 ]

@@ -26,7 +26,7 @@ from capsule.transfer.interface import (
     read_each,
 )
 from capsule.transfer.records import turns
-from capsule.transfer.records.coercion import json_of, moment, object_of, objects_of, rest, text_of
+from capsule.transfer.records.coercion import is_text, json_of, moment, object_of, objects_of, rest, text_of
 from capsule.transfer.records.columns import Column, context_of, pair_of, text_of_context
 from capsule.transfer.records.pairs import Fields
 from capsule.transfer.records.turns import Names, Pieces, Turn, merged, pieces_of, rounds
@@ -42,14 +42,10 @@ _DEEP = 250
 _TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+)', re.DOTALL)
 
 
-def _title(title: Any) -> str:
-    return title if isinstance(title, str) and title != _UNNAMED else ""
-
-
 _HEAD = pair_of(
     Column("conversationId", "id", text_of),
     Column("endpoint", default="openAI"),
-    Column("title", "title", _title, default=_UNNAMED),
+    Column("title", "title", lambda title: title if is_text(title) and title != _UNNAMED else "", default=_UNNAMED),
     Column(
         "options",
         "context",
@@ -81,10 +77,7 @@ def _steps(parts: list[Fields]) -> Iterator[tuple[str, Any]]:
         yield "call", ({"id": id} if id is not None else {}) | made
         logs = "\n".join(text_of(one.get("logs")) for one in objects_of(inner.get("outputs")))
         if isinstance(output := inner.get("output", logs or None), str):
-            yield (
-                "result",
-                {"content": output} | ({"toolCallId": id} if id is not None else {}),
-            )
+            yield "result", {"content": output} | ({"toolCallId": id} if id is not None else {})
 
 
 def _parts(entries: list[Fields]) -> list[Fields]:
@@ -326,8 +319,7 @@ def _write_file_of(draft: Draft) -> bytes:
     return orjson.dumps(record | {"branches": True, "recursive": False, "messages": messages})
 
 
-def _is_ours(record: Fields) -> bool:
-    return "conversationId" in record and bool({"messages", "messagesTree"} & record.keys())
-
-
-FORMATS = [Format("librechat", "LibreChat", by_record(_is_ours), _read_file_of, _write_file_of)]
+_recognizes = by_record(
+    lambda record: "conversationId" in record and bool({"messages", "messagesTree"} & record.keys())
+)
+FORMATS = [Format("librechat", "LibreChat", _recognizes, _read_file_of, _write_file_of)]

@@ -88,10 +88,6 @@ def _read_head(row: Fields) -> Fields:
     return inner | filled(head, metadata=inner.get("metadata", {}) | head.get("metadata", {}))
 
 
-def _write_head(head: Fields) -> Fields:
-    return _OF_THE_ROW.write(head) | {"chat": _OF_THE_CHAT.write(head)}
-
-
 _NAMES = Names("id", "parentId", "timestamp", _time)
 
 
@@ -177,7 +173,8 @@ def _closed(record: Fields) -> Fields:
     return rest(record, "$others") | turns.with_text(record) | ({"output": output} if output else {})
 
 
-_HEAD, _TURN = Pair(_read_head, _write_head), Turn(_read, _write, _opened, _closed)
+_HEAD = Pair(_read_head, lambda head: _OF_THE_ROW.write(head) | {"chat": _OF_THE_CHAT.write(head)})
+_TURN = Turn(_read, _write, _opened, _closed)
 
 
 def _draft(row: Fields, line: int | None, source: Source) -> Draft | None:

@@ -48,17 +48,13 @@ def _quoted(text: str) -> str:
     return "\n".join(f"> {line}" for line in text.split("\n"))
 
 
-def _unquoted(text: str) -> str:
-    return "\n".join(re.sub("^> ?", "", line) for line in text.split("\n"))
-
-
 def shown(pieces: Pieces) -> Iterator[tuple[str, Any]]:
     """What a text with marks says, step by step."""
     call: dict[str, str] = {}
     for piece in pieces:
         ((kind, text),) = piece.items()
         if kind == "reasoning":
-            yield kind, _unquoted(unescape(text))
+            yield kind, re.sub("^> ?", "", unescape(text), flags=re.MULTILINE)
         elif kind == "think":
             yield "reasoning", text
         elif kind == "text":

@@ -48,7 +48,9 @@ def log(id: Id, limit: Limit = None) -> None:
             if step.commit is None:
                 return ("", "", "not committed yet", words)
             length = length or len(clone.repository.short(step.commit.hash))
-            return (step.commit.hash[:length], _when(step.commit.at), step.commit.author, words)
+            at = step.commit.at  # With the zone it was made in: for a person, to the minute.
+            at = f"{at[:16].replace('T', ' ')} {at[19:]}" if in_terminal() else at
+            return (step.commit.hash[:length], at, step.commit.author, words)
 
         with closing(clone.log(clone.resolve(id), limit=limit)) as steps:
             if not asked.json and not in_terminal():
@@ -61,11 +63,6 @@ def log(id: Id, limit: Limit = None) -> None:
             listing(
                 [step.as_json() for step in found], columns, map(row, found), "git has no version of it", last="what"
             )
-
-
-def _when(at: str) -> str:
-    """A commit's time, with the zone it was made in: to the minute for a person."""
-    return f"{at[:16].replace('T', ' ')} {at[19:]}" if in_terminal() else at
 
 
 @commands.command("diff")

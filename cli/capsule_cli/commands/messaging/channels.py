@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+from capsule.format.documents.members import as_json
 from capsule_cli.commands.messaging.completion import complete_channel
 from capsule_cli.shared.opening import acting, acting_or_owner
 from capsule_cli.shared.options import Agent, Agents, With, argument, flag, group_of, option
-from capsule_cli.shared.output import answer, listing, one_line
+from capsule_cli.shared.output import answer, one_line
 from capsule_cli.shared.passing import Rows, named, passing
 
 group, commands = group_of(
@@ -86,27 +87,18 @@ does("invite", "Let agents into a channel, of other projects too, or change what
     can_invite=Annotated[bool | None, option("--can-invite/--no-invite", "Let them invite others, or not.", ...)],
     can_manage=Annotated[bool | None, option("--can-manage/--no-manage", _MANAGE, ...)],
 )
-
-
-@commands.command("members")
-def members(channel: Channel) -> None:
-    """List the agents in a channel."""
-    from capsule.format.documents.members import as_json
-
-    with named() as store:
-        inside = store.channels.members(channel)
-    rows = [(each.id, each.joined_at, each.invited_by, each.source) for each in inside]
-    listing(as_json(inside), ("id", "joined", "invited by", "source"), rows, "nobody is in it")
-
-
-@commands.command("topics")
-def topics(channel: Channel) -> None:
-    """List the topics of a channel, the latest first."""
-    with named() as store:
-        values = store.channels.topics(channel)
-    columns = ("topic", "messages", "last")
-    rows = [tuple(map(str, each)) for each in values]
-    listing([dict(zip(columns, each, strict=True)) for each in values], columns, rows, "it has no topic yet")
+does("members", "List the agents in a channel.")(
+    "channels.members",
+    Rows({"id": "id", "joined": "joined_at", "invited by": "invited_by", "source": "source"}, "nobody is in it"),
+    value=lambda members, channel: as_json(members),
+    channel=Channel,
+)
+does("topics", "List the topics of a channel, the latest first.")(
+    "channels.topics",
+    Rows({"topic": "value", "messages": "messages", "last": "last"}, "it has no topic yet"),
+    value=lambda topics, channel: [dict(zip(("topic", "messages", "last"), topic, strict=True)) for topic in topics],
+    channel=Channel,
+)
 
 
 @commands.command("mute")

@@ -37,23 +37,23 @@ def plan(prune: Prune = False) -> None:
 def apply(prune: Prune = False) -> None:
     """Apply what the files declare. The exit code is 6 if something is refused or a file is wrong."""
     with store_of() as store:
-        found = store.configuration.apply(_planned(store, prune))
-    if found.number:
-        say(f"this is apply {found.number}; take it back with: capsule config rollback {found.number}")
-    _tell(found, "there was nothing to do")
+        applied = store.configuration.apply(_planned(store, prune))
+    if applied.number:
+        say(f"this is apply {applied.number}; take it back with: capsule config rollback {applied.number}")
+    _tell(applied, "there was nothing to do")
 
 
 @commands.command("history")
 def history() -> None:
     """List what was applied here, the oldest first."""
     with store_of() as store:
-        found = store.configuration.history()
+        applied = store.configuration.history()
     rows = [
         (str(each.number), each.time, *(f"{len(each.having(outcome))} {outcome}" for outcome in ("done", "refused")))
-        for each in found
+        for each in applied
     ]
-    told = [each.as_json() for each in found]
-    listing(told, ("n", "time", "done", "refused"), rows, "nothing was applied yet", last="refused")
+    value = [each.as_json() for each in applied]
+    listing(value, ("n", "time", "done", "refused"), rows, "nothing was applied yet", last="refused")
 
 
 @commands.command("rollback")

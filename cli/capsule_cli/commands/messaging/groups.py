@@ -38,7 +38,7 @@ does("rename", "Change the name of a group.")(
 does("list", "List the groups that the agent is in, the latest first.")(
     "groups.list",
     Rows(
-        {"id": "id", "updated": "updated_at", "agents": lambda head: [one.id for one in head.participants if one.is_in]}
+        {"id": "id", "updated": "updated_at", "agents": lambda head: [it.id for it in head.participants if it.is_in]}
         | {"title": "title"},
         "you are in no group",
     ),

@@ -98,13 +98,13 @@ def _tell_sent(sent: Sent, plain: str) -> None:
 def inbox(topic: Topic = None, thread: Thread = None) -> None:
     """List the conversations with unread messages: how many, from whom, and the last one. It marks nothing read."""
     with acting() as (store, agent):
-        found = store.messages.inbox(agent=agent, topic=topic, thread=thread)
+        unread = store.messages.inbox(agent=agent, topic=topic, thread=thread)
     rows = [
         (item.id, str(item.unread), ",".join(item.senders), item.last.timestamp, item.name, item.last.content)
-        for item in found.conversations
+        for item in unread.conversations
     ]
     columns = ("id", "unread", "from", "time", "title", "text")
-    listing(found.as_json(), columns, rows, "nothing is unread", last="text")
+    listing(unread.as_json(), columns, rows, "nothing is unread", last="text")
 
 
 @commands.command("listen")

@@ -36,9 +36,9 @@ def status() -> None:
 
     with store_as(agent_named()) as store:
         agents = store.agents.list() if store.agent is None else [store.agents.get(store.agent)]
-        found = [(agent, notices.blocks(store, agent.id)) for agent in agents]
-    value = [{"agent": agent.id, "notifications": agent.notifications, "files": files} for agent, files in found]
-    rows = [(agent.id, on_or_off(agent.notifications), ", ".join(files)) for agent, files in found]
+        blocks = [(agent, notices.blocks(store, agent.id)) for agent in agents]
+    value = [{"agent": agent.id, "notifications": agent.notifications, "files": files} for agent, files in blocks]
+    rows = [(agent.id, on_or_off(agent.notifications), ", ".join(files)) for agent, files in blocks]
     listing(value, ("id", "notifications", "files"), rows, "nobody is registered", last="files")
 
 

@@ -81,7 +81,7 @@ def test() -> None:
     from capsule.messaging.doorbells import registry
     from capsule.messaging.doorbells.interface import bell_text
 
-    told: list[dict[str, Any]] = []
+    rings: list[dict[str, Any]] = []
     with acting() as (store, agent):
         text = bell_text(agent, store.messages.pointer(agent) or registry.TEST)
         for bell in registry.bells(store, agent).bells:
@@ -89,17 +89,17 @@ def test() -> None:
                 failed = "its session is not idle, or has ended"
             else:
                 failed = registry.attempt(bell.target, text)
-            told.append({**bell.target.as_json(), "ok": not failed, "said": failed or _outcome(bell.target.client)})
+            rings.append({**bell.target.as_json(), "ok": not failed, "said": failed or _outcome(bell.target.client)})
         registry.ask(store, agent)
-    if not told:
-        what = "a session registers itself when it begins, once its program has the hooks"
-        raise Stopped(f"{agent} can be woken nowhere: {what}; put them in with: capsule agents wake install")
+    if not rings:
+        reason = "a session registers itself when it begins, once its program has the hooks"
+        raise Stopped(f"{agent} can be woken nowhere: {reason}; put them in with: capsule agents wake install")
     if asked.json:
-        out_json(told)
+        out_json(rings)
     else:
-        for one in told:
-            out(shown(f"{one['client']} {' '.join(one['address'].values())}: {one['said']}"))
-    if not any(one["ok"] for one in told):
+        for ring in rings:
+            out(shown(f"{ring['client']} {' '.join(ring['address'].values())}: {ring['said']}"))
+    if not any(ring["ok"] for ring in rings):
         raise typer.Exit(1)
 
 

@@ -106,13 +106,10 @@ def search(
             told = found.as_json()
             for hit, shown in zip(found.hits, told["hits"], strict=True):
                 shown["open"] = f"capsule show {hit.id}" + (f" --around {hit.message}" if hit.message else "")
-            listing(told, (), map(_row, found.hits), "")
+            cells = ((it.id, it.message, it.time, it.role, it.title, it.snippet.text) for it in found.hits)
+            listing(told, (), ([cell or "" for cell in row] for row in cells), "")
         else:
             _draw(found, list(store.ids()))
-
-
-def _row(hit: Hit) -> tuple[str, ...]:
-    return (hit.id, hit.message or "", hit.time, hit.role or "", hit.title, hit.snippet.text)
 
 
 def _draw(found: Found, ids: list[str]) -> None:

@@ -40,7 +40,7 @@ def list_(
     """List the sessions, the last active first."""
     with store_of() as store:
         sessions = store.sessions.list(agent)
-    rows = [(one.id, one.agent, one.status, one.worker, one.last_active, _place(one)) for one in sessions]
+    rows = [(row.id, row.agent, row.status, row.worker, row.last_active, _place(row)) for row in sessions]
     columns = ("id", "agent", "status", "worker", "seen", "place")
     listing(_told(*sessions), columns, rows, "there is no session yet; a message makes one", last="place")
 
@@ -105,13 +105,13 @@ does("forbid", "Let an agent send to a place no more. It may still answer what c
 def why(message: Message) -> None:
     """Print the whole way of a message: who got it and why, who claimed it, what was answered and delivered."""
     with store_of() as store:
-        found = store.sessions.why(message)
+        steps = store.sessions.why(message)
     if in_terminal() and not asked.json:  # Not a table, which would cut the details.
-        for step in found:
+        for step in steps:
             out(one_line(f"{short_time(step.at, 'seconds')}  {step.agent}  {step.kind:<9}  {step.text}"))
     else:
-        rows = [(step.at, step.agent, step.kind, step.text) for step in found]
-        listing([asdict(step) for step in found], ("time", "agent", "step", "details"), rows, "")
+        rows = [(step.at, step.agent, step.kind, step.text) for step in steps]
+        listing([asdict(step) for step in steps], ("time", "agent", "step", "details"), rows, "")
 
 
 @commands.command("agent")
@@ -137,23 +137,23 @@ def agent(
     with store_of() as store:
         sessions = store.sessions
         if name is None:
-            found = list(sessions.registry.read().agents.values())
+            agents = list(sessions.registry.read().agents.values())
         elif command or given or folder is not None or provider is not None:
-            found = [sessions.set_agent(name, command, folder=folder, provider=provider, settings=given)]
+            agents = [sessions.set_agent(name, command, folder=folder, provider=provider, settings=given)]
         else:
-            found = [sessions.agent(name)]
+            agents = [sessions.agent(name)]
         if approve:
-            sessions.registry.approve(found[0])
-        told = [
-            one | {"approved": sessions.registry.is_approved(each)}
-            for one, each in zip(_told(*found), found, strict=True)
+            sessions.registry.approve(agents[0])
+        facts = [
+            fact | {"approved": sessions.registry.is_approved(each)}
+            for fact, each in zip(_told(*agents), agents, strict=True)
         ]
     rows = [
-        (one["name"], " ".join(one["command"]), "" if one["approved"] else "not approved", one["folder"])
-        for one in told
+        (fact["name"], " ".join(fact["command"]), "" if fact["approved"] else "not approved", fact["folder"])
+        for fact in facts
     ]
     listing(
-        told,
+        facts,
         ("name", "command", "state", "folder"),
         rows,
         "no agent has a command; see: capsule session agent --help",
@@ -184,14 +184,14 @@ def wire(
     refuse((place is None) != (agent is None), "say which agent answers there", "AGENT")
     with store_of() as store:
         if place is None or agent is None:
-            found = list(store.sessions.registry.read().wirings.values())
+            wirings = list(store.sessions.registry.read().wirings.values())
         else:
             words: dict[str, Any] = {"senders": senders, "ignored": ignored, "session": session, "priority": priority}
             words |= {"engage": "pattern", "pattern": pattern} if pattern is not None else {"engage": engage}
-            found = [store.sessions.wire(place, agent, **words)]
-    rows = [(_place(one), one.agent, one.engage, one.pattern, one.senders, one.ignored, one.session) for one in found]
+            wirings = [store.sessions.wire(place, agent, **words)]
+    rows = [(_place(it), it.agent, it.engage, it.pattern, it.senders, it.ignored, it.session) for it in wirings]
     columns = ("place", "agent", "engage", "pattern", "senders", "ignored", "session")
-    listing(_told(*found), columns, rows, "nothing is wired", last="pattern")
+    listing(_told(*wirings), columns, rows, "nothing is wired", last="pattern")
 
 
 @commands.command("webhook")
@@ -216,6 +216,6 @@ def _told(*items: Item) -> list[dict[str, Any]]:
     return [{camel(name): value for name, value in asdict(item).items()} for item in items]
 
 
-def _place(one: Any) -> str:
-    place = one.place if one.channel in ("", "conversations") else f"{one.channel}:{one.place}"
-    return f"{place} {getattr(one, 'thread', '')}".strip()
+def _place(item: Any) -> str:
+    place = item.place if item.channel in ("", "conversations") else f"{item.channel}:{item.place}"
+    return f"{place} {getattr(item, 'thread', '')}".strip()
