@@ -44,7 +44,7 @@ class Messages(Sending):
 
     @cached_property
     def _receipts(self) -> Receipts:
-        return self._owner.inner.part(Receipts)
+        return Receipts(self._owner)  # Of this object alone: another one gives again what was not acknowledged here.
 
     def listen(
         self,
