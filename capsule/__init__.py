@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from capsule.messaging.people.contacts import Agent as Agent
     from capsule.messaging.people.contacts import Contact as Contact
     from capsule.messaging.people.projects import Project as Project
+    from capsule.public import Store as Store
     from capsule.store.pages import Filter as Filter
     from capsule.store.pages import Page as Page
-    from capsule.store.store import Store as Store
     from capsule.store.summaries import Mark as Mark
     from capsule.store.summaries import Standing as Standing
     from capsule.store.summaries import Summary as Summary
@@ -79,7 +79,7 @@ _MODULES = {
     "capsule.messaging.people.contacts": "Agent Contact",
     "capsule.messaging.people.projects": "Project",
     "capsule.store.pages": "Filter Page",
-    "capsule.store.store": "Store",
+    "capsule.public": "Store",
     "capsule.store.summaries": "Mark Standing Summary",
     "capsule.store.trash": "Restored",
 }

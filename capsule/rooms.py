@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from importlib import import_module
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 from capsule.errors import Refused
@@ -23,8 +23,12 @@ BUILT_IN = {
     "sessions": "session host worker",
     "transfer": "import export",
 }
-#: What the core asks of a room.
+#: What the core asks of a room: what it has to say before an agent reads or writes (`store.inner.Guard`), and which of
+#: its objects keep traces of deleted texts, with the method that removes them.
+GUARD = "capsule.messaging.guard:Guard"
+KEEPERS = {"capsule.sessions.sessions:Sessions": "compact", "capsule.transfer.importing:Import": "forget"}
 BIND = "capsule.sessions.work.toolkit:bind"
+CLONE = "capsule.git:open"
 PAST_OF = "capsule_cli.commands.git.history:past_of"
 GROUP = "capsule.rooms"
 
@@ -117,3 +121,8 @@ def of_others(name: str) -> Room:
         room: Room = point.load()
         return room
     raise Refused(f"capsule.toml names the room {name!r}, and no package that is installed has one", path="")
+
+
+def objects_of(store: object, room: Room) -> SimpleNamespace:
+    """What a room adds to a store, as attributes."""
+    return SimpleNamespace(**{name: load(place)(store) for name, place in room.objects.items()})

@@ -17,7 +17,7 @@ import capsule
 from capsule import Store
 from capsule.errors import CapsuleError
 from capsule.format.fields import PARTS
-from capsule.store import Offered
+from capsule.store.offered import Offered
 
 __all__ = ["text"]
 
@@ -40,7 +40,7 @@ and to read what is new in files that changed.
 
 #: What the methods are for that the store has itself, by the class that has them.
 _TITLES = {
-    "Store": "Open, delete and follow changes",
+    "CoreStore": "Open, delete and follow changes",
     "Writing": "Make a conversation, append, and change its head",
     "Reading": "Read, list and search",
 }
@@ -77,10 +77,11 @@ def text() -> str:
 def _subjects() -> Iterator[tuple[str, type, str]]:
     """The subjects of the store: each with its title, the class that has its methods, and what a call begins with."""
     for owner in Store.__mro__:
-        if owner.__module__.startswith("capsule."):
-            yield _TITLES.get(owner.__name__, owner.__name__), owner, "store."
+        if owner.__name__ in _TITLES:
+            yield _TITLES[owner.__name__], owner, "store."
     with Store.in_memory() as store:
-        names = (name for name, member in vars(Store).items() if isinstance(member, Offered))
+        members = [(name, member) for owner in reversed(Store.__mro__) for name, member in vars(owner).items()]
+        names = ["locks", *(name for name, member in members if isinstance(member, Offered))]
         offered = {name: getattr(store, name) for name in names}
     for name, part in offered.items():
         rooms = ("capsule.store.", "capsule.locks.", "capsule.messaging.", "capsule.sessions.")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from capsule.errors import GitFailed, InvalidInput, NotFound
 from capsule.format.kinds import KINDS
-from capsule.git.program import Git
+from capsule.git_program import Git
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec

@@ -12,10 +12,10 @@ from capsule.errors import Refused
 
 if TYPE_CHECKING:
     from capsule.git.clone import Clone
-    from capsule.store.store import Store
+    from capsule.store.store import CoreStore
 
 
-def open(store: Store, program: Sequence[str] | None = None) -> Clone:
+def open(store: CoreStore, program: Sequence[str] | None = None) -> Clone:
     """Take a store as part of its git repository. The repository is looked for at the first call that needs it.
 
     Args:
@@ -26,6 +26,6 @@ def open(store: Store, program: Sequence[str] | None = None) -> Clone:
     """
     if store.agent is not None:
         raise Refused(f"git was not asked: agent {store.agent} may not read its history, only a person", path="")
-    from capsule.git.clone import Clone  # What runs git alone (`capsule.git.program`) stays quick to load.
+    from capsule.git.clone import Clone  # What runs git alone (`capsule.git_program`) stays quick to load.
 
     return Clone(store, program)

@@ -16,7 +16,7 @@ from capsule.git.history import ancestors, timeline, versions
 from capsule.git.repository import Repository
 from capsule.git.setup import installation, status
 from capsule.git.setup.attributes import driver_config
-from capsule.store.store import Store
+from capsule.store.store import CoreStore
 
 #: How git starts the drivers. `-P`: git does so in a directory whose files must not be imported.
 _DRIVERS = (sys.executable, "-P", "-m", "capsule_cli.drivers")
@@ -33,7 +33,7 @@ class Clone:
         program: How git starts the drivers.
     """
 
-    def __init__(self, store: Store, program: Sequence[str] | None = None) -> None:
+    def __init__(self, store: CoreStore, program: Sequence[str] | None = None) -> None:
         self.store = store
         self.program = tuple(program or _DRIVERS)
 

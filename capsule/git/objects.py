@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 
 from capsule.errors import GitFailed
-from capsule.git.program import Git
+from capsule.git_program import Git
 
 #: Git's mode of a regular file that can't be executed; and those of all regular files.
 FILE = "100644"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from capsule.errors import GitFailed, NotFound
 from capsule.format.kinds import KINDS
 from capsule.format.merge.copy_names import original_of
-from capsule.git.program import Git
+from capsule.git_program import Git
 from capsule.ids import is_id
 
 #: What a person may have begun, by the file in git's directory that says so, and how to end it.

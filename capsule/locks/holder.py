@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from capsule.engines.interface import Engine
     from capsule.engines.values import Trashed
     from capsule.settings import Settings
-    from capsule.store.change import Conversation
+    from capsule.store.change.conversation import Conversation
 
 T = TypeVar("T")
 _log = logging.getLogger("capsule")

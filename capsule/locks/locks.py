@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,8 +10,7 @@ from capsule.ids import check_id
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
-    from capsule.locks.holder import HeldLock
-    from capsule.store.store import Store
+    from capsule.locks.holder import HeldLock, Holder
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +39,9 @@ class LockState:
 class Locks:
     """The locks on the conversations of a store."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, holder: Holder, heads: Callable[[], Iterable[Head]]) -> None:
+        self._holder = holder
+        self._heads = heads
 
     def take(self, id: str, *, client: str | None = None, agent: str | None = None) -> HeldLock:
         """Lock a conversation for this instance. The lock ends with a `with` block, `release` or the store's `close`.
@@ -52,7 +52,7 @@ class Locks:
 
         Raises the errors of `append`. Cost: copying the file, in the kernel.
         """
-        return self._store._holder.lock(check_id(id), client, agent)
+        return self._holder.lock(check_id(id), client, agent)
 
     def release(self, id: str, *, force: bool = False) -> bool:
         """Release a conversation's lock, without changing the conversation.
@@ -71,7 +71,7 @@ class Locks:
 
         Cost: copying the file.
         """
-        return self._store._holder.unlock(check_id(id), force=force)
+        return self._holder.unlock(check_id(id), force=force)
 
     def state(self, head: Head) -> LockState | None:
         """Say whether the holder of the lock in a head is alive. None: the head has no active lock.
@@ -92,11 +92,11 @@ class Locks:
             host=str(lock.get("host") or ""),
             name=lock.get("name"),
             since=str(lock.get("timestamp") or ""),
-            state=self._store._holder.state_of(lock),
+            state=self._holder.state_of(lock),
             client=lock.get("client"),
             agent=lock.get("agent"),
         )
 
     def list(self) -> Iterator[LockState]:
         """List the active locks, with the state of each holder. Raises StorageFailed, StoreBusy. Cost: as `heads`."""
-        return (state for state in map(self.state, self._store.heads()) if state is not None)
+        return (state for state in map(self.state, self._heads()) if state is not None)

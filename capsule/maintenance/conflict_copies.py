@@ -22,7 +22,7 @@ from capsule.format.merge.copy_names import may_be_copy_of, original_of
 from capsule.format.validation import decoded
 from capsule.rules.locking import describe
 from capsule.store.reading import KIND
-from capsule.store.store import Store
+from capsule.store.store import CoreStore
 
 #: Gives the common ancestor of two versions of a conversation, in the clean form; None: there is none.
 #: Takes the conversation's id and both versions, in the clean form.
@@ -51,7 +51,7 @@ class Copy:
         self._name = name
         self._is_whole = at is None
 
-    def merge(self, store: Store, ancestor: Ancestor | None) -> None:
+    def merge(self, store: CoreStore, ancestor: Ancestor | None) -> None:
         """Merge it into its document, and move it to the quarantine; a reason not to is added to `what`."""
         if not self._is_whole:
             return
@@ -61,7 +61,7 @@ class Copy:
         except CapsuleError as error:
             self.what += f"; not merged: {error.message}"
 
-    def _merged(self, store: Store, theirs: bytes, ancestor: Ancestor | None) -> str | None:
+    def _merged(self, store: CoreStore, theirs: bytes, ancestor: Ancestor | None) -> str | None:
         ours = self._ours(store)
         if ours is not None and (held_by := self._holder(store)):
             self.what += f"; not merged, as the conversation is locked by {held_by}"
@@ -96,12 +96,12 @@ class Copy:
         changes = compare(*(codec.decode(data, f"{self.id}.json") for data in (before, after))).words()
         return f"merged into the {self._called}: {', '.join(changes) or 'no visible change'}"
 
-    def _ours(self, store: Store) -> bytes | None:
+    def _ours(self, store: CoreStore) -> bytes | None:
         """The document in the clean form; None: it does not exist. Raises InvalidDocument."""
         data = store.incoming.version(self._kind, self.id)
         return data and clean(data, store.engine.name(self._kind, self.id), self._kind)
 
-    def _holder(self, store: Store) -> str:
+    def _holder(self, store: CoreStore) -> str:
         """The other instance that holds the conversation, in words; empty: there is none."""
         if self._kind != KIND:
             return ""
@@ -112,7 +112,7 @@ class Copy:
         return describe(head.lock or {})
 
 
-def copy_in(store: Store, found: Scanned, kind: str = KIND) -> Copy | None:
+def copy_in(store: CoreStore, found: Scanned, kind: str = KIND) -> Copy | None:
     """The conflict copy in a file; None: the file is no copy, or can't be read.
 
     Args:

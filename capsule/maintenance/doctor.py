@@ -26,7 +26,7 @@ from capsule.maintenance.rebuild import Known, rebuilt, remembered
 from capsule.rules.locking import describe
 from capsule.store.attributes import waiting_problems
 from capsule.store.reading import KIND
-from capsule.store.store import Store
+from capsule.store.store import CoreStore
 from capsule.store.summaries import standing_of
 
 Progress = Callable[[int, int], None]
@@ -77,7 +77,7 @@ class Finding:
 
 
 def examine(
-    store: Store, *, repair: bool = False, progress: Progress | None = None, ancestor: Ancestor | None = None
+    store: CoreStore, *, repair: bool = False, progress: Progress | None = None, ancestor: Ancestor | None = None
 ) -> Iterator[Finding]:
     """Examine a store.
 
@@ -127,7 +127,9 @@ def examine(
 class _Examination:
     """The examination of one file."""
 
-    def __init__(self, store: Store, kind: str, found: Scanned, claimed: dict[str, list[str]], repair: bool) -> None:
+    def __init__(
+        self, store: CoreStore, kind: str, found: Scanned, claimed: dict[str, list[str]], repair: bool
+    ) -> None:
         self._store = store
         self._files = store.engine.outside_edits()
         self._kind = kind
@@ -324,7 +326,7 @@ def _with_own_ids(document: dict[str, Any]) -> dict[str, Any]:
     return document | {"history": history}
 
 
-def _record(store: Store, found: Scanned, kind: str) -> Iterator[Finding]:
+def _record(store: CoreStore, found: Scanned, kind: str) -> Iterator[Finding]:
     """The findings about a document without a history. The store replaces it whole, so no write in progress is one."""
     if not found.regular:
         yield Finding(found.id, found.path, 0, 0, "damaged", _IRREGULAR)

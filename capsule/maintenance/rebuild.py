@@ -24,7 +24,7 @@ from capsule.format.saved import records
 from capsule.format.saved.repair import Mended
 from capsule.format.validation import decoded
 from capsule.store.reading import KIND
-from capsule.store.store import Store
+from capsule.store.store import CoreStore
 
 Document = dict[str, Any]
 #: More bytes than a typing error takes away.
@@ -54,7 +54,7 @@ class Known(NamedTuple):
 _NOTHING = Known({}, {})
 
 
-def remembered(store: Store, kind: str, found: Scanned) -> dict[str, Known]:
+def remembered(store: CoreStore, kind: str, found: Scanned) -> dict[str, Known]:
     """What the last commit and the index know of a document. Call it without the mutex, which the index may need."""
     commit = index = _NOTHING
     with suppress(InvalidDocument):

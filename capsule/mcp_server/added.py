@@ -15,7 +15,7 @@ from capsule.errors import Refused
 if TYPE_CHECKING:
     from capsule.mcp_server.access import Toolset
     from capsule.mcp_server.stores import Stores
-    from capsule.store.store import Store
+    from capsule.public import Store
 
 
 @dataclass(frozen=True)

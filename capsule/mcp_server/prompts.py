@@ -27,7 +27,7 @@ from capsule.store.pages import Filter
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
     from capsule.mcp_server.server import CapsuleServer
-    from capsule.store.store import Store
+    from capsule.public import Store
 
 _MOST = 100
 _SINCE = ("24h", "1h", "3d", "7d", "30d")

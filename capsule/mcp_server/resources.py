@@ -23,8 +23,8 @@ from capsule.store.pages import Filter
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
     from capsule.mcp_server.server import CapsuleServer
+    from capsule.public import Store
     from capsule.store.pages import Page
-    from capsule.store.store import Store
 
 CONVERSATIONS = "capsule://conversations"
 #: The addresses of resources.

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from mcp.server.mcpserver.tools import Tool
 
     from capsule.mcp_server.stores import Stores
-    from capsule.store.store import Store
+    from capsule.public import Store
 
 _INSTRUCTIONS = (
     "Conversations kept as files, written by people and agents at once. Find one with list_conversations or search, "

@@ -25,7 +25,7 @@ from capsule.errors import CapsuleError, InvalidInput
 from capsule.mcp_server import sdk
 from capsule.mcp_server.access import SCOPES, Access, Scope
 from capsule.mcp_server.stores import Stores
-from capsule.store.store import Store
+from capsule.public import Store
 
 if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext

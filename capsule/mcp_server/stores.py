@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
     from mcp.server.mcpserver import Context
 
-    from capsule.store.store import Store
+    from capsule.public import Store
 
 
 class Stores:

@@ -37,7 +37,7 @@ from mcp_types import (
 from capsule.errors import CapsuleError
 from capsule.fence import visible
 from capsule.mcp_server import sdk
-from capsule.store.store import Store
+from capsule.public import Store
 from capsule.store.view import sees
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from capsule.format.documents.new import new_capsule
 from capsule.format.fields import ACCESSES
 from capsule.ids import is_id
 from capsule.messaging.conversations import Document, OfOneType, random_suffix
+from capsule.messaging.people.projects import Projects
 from capsule.rules.consent import State
 from capsule.rules.policy import Object, may
 from capsule.store.creation import TakenId, write_new
@@ -111,9 +112,9 @@ class Channels(OfOneType):
         Cost: as `list`, and writing a new file.
         """
         maker, stamp = self._who(agent), timestamps.now()
-        where = self._scope(scope, maker and self._store.agents.documents.known(maker))
+        where = self._scope(scope, maker and self._people.documents.known(maker))
         channel = Channel(check_channel_name(name), where)
-        others = [self._store._directory.resolve(each, maker) for each in members]
+        others = [self._people.directory.resolve(each, maker) for each in members]
         rights = dict.fromkeys(("canLeave", "canSend", "canInvite", "canManage"), True)
         first = joined(None, [maker] if maker else [], stamp, invitedBy="self", source="manual", **rights)
         about: Document = {
@@ -123,13 +124,13 @@ class Channels(OfOneType):
         }
         _set(about, settings)
         # What is there by now, and is not found below, is hidden from the maker.
-        is_apart = settings.get("access") == "private" or self._store._whole.exists(KIND, channel.id)
+        is_apart = settings.get("access") == "private" or self._store.inner.whole.exists(KIND, channel.id)
         id = channel.id_apart(random_suffix()) if is_apart else channel.id
         document = new_capsule(id, name, stamp, type="channel", title_set_by="user", metadata=about)
         try:
             with suppress(NotFound):
                 raise TakenId(self.get(channel.id, agent=maker).id)
-            return write_new(self._store._acting(maker), document)
+            return write_new(self._store.inner.acting(maker).inner, document)
         except TakenId:
             raise InvalidInput(f"there is a channel {name}@{where} already; join it, or choose another name") from None
 
@@ -145,7 +146,7 @@ class Channels(OfOneType):
         Raises Refused: it is by invitation (the error says who may invite), or the agent stays out of it.
         Cost: copying the file.
         """
-        who = self._store.agents.documents.known(self._store._subject(agent))
+        who = self._people.known(agent)
         return self._join(self.resolve(channel, who), who, source)
 
     def _join(self, id: str, who: str, source: Source) -> Head:
@@ -171,7 +172,7 @@ class Channels(OfOneType):
 
         Raises Refused: the agent may not leave it. Cost: copying the file.
         """
-        who = self._store._subject(agent)
+        who = self._store.inner.subject(agent)
         return self._change_members(channel, who, lambda people, at: left(people, [who], at, optedOutAt=at))
 
     def invite(
@@ -199,7 +200,7 @@ class Channels(OfOneType):
         Cost: copying the file.
         """
         who = self._who(agent)
-        added = [self._store._directory.resolve(each, who) for each in agents]
+        added = [self._people.directory.resolve(each, who) for each in agents]
         given = {"canSend": can_send, "canLeave": can_leave, "canInvite": can_invite, "canManage": can_manage}
         rights = {name: value for name, value in given.items() if value is not None}
         about: Document = {"invitedBy": who or "system", "source": "manual", **rights}
@@ -218,7 +219,7 @@ class Channels(OfOneType):
         Raises Refused: the agent may not manage the channel. Cost: copying the file.
         """
         who, there = self._who(agent), {each.id for each in self.members(channel, agent=agent)}
-        whom = member if member in there else self._store._directory.resolve(member, who)
+        whom = member if member in there else self._people.directory.resolve(member, who)
         return self._change_members(channel, who, lambda people, at: left(people, [whom], at))
 
     def _change_members(self, channel: str, who: str | None, changed: Callable[[Any, str], Any]) -> Head:
@@ -257,7 +258,7 @@ class Channels(OfOneType):
                 return found
             _, project, name = (*channel.split("_"), "", "")[:3]
         scopes = [project] if project else [] if who is None else [self._scope("project", who), GLOBAL]
-        name_of = self._store._directory.project_name
+        name_of = self._people.directory.project_name
         named = [each for each in self.list(agent=who, archived=True) if each.channel.name == name]
         named = [each for each in named if project in ("", each.channel.scope, name_of(each.channel.scope))]
         nearest = ([each for each in named if each.channel.scope == scope] for scope in scopes)
@@ -284,7 +285,7 @@ class Channels(OfOneType):
         Raises Refused: the agent may not read it. Cost: reading the beginning of its file.
         """
         who = self._who(agent)
-        head = self._store._acting(who).head(self.resolve(channel, who))
+        head = self._store.inner.acting(who).head(self.resolve(channel, who))
         return [member for member in head.participants if member.is_in]
 
     def topics(self, channel: str, *, agent: str | None = None) -> list[Value]:
@@ -297,23 +298,23 @@ class Channels(OfOneType):
         Raises as `members`. Cost: bringing the index up to date.
         """
         who = self._who(agent)
-        acting = self._store._acting(who)
+        acting = self._store.inner.acting(who)
         return acting.index.values_of("topic", acting.head(self.resolve(channel, who)).id)
 
     def _found(self, id: str, who: str | None) -> Listed | None:
         """A channel, if the agent may know that it exists. The head is parsed once, for the next write too."""
-        engine = self._store._whole
+        engine = self._store.inner.whole
         if is_id(id) and engine.exists(KIND, id):
             with suppress(NotFound, InvalidDocument), engine.transaction(KIND, id) as transaction:
                 object, description = Object.at(transaction.head), transaction.head.metadata.get("description")
-                return _listed(object, description, who, self._store._directory.state(who, object))
+                return _listed(object, description, who, self._people.directory.state(who, object))
         return None
 
     def _scope(self, scope: str, who: str | None) -> str:
         """The scope that is meant by `project`, by `global`, or by the id or name of a project."""
         if scope == "project":
-            return (self._store._directory.profile(who).project if who is not None else "") or GLOBAL
-        return GLOBAL if scope == GLOBAL else self._store._acting(who).projects.get(scope).id
+            return (self._people.directory.profile(who).project if who is not None else "") or GLOBAL
+        return GLOBAL if scope == GLOBAL else self._store.inner.acting(who).inner.part(Projects).get(scope).id
 
     def mute(
         self, conversation: str, on: bool | None = True, *, notify: str | None = None, agent: str | None = None
@@ -328,19 +329,19 @@ class Channels(OfOneType):
 
         Raises InvalidInput, and Refused if the agent may not read it. Cost: writing a small file.
         """
-        who = self._store._subject(agent)
+        who = self._store.inner.subject(agent)
         if notify not in (None, "all", "mentions", "none"):
             raise InvalidInput(f"notify: all, mentions or none, not {notify[:40]!r}")
         with suppress(NotFound):
             conversation = self.resolve(conversation, who)
-        id = self._store._acting(who).head(conversation).id
+        id = self._store.inner.acting(who).head(conversation).id
         given = {name: value for name, value in (("muted", on), ("notify", notify)) if value is not None}
 
         def change(document: Document) -> None:
             reading = document.get("reading") or {}
             document["reading"] = {**reading, id: {**(reading.get(id) or {}), **given}}
 
-        self._store.agents.documents.edit(who, change)
+        self._people.documents.edit(who, change)
 
     def join_defaults(self, agent: str, exclude: Iterable[str] = ()) -> None:
         """Have an agent join the open default channels of its scope in which it has never been.
@@ -352,7 +353,7 @@ class Channels(OfOneType):
         Raises Refused, StorageFailed. Cost: as `list`, and as `join` for each. Without channels, one scan.
         """
         excluded = {*exclude}
-        if not any(id.startswith("channel_") for id in self._store._whole.ids(KIND)):
+        if not any(id.startswith("channel_") for id in self._store.inner.whole.ids(KIND)):
             return  # No index for that.
         for each in self.list(agent=agent):
             if each.channel.is_default and each.channel.access == "open" and not each.is_in:
@@ -371,8 +372,8 @@ class Channels(OfOneType):
         Raises Refused, StorageFailed. Cost: bringing the index up to date, and some microseconds for each channel.
         """
         who = self._who(agent)
-        state = self._store._directory.state(who)
-        heads = (head for head in self._store._whole.index.heads() if head.channel and not head.channel.owner)
+        state = self._people.directory.state(who)
+        heads = (head for head in self._store.inner.whole.index.heads() if head.channel and not head.channel.owner)
         found = (_listed(Object.listed(head), head.description, who, state) for head in heads)
         return sorted((each for each in found if each and (archived or not each.archived)), key=lambda each: each.id)
 

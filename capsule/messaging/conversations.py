@@ -13,23 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
 from capsule.errors import InvalidInput, Refused
+from capsule.format.documents.agents import direct_id
 from capsule.format.documents.members import Member, as_json, joined, left, members_in
 from capsule.format.documents.new import new_capsule
 from capsule.format.text.titles import check_title
+from capsule.messaging.people.people import People
 from capsule.store.creation import TakenId, write_new
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
-    from capsule.store.change import Conversation
-    from capsule.store.store import Store
+    from capsule.store.change.conversation import Conversation
+    from capsule.store.store import CoreStore
 
 _RANDOM = "abcdefghijklmnopqrstuvwxyz0123456789"
 Document = dict[str, Any]
-
-
-def direct_id(a: str, b: str) -> str:
-    """The id of the direct of two agents. No agent's id has a `_`, so that no other pair has the same."""
-    return f"direct_{'_'.join(sorted((a, b)))}"
 
 
 def random_suffix() -> str:
@@ -39,7 +36,7 @@ def random_suffix() -> str:
     return "".join(secrets.choice(_RANDOM) for _ in range(9))
 
 
-def ensure_direct(acting: Store, a: str, b: str) -> str:
+def ensure_direct(acting: CoreStore, a: str, b: str) -> str:
     """Make the direct of two agents, unless it exists; its id.
 
     Args:
@@ -56,7 +53,7 @@ def ensure_direct(acting: Store, a: str, b: str) -> str:
         id, ", ".join(both), timestamps.now(), type="direct", metadata={"participants": both, "createdBy": a}
     )
     with suppress(TakenId):  # The other side was quicker.
-        write_new(acting, document)
+        write_new(acting.inner, document)
     return id
 
 
@@ -65,16 +62,17 @@ class OfOneType:
 
     type = ""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: CoreStore) -> None:
         self._store = store
+        self._people = store.inner.part(People)
 
     def _who(self, agent: str | None) -> str | None:
         """The agent that a call is for; None: the store's owner."""
-        return None if agent is None and self._store.agent is None else self._store._subject(agent)
+        return None if agent is None and self._store.agent is None else self._store.inner.subject(agent)
 
     def _change(self, id: str, agent: str | None, change: Callable[[Document, str], None]) -> Head:
         """Change the head of a conversation, for an agent or for the owner: `change` is given it, and the time."""
-        acting = self._store._acting(self._who(agent))
+        acting = self._store.inner.acting(self._who(agent))
 
         def act(conversation: Conversation) -> Document:
             if conversation.head.type != self.type:
@@ -85,7 +83,7 @@ class OfOneType:
             )
             return conversation.change_head(lambda head: change(head, stamp))
 
-        return acting._head_of(id, acting._change(id, act))
+        return acting.inner.head_of(id, acting.inner.change(id, act))
 
 
 class Groups(OfOneType):
@@ -111,17 +109,17 @@ class Groups(OfOneType):
 
         Cost: writing a new file.
         """
-        maker = self._store.agents.documents.known(self._store._subject(agent))
+        maker = self._people.known(agent)
         if history not in ("joined", "all"):
             raise InvalidInput(f"history: joined or all, not {history[:40]!r}")
-        members = dict.fromkeys((maker, *(self._store._directory.resolve(each, maker) for each in with_)))
+        members = dict.fromkeys((maker, *(self._people.directory.resolve(each, maker) for each in with_)))
         stamp = timestamps.now()
         about: Document = {"participants": as_json(Member(id, stamp) for id in members), "createdBy": maker}
         if history == "all":
             about["history"] = history
         id = f"group_{time.time_ns() // 1_000_000}_{random_suffix()}"
         document = new_capsule(id, check_title(name), stamp, type="group", title_set_by="user", metadata=about)
-        return write_new(self._store._acting(maker), document)
+        return write_new(self._store.inner.acting(maker).inner, document)
 
     def add(self, id: str, agents: Iterable[str], *, agent: str | None = None) -> Head:
         """Add agents to a group, or let them come back. It comes back from the archive too.
@@ -138,7 +136,7 @@ class Groups(OfOneType):
 
         Cost: copying the file.
         """
-        added = [self._store._directory.resolve(each, agent or self._store.agent) for each in agents]
+        added = [self._people.directory.resolve(each, agent or self._store.agent) for each in agents]
 
         def change(head: Document, stamp: str) -> None:
             head["metadata"]["participants"] = joined(head["metadata"].get("participants"), added, stamp)
@@ -155,7 +153,7 @@ class Groups(OfOneType):
 
         Raises the errors of `add`. Cost: copying the file.
         """
-        who = self._store._subject(agent)
+        who = self._store.inner.subject(agent)
 
         def change(head: Document, stamp: str) -> None:
             about = head["metadata"]
@@ -186,6 +184,6 @@ class Groups(OfOneType):
 
         Raises NotFound, Refused. Cost: bringing the index up to date, and reading the beginning of each group's file.
         """
-        who = self._store._subject(agent)
+        who = self._store.inner.subject(agent)
         mine = self._store.index.of_agent(who)
-        return [self._store._acting(who).head(each.id) for each in mine if each.type == "group"]
+        return [self._store.inner.acting(who).head(each.id) for each in mine if each.type == "group"]

@@ -17,11 +17,13 @@ from capsule.format.documents.channels import Channel, notes_id
 from capsule.format.documents.head import camel
 from capsule.format.documents.members import joined
 from capsule.format.documents.new import new_capsule
+from capsule.messaging.channels import Channels
+from capsule.messaging.people.people import People
 from capsule.store.creation import TakenId, write_new
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
-    from capsule.store.store import Store
+    from capsule.store.store import CoreStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +58,9 @@ class Note:
 class Notes:
     """The notes of agents. `agent` is whose they are; None: those of the agent that the store acts for."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: CoreStore) -> None:
         self._store = store
+        self._people = store.inner.part(People)
 
     def write(
         self, text: str, *, agent: str | None = None, tags: Iterable[str] = (), session: str | None = None
@@ -72,10 +75,10 @@ class Notes:
 
         Raises NotFound, InvalidInput, StoreBusy, StorageFailed. Cost: as `append`.
         """
-        who = self._store.agents.documents.known(self._store._subject(agent))
+        who = self._people.known(agent)
         about = {"tags": [*dict.fromkeys(tags)]} | ({"session": session} if session else {})
         message = {"role": "user", "content": text, "from": who, "metadata": about}
-        return Note.of(self._store._acting(who).append_entries(self._ensured(who), [message])[1][0])
+        return Note.of(self._store.inner.acting(who).append_entries(self._ensured(who), [message])[1][0])
 
     def search(
         self,
@@ -105,10 +108,10 @@ class Notes:
 
         Cost: as `Store.search`, and reading the file.
         """
-        who = (agent or self._store.agent) if of is not None else self._store._subject(agent)
-        acting = self._store._acting(who and self._store._subject(who))
+        who = (agent or self._store.agent) if of is not None else self._store.inner.subject(agent)
+        acting = self._store.inner.acting(who and self._store.inner.subject(who))
         try:
-            id = notes_id(str(who) if of is None else self._store._directory.resolve(of, who))
+            id = notes_id(str(who) if of is None else self._people.directory.resolve(of, who))
             history = acting.document(id)["history"]
         except NotFound:
             if of is None:
@@ -128,9 +131,9 @@ class Notes:
 
         Raises NotFound; Refused: one of them has blocked the other. Cost: copying the file.
         """
-        who = self._store._subject(agent)
-        return self._store.channels.invite(
-            self._ensured(who), [self._store._directory.resolve(other, who)], agent=who, can_send=False
+        who = self._store.inner.subject(agent)
+        return self._store.inner.part(Channels).invite(
+            self._ensured(who), [self._people.directory.resolve(other, who)], agent=who, can_send=False
         )
 
     def end(self, other: str, *, agent: str | None = None) -> Head:
@@ -142,11 +145,13 @@ class Notes:
 
         Raises NotFound. Cost: copying the file.
         """
-        who = self._store._subject(agent)
+        who = self._store.inner.subject(agent)
         id = self._ensured(who)
-        there = {member.id for member in self._store._acting(who).head(id).participants}  # It may be forgotten by now.
-        whom = other if other in there else self._store._directory.resolve(other, who)
-        return self._store.channels.remove(id, whom, agent=who)
+        there = {
+            member.id for member in self._store.inner.acting(who).head(id).participants
+        }  # It may be forgotten by now.
+        whom = other if other in there else self._people.directory.resolve(other, who)
+        return self._store.inner.part(Channels).remove(id, whom, agent=who)
 
     def _ensured(self, who: str) -> str:
         """The id of the channel that holds the notes of an agent, which is made unless it exists."""
@@ -160,5 +165,5 @@ class Notes:
             }
             document = new_capsule(id, f"Notes of {who}", stamp, type="channel", title_set_by="user", metadata=about)
             with suppress(TakenId):  # Another program was quicker.
-                write_new(self._store._acting(who), document)
+                write_new(self._store.inner.acting(who).inner, document)
         return id

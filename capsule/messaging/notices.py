@@ -20,10 +20,12 @@ from capsule.disk.whole_files import content, drop_name, name_also, naming, repl
 from capsule.errors import CapsuleError, Refused, StoreBusy
 from capsule.format.text.notice_block import edited, has_block, plain
 from capsule.ids import new_id
+from capsule.messaging.mail.unread import Unread
+from capsule.messaging.people.people import People
 
 if TYPE_CHECKING:
     from capsule.settings import Settings
-    from capsule.store.store import Store
+    from capsule.store.store import CoreStore
 
 _log = logging.getLogger("capsule")
 _TRIES = 100
@@ -31,7 +33,7 @@ _TRIES = 100
 _MOST, _MOST_SENDERS = 10, 5
 
 
-def update(store: Store, agent: str) -> None:
+def update(store: CoreStore, agent: str) -> None:
     """Bring the blocks for an agent in line with its inbox.
 
     An agent that is online gets no new block; one that is there is kept right, and goes with the last unread message.
@@ -44,10 +46,10 @@ def update(store: Store, agent: str) -> None:
     is there or is wanted, asking the inbox; a flush of the file when it changes.
     """
     with _as_warning(agent):
-        wants = store.agents.documents.read(agent).get("notifications") is not False
+        wants = store.inner.part(People).documents.read(agent).get("notifications") is not False
 
         def lines(has: bool) -> Sequence[str]:
-            is_told = wants and (has or agent not in store.agents.presence.online())
+            is_told = wants and (has or agent not in store.inner.part(People).online())
             return _lines(store, agent) if is_told else ()
 
         for file in _files(store, agent):
@@ -55,7 +57,7 @@ def update(store: Store, agent: str) -> None:
                 file.change(lines)
 
 
-def clean(store: Store, agent: str) -> list[str]:
+def clean(store: CoreStore, agent: str) -> list[str]:
     """Take the blocks for an agent out of the files of its project.
 
     Args:
@@ -73,13 +75,13 @@ def clean(store: Store, agent: str) -> list[str]:
     return [file.path for file in _files(store, agent) if file.change(lambda has: ())]
 
 
-def withdraw(store: Store, agent: str) -> None:
+def withdraw(store: CoreStore, agent: str) -> None:
     """Take the blocks out as `clean` does, before an agent is forgotten. Raises nothing: a failure is a warning."""
     with _as_warning(agent):
         clean(store, agent)
 
 
-def blocks(store: Store, agent: str) -> list[str]:
+def blocks(store: CoreStore, agent: str) -> list[str]:
     """The files that have a block for an agent. Takes and raises what `clean` does; changes nothing."""
     return [file.path for file in _files(store, agent) if has_block(file.read(), agent, file.path)]
 
@@ -92,9 +94,9 @@ def _as_warning(agent: str) -> Iterator[None]:
         _log.warning("no notice for %s: %s", agent, error.message)
 
 
-def _files(store: Store, agent: str) -> Iterator[_File]:
+def _files(store: CoreStore, agent: str) -> Iterator[_File]:
     """The files that may have a block; none when the agent was registered with no folder here."""
-    project, names = store.agents.documents.home(agent) or "", store.settings.notification_files
+    project, names = store.inner.part(People).documents.home(agent) or "", store.settings.notification_files
     folder = os.path.realpath(project)
     if os.path.isabs(project) and os.path.isdir(folder):
         paths = dict.fromkeys(os.path.realpath(os.path.join(folder, name)) for name in names)
@@ -102,9 +104,9 @@ def _files(store: Store, agent: str) -> Iterator[_File]:
             yield _File(path, folder, agent, store.settings, is_made=at == 0)
 
 
-def _lines(store: Store, agent: str) -> Sequence[str]:
+def _lines(store: CoreStore, agent: str) -> Sequence[str]:
     """What the block says; nothing when the agent has read everything."""
-    inbox = store.messages.inbox(agent=agent)
+    inbox = store.inner.acting(None).inner.part(Unread).inbox(agent)
     if not inbox.unread:
         return ()
     waiting = [item for item in inbox.conversations if item.unread]

@@ -68,6 +68,7 @@ class State:
         met: The agents with whom the subject has a direct.
         reach: The conversations that the subject may send to in the session that it acts in; None: it acts in none.
         reads: The documents that this was read from, by kind and id, each with its version.
+        is_guarded: Whether a guard says so. If not, an agent may do nothing with agents and closed conversations.
     """
 
     profiles: Mapping[str, Profile] = field(default_factory=dict)
@@ -75,6 +76,7 @@ class State:
     met: frozenset[str] = frozenset()
     reach: frozenset[str] | None = None
     reads: Mapping[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
+    is_guarded: bool = True
 
     def profile(self, id: str) -> Profile:
         """The profile of an agent; the strictest one if nothing is known of it."""

@@ -237,6 +237,8 @@ def _is_in_reach(subject: str | None, action: Action, object: Object, reach: Set
 
 def _decided(subject: str | None, action: Action, object: Object, state: State) -> Decision:
     """As `may`, wherever the subject acts."""
+    if not state.is_guarded and subject is not None and (object.is_closed or object.type == "agent"):
+        return Decision(False, f"what agents may do with {object.type} {object.id} is judged by a part not installed")
     if action == "link" and subject is not None:
         return Decision(False, f"only a person may link projects, not agent {subject}")
     if object.type == "agent" and action in ("find", "manage", "delete", "move"):

@@ -10,17 +10,19 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from capsule.errors import InvalidInput, NotFound
+from capsule.format.documents.agents import direct_id
 from capsule.ids import is_id
-from capsule.messaging.conversations import direct_id
+from capsule.messaging.channels import Channels
+from capsule.messaging.people.people import People
 from capsule.rules.policy import Object
 from capsule.sessions.rules.destinations import CONVERSATIONS
 from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
-    from capsule.store.store import Store
+    from capsule.store.store import CoreStore
 
 
-def place_of(store: Store, text: str, agent: str) -> tuple[str, str, str]:
+def place_of(store: CoreStore, text: str, agent: str) -> tuple[str, str, str]:
     """The place that a person means, for an agent: its channel, its id there, and its title.
 
     Args:
@@ -38,9 +40,9 @@ def place_of(store: Store, text: str, agent: str) -> tuple[str, str, str]:
         return channel, place, place
     if not (is_id(text) and store.engine.exists(KIND, text)):
         with suppress(NotFound):
-            return CONVERSATIONS, store.channels.resolve(text), text
+            return CONVERSATIONS, store.inner.part(Channels).resolve(text), text
         with suppress(NotFound):
-            other = store._directory.resolve(text, agent)
+            other = store.inner.part(People).directory.resolve(text, agent)
             if other == agent:
                 raise InvalidInput(f"{agent} does not write to itself; name another agent or a conversation")
             return CONVERSATIONS, direct_id(agent, other), other
@@ -48,7 +50,7 @@ def place_of(store: Store, text: str, agent: str) -> tuple[str, str, str]:
     return CONVERSATIONS, id, store.head(id).title or id
 
 
-def ensure_heard(store: Store, channel: str, place: str, agent: str) -> None:
+def ensure_heard(store: CoreStore, channel: str, place: str, agent: str) -> None:
     """Raise InvalidInput, which says how to let it in, if an agent gets no messages of a place. Args: as of `place_of`.
 
     Cost: reading the beginning of a file.

@@ -6,6 +6,7 @@ from capsule.rooms import Room
 
 ROOM = Room(
     "sessions",
+    kinds=("sessions",),
     objects={"sessions": "capsule.sessions.sessions:Sessions"},
     package="capsule_cli.commands.sessions",
     commands={"session": "session", "host": "host", "worker": "worker"},

@@ -17,6 +17,8 @@ from capsule import timestamps
 from capsule.engines.interface import INBOUND, OUTBOUND
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.format.documents.head import camel
+from capsule.messaging.people.agents import Agents
+from capsule.messaging.people.people import People
 from capsule.sessions import events
 from capsule.sessions.folds import FINAL
 from capsule.sessions.places import ensure_heard, place_of
@@ -28,7 +30,7 @@ from capsule.sessions.why import Files, Step, way
 if TYPE_CHECKING:
     from capsule.sessions.adapters.webhook import Webhooks
     from capsule.sessions.folds import Folds
-    from capsule.store.store import Store
+    from capsule.store.store import CoreStore
 
 Events = list[events.Event]
 #: What is shown of the next message of a series.
@@ -42,7 +44,7 @@ class Sessions:
         registry: Agents, places, wirings, sessions and questions, and which commands a person approved here.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: CoreStore) -> None:
         if store.agent is not None:
             raise Refused(f"sessions are for the store's owner to see, and not for {store.agent}", path="")
         self._store = store
@@ -270,7 +272,7 @@ class Sessions:
         Raises NotFound, InvalidInput. Cost: reading the registry, and a look at each agent for a name.
         """
         agents = self.registry.read().agents
-        id = name if name in agents else self._store._directory.resolve(name, None)
+        id = name if name in agents else self._store.inner.part(People).directory.resolve(name, None)
         if id not in agents:
             raise NotFound(f"no command answers for {id[:80]!r}", id=id)
         return agents[id]
@@ -295,9 +297,10 @@ class Sessions:
 
         Raises InvalidInput, InvalidDocument. Cost: writing some small files.
         """
-        id = self._store.agents.identity(name)
-        if id not in self._store.agents.names():
-            self._store.agents.register(id)
+        agents = self._store.inner.part(Agents)
+        id = agents.identity(name)
+        if id not in agents.names():
+            agents.register(id)
         given: dict[str, Any] = {"command": command and tuple(command), "folder": folder, "provider": provider}
         given = {field: value for field, value in given.items() if value is not None}
 

@@ -27,9 +27,9 @@ from capsule.mcp_server.tools.waiting import waited
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from capsule.public import Store
     from capsule.sessions.events import Event
     from capsule.sessions.work.toolkit import Said, Toolkit
-    from capsule.store.store import Store
 
 
 class Sent(Answer):

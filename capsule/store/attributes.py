@@ -29,7 +29,7 @@ from capsule.format.values import fault, kind_of
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
     from capsule.format.documents.head import Head
-    from capsule.store.store import Store
+    from capsule.store.reading import Reading
 
 KIND_OF_OVERRIDES = "overrides"
 _NEXT = "next"
@@ -48,7 +48,7 @@ class _NamedByAPerson(Exception):
 class Titles:
     """Titles suggested by a model or by rule."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Reading) -> None:
         self._store = store
 
     def by_rule(self, id: str) -> str:
@@ -86,7 +86,7 @@ class Titles:
                 entitle(head, title, "auto")
 
         try:
-            return self._store._change_head(id, change)
+            return self._store.inner.change_head(id, change)
         except _NamedByAPerson:
             return None
 
@@ -159,7 +159,7 @@ def changed(
 class Servers:
     """The MCP servers that are switched on or off for a conversation, or for the next new one (an `id` of None)."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Reading) -> None:
         self._store = store
 
     def get(self, id: str | None) -> dict[str, bool]:
@@ -207,7 +207,7 @@ class Servers:
         def act(head: dict[str, Any]) -> None:
             _override(head["metadata"], change(head["metadata"].get("mcpServers")))
 
-        return self._store._change_head(id, act).mcp_servers
+        return self._store.inner.change_head(id, act).mcp_servers
 
 
 def _override(metadata: dict[str, Any], overrides: Overrides) -> None:

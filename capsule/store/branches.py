@@ -15,15 +15,15 @@ from capsule.format.documents.message import check_message, fields_given
 from capsule.format.json import codec
 from capsule.format.references import find_message
 from capsule.ids import check_id, keyed_message_id, new_message_id
-from capsule.store.appends import appended, as_model, check_key
+from capsule.store.change.appends import appended, as_model, check_key
 from capsule.store.edits import named, whose
 
 if TYPE_CHECKING:
     from capsule.format.models import Message
     from capsule.format.tree.branches import Alternatives, Choose, Removal, Slot, Switched
     from capsule.format.tree.tree import Tree
-    from capsule.store.change import Conversation
-    from capsule.store.store import Store
+    from capsule.store.change.conversation import Conversation
+    from capsule.store.writing import Writing
 
 Entry = dict[str, Any]
 #: What a new version of a message takes over from the old one.
@@ -33,7 +33,7 @@ _SAME_IN_A_BRANCH = ("from", "replyTo", "thread", "topic", "toolCallId", "attach
 class Branches:
     """The branches of the conversations of a store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Writing) -> None:
         self._store = store
 
     # -- Reading --------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class Branches:
                 )
             return done
 
-        return self._store._change(id, act)
+        return self._store.inner.change(id, act)
 
     # -- Branching off --------------------------------------------------------------------------------------------
 
@@ -231,7 +231,7 @@ class Branches:
 
         def act(conversation: Conversation) -> tuple[int, Entry]:
             if key is not None:
-                before = appended(conversation, {"id": new, "content": content}, ("content",))
+                before = appended(conversation.transaction, {"id": new, "content": content}, ("content",))
                 if before is not None:
                     return before
             history = conversation.document()["history"]
@@ -239,7 +239,7 @@ class Branches:
             at, entries = conversation.append([message], move=True)
             return at, entries[0]
 
-        at, entry = self._store._change(id, act)
+        at, entry = self._store.inner.change(id, act)
         return as_model(entry, at)
 
     # -- Taking out -----------------------------------------------------------------------------------------------
@@ -312,4 +312,4 @@ class Branches:
                 conversation.rewrite(planned.applied, reason=reason)
             return planned.removal
 
-        return self._store._change(id, act)
+        return self._store.inner.change(id, act)

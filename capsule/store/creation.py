@@ -8,27 +8,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from capsule.engines.interface import CONVERSATIONS
 from capsule.engines.retrying import again
 from capsule.errors import InvalidInput, NotFound, Taken
 from capsule.format import validation
 from capsule.format.documents.head import Head
 from capsule.ids import keyed_conversation_id
-from capsule.store.appends import check_key, encoded_within
-from capsule.store.change import ensure_may
-from capsule.store.reading import KIND
+from capsule.store.change.appends import check_key, encoded_within
+from capsule.store.change.conversation import ensure_may
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from capsule.store.reading import Reading
-    from capsule.store.writing import Writing
+    from capsule.format.documents.head import Head
+    from capsule.store.inner import Inner
 
 
-def write_new(store: Writing, document: dict[str, Any], *, has_checked_messages: bool = False) -> Head:
+def write_new(inner: Inner[Any], document: dict[str, Any], *, has_checked_messages: bool = False) -> Head:
     """Write a new conversation. Its lock, if any, is this instance's. Raises the errors of `create`.
 
     Args:
-        store: The store.
+        inner: The inner interface of the store.
         document: The conversation, in canonical order.
         has_checked_messages: Whether each message is known to be valid, and none to be too large.
     """
@@ -40,25 +40,23 @@ def write_new(store: Writing, document: dict[str, Any], *, has_checked_messages:
         validation.check_made(document | {"history": []})
     else:
         for entry in entries:
-            encoded_within(entry, store.settings.message_bytes)
+            encoded_within(entry, inner.settings.message_bytes)
         validation.check_made(document)
 
     def written(tag: str) -> None:
-        store._wrote(id, "created", tag, entries=entries)
+        inner.wrote(id, "created", tag, entries=entries)
 
     def make() -> int:
-        reads = ensure_may(store.agent, "create", object, store._state_of, object.present)
+        reads = ensure_may(inner.agent, "create", object, inner.state_of, object.present)
         try:
-            return store.engine.create(KIND, document, written, reads)
+            return inner.engine.create(CONVERSATIONS, document, written, reads)
         except Taken:
             raise TakenId(f"conversation {id} exists already; append to it, or choose another id") from None
 
-    with store._under_way(id):
+    with inner.under_way(id):
         size = again(make, f"conversation {id}", id)
-    store._holder.now_held(id, lock)
-    head = Head.of(document, store.engine.name(KIND, id), size)
-    assert head is not None
-    return head
+    inner.holder.now_held(id, lock)
+    return inner.head_of(id, document, size)
 
 
 class TakenId(InvalidInput):
@@ -66,7 +64,7 @@ class TakenId(InvalidInput):
 
 
 def made_once(
-    store: Reading,
+    inner: Inner[Any],
     made_by: str,
     source: str,
     key: str,
@@ -77,7 +75,7 @@ def made_once(
     """The conversation of a key; it is made if it does not exist.
 
     Args:
-        store: The store.
+        inner: The inner interface of the store.
         made_by, source: As `keyed_conversation_id` takes them.
         key: The key.
         make: Makes the conversation under an id; raises `TakenId` if it exists by now.
@@ -91,9 +89,9 @@ def made_once(
     id = keyed_conversation_id(made_by, source, check_key(key))
     while True:
         try:
-            head = store.head(id)
+            head = inner.head_of(id, *inner.engine.head(id))
         except NotFound:
-            if any(trashed.id == id for trashed in store.engine.trash.entries(KIND)):
+            if any(trashed.id == id for trashed in inner.engine.trash.entries(CONVERSATIONS)):
                 raise InvalidInput(
                     f"conversation {id} was made under this idempotency key and deleted since; nothing was made. Use "
                     "a new key for a new conversation"
@@ -101,11 +99,11 @@ def made_once(
             try:
                 return make(id)
             except TakenId:
-                if not store.engine.exists(KIND, id):
+                if not inner.engine.exists(CONVERSATIONS, id):
                     raise  # It is there, and hidden from the agent by now.
                 continue
-        document = store.document(id)
-        begin: dict[str, Any] = next(iter(document["history"]), {})
+        document = inner.engine.document(CONVERSATIONS, id)
+        begin: dict[str, Any] = next(filter(None, document["history"]), {})
         is_other = first and "editedAt" not in begin and any(begin.get(name) != value for name, value in first.items())
         is_renamed = "titleSetAt" in document["metadata"]
         if is_other or (title is not None and not is_renamed and document["title"] != title):
@@ -113,6 +111,6 @@ def made_once(
                 f"this idempotency key was used before for conversation {id}, which has another title or first "
                 "message; nothing was made. Use a new key for a new conversation"
             )
-        with store.engine.transaction(KIND, id) as transaction:
+        with inner.engine.transaction(CONVERSATIONS, id) as transaction:
             transaction.ensure_durable()  # The first caller may have died before it was.
         return head

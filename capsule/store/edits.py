@@ -21,20 +21,20 @@ from capsule.format.json import anatomy, canonical, codec
 from capsule.format.references import find_message
 from capsule.format.tree.pruning import retitle
 from capsule.format.validation import decoded
-from capsule.store.appends import as_model, encoded_within
+from capsule.store.change.appends import as_model, encoded_within
 from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
     from capsule.format.models import Message
-    from capsule.store.change import Conversation
-    from capsule.store.store import Store
+    from capsule.store.change.conversation import Conversation
+    from capsule.store.writing import Writing
 
 Whose = Literal["own", "agent", "person"]
 _TEXT_FIRST = b'{\n    "fullContext": "'
 
 
-def named(store: Store, id: str, message_id: str) -> str:
+def named(store: Writing, id: str, message_id: str) -> str:
     """How to name a message inside a write: an agent's words for it are taken from what it may read."""
     return message_id if store.agent is None else store.find_message(id, message_id).id or message_id
 
@@ -42,7 +42,7 @@ def named(store: Store, id: str, message_id: str) -> str:
 class Edits:
     """Changes of existing messages and files."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Writing) -> None:
         self._store = store
 
     def message(self, id: str, message_id: str, content: str) -> Message:
@@ -71,7 +71,7 @@ class Edits:
             after = conversation.rewrite(change, reason="edited")
             return after["history"][place], place
 
-        return as_model(*self._store._change(id, act))
+        return as_model(*self._store.inner.change(id, act))
 
     def rewrite(self, id: str, data: bytes, read: bytes) -> Head:
         """Save a conversation that a person edited as a whole. Removed and changed messages go to the trash.
@@ -93,8 +93,8 @@ class Edits:
             after["metadata"]["lock"] = document["metadata"]["lock"]
             return after
 
-        after = self._store._change(id, lambda conversation: conversation.rewrite(change, reason="edited"))
-        return self._store._head_of(id, after)
+        after = self._store.inner.change(id, lambda conversation: conversation.rewrite(change, reason="edited"))
+        return self._store.inner.head_of(id, after)
 
     def migrate(self, id: str, *, check: bool = False) -> list[str]:
         """Bring a file to the current version and to the canonical layout.
@@ -114,7 +114,9 @@ class Edits:
         if not changes and codec.encode(canonical.in_order(document)) != data:
             changes = ["brought into the canonical layout"]
         if changes and not check:
-            self._store._change(id, lambda conversation: conversation.rewrite(lambda document: None, keeps_time=True))
+            self._store.inner.change(
+                id, lambda conversation: conversation.rewrite(lambda document: None, keeps_time=True)
+            )
         return changes
 
 
@@ -183,7 +185,7 @@ class Encoded(Protocol):
 class Contexts:
     """The project contexts of the conversations of a store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Writing) -> None:
         self._store = store
 
     def get(self, id: str) -> dict[str, Any]:
@@ -219,14 +221,16 @@ class Contexts:
         else:
             data = _encoded(id, context)
             if data == codec.encode(canonical.in_order({"context": self.get(id)})["context"])[:-1]:
-                return self._store._head_of(
-                    id, self._store._change(id, lambda conversation: conversation.change_head(_nothing))
+                return self._store.inner.head_of(
+                    id, self._store.inner.change(id, lambda conversation: conversation.change_head(_nothing))
                 )
 
             def encoded() -> Iterable[bytes]:
                 return (data,)
 
-        return self._store._head_of(id, self._store._change(id, lambda conversation: conversation.set_context(encoded)))
+        return self._store.inner.head_of(
+            id, self._store.inner.change(id, lambda conversation: conversation.set_context(encoded))
+        )
 
     def clear(self, id: str) -> Head:
         """Remove the project context of a conversation. Raises the errors of `append`. Cost: copying the file.

@@ -28,8 +28,8 @@ from capsule.store.trash import discard
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from capsule.store.change import Conversation
-    from capsule.store.store import Store
+    from capsule.store.change.conversation import Conversation
+    from capsule.store.writing import Writing
 
 _log = logging.getLogger("capsule")
 #: The fields of the source's metadata that a fork copies.
@@ -59,7 +59,7 @@ def closed_as(about: Mapping[str, Any], id: str) -> dict[str, Any]:
 class Forks:
     """The forks of the conversations of a store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Writing) -> None:
         self._store = store
 
     def create(
@@ -98,7 +98,7 @@ class Forks:
             return self._fork(id, at, title, attachments, made, created_by)
 
         if key is not None:
-            return made_once(self._store, "fork", check_id(id), key, make)
+            return made_once(self._store.inner, "fork", check_id(id), key, make)
         return make(ids.new_id() if new_id is None else check_id(new_id))
 
     def _fork(
@@ -124,7 +124,7 @@ class Forks:
             type,
             about.get("tags") or (),
             "auto" if title is None else "user",
-            self._store._holder.lock_for_new(type),
+            self._store.inner.holder.lock_for_new(type),
             [
                 {key: value for key, value in entry.items() if key not in left_out}
                 | {"id": message}
@@ -136,7 +136,7 @@ class Forks:
             | closed_as(about, new_id)
             | {"forkedFrom": id, "createdBy": self._store.agent or created_by},
         )
-        return write_new(self._store, document)
+        return write_new(self._store.inner, document)
 
     def delete(self, id: str) -> list[Trashed]:
         """Move a conversation, its forks, and their forks to the trash; the conversation goes last.
@@ -148,7 +148,7 @@ class Forks:
         `store.delete` for each.
         """
         family = [id, *self.list(check_id(id), deep=True)]
-        holder, deleted = self._store._holder, []
+        holder, deleted = self._store.inner.holder, []
         for each in family:
             with suppress(InvalidDocument, NotFound):
                 locking.admit(each, self._store.head(each).lock, holder.me(), held=False, state=holder.state_of)
@@ -180,13 +180,13 @@ class Forks:
         return list(all_)
 
 
-def delete_alone(store: Store, id: str) -> Trashed:
+def delete_alone(store: Writing, id: str) -> Trashed:
     """Move a conversation to the trash; its forks become forks of its own source. See `Store.delete`."""
     # The search for forks comes first: it puts the conversation into the index, which later reports it as restored.
     forks: list[str] = []
     source = None
     try:
-        forks = store.forks.list(id) if store.engine.exists(KIND, check_id(id)) else []
+        forks = Forks(store).list(id) if store.engine.exists(KIND, check_id(id)) else []
     except CapsuleError as error:
         _log.warning("the forks of %s could not be looked for: %s", id, error.message)
     if forks:
@@ -198,7 +198,7 @@ def delete_alone(store: Store, id: str) -> Trashed:
     return trashed
 
 
-def _set_source(store: Store, fork: str, deleted: str, source: str | None) -> None:
+def _set_source(store: Writing, fork: str, deleted: str, source: str | None) -> None:
     """Give a fork of `deleted` another source; None: it is then no fork."""
 
     def act(conversation: Conversation) -> None:
@@ -214,7 +214,7 @@ def _set_source(store: Store, fork: str, deleted: str, source: str | None) -> No
         conversation.change_head(change)
 
     try:
-        store._change(fork, act, store._holder.admit_once)
+        store.inner.change(fork, act, store.inner.holder.admit_once)
     except NotFound:
         pass
     except CapsuleError as error:

@@ -24,15 +24,15 @@ from capsule.format.text.titles import check_title
 from capsule.ids import check_id
 from capsule.rules.locking import describe
 from capsule.store.attributes import entitle
-from capsule.store.change import TRIES, unasked
+from capsule.store.change.conversation import TRIES, unasked
 from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
     from capsule.engines.capabilities import HeldFile
     from capsule.format.documents.head import Head
     from capsule.format.merge.notes import Conflict, Merged
-    from capsule.store.change import Conversation
-    from capsule.store.store import Store
+    from capsule.store.change.conversation import Conversation
+    from capsule.store.writing import Writing
 
 T = TypeVar("T")
 Document = dict[str, Any]
@@ -59,7 +59,7 @@ class Brought:
 class Incoming:
     """Versions of documents from other clones. It needs a store of files."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Writing) -> None:
         self._store = store
 
     def version(self, kind: str, id: str) -> bytes | None:
@@ -146,15 +146,16 @@ class Incoming:
                 conversation.rewrite(lambda _: after, keeps_time=True)
             return brought
 
-        return self._store._change(id, act, unasked)
+        return self._store.inner.change(id, act, unasked)
 
     def _create_theirs(self, id: str, theirs: bytes) -> None:
         """Make the file from their version. Raises Interfered if it exists by now."""
         data = clean(theirs, f"{id}.json", KIND)
-        with self._store.engine.outside_edits().mutex(KIND, id) as held, self._store._under_way(id):
+        inner = self._store.inner
+        with inner.engine.outside_edits().mutex(KIND, id) as held, inner.under_way(id):
             tag = held.put(None, data, [], canonical=not _is_newer(data))
-            if self._store._own is not None:
-                self._store._wrote(id, "created", tag, entries=codec.decode(data, id).get("history", []))
+            if inner.own is not None:
+                inner.wrote(id, "created", tag, entries=codec.decode(data, id).get("history", []))
 
     def _take_away(self, id: str, base: bytes | None) -> Brought:
         """Move the conversation to the trash if it equals `base`, the version deleted there, and nobody holds it."""
@@ -162,12 +163,12 @@ class Incoming:
         def act(conversation: Conversation) -> Brought:
             if codec.encode(cleaned(conversation.document(), conversation.name)) != base:
                 return Brought("kept", "it was written to here")
-            self._store._holder.discard(conversation)
-            self._store._wrote(id, "deleted")
+            self._store.inner.holder.discard(conversation)
+            self._store.inner.wrote(id, "deleted")
             return Brought("deleted")
 
         try:
-            return self._store._change(id, act, unasked)
+            return self._store.inner.change(id, act, unasked)
         except NotFound:
             return Brought("same")
         except Locked as error:
@@ -245,7 +246,7 @@ def _merged(
 class Conflicts:
     """The conflicts in the conversations of a store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Writing) -> None:
         self._store = store
 
     def settle(self, id: str, field: str, value: Any) -> Head:
@@ -277,9 +278,10 @@ class Conflicts:
                 resolve(document, field, value)
             validation.check_made({**document, "history": []}, "; nothing was changed")
 
+        inner = self._store.inner
         if field == "title" or field.startswith("metadata."):
-            return self._store._change_head(id, change)
-        return self._store._head_of(id, self._store._change(id, lambda conversation: conversation.rewrite(change)))
+            return inner.change_head(id, change)
+        return inner.head_of(id, inner.change(id, lambda conversation: conversation.rewrite(change)))
 
     def list(self, id: str | None = None) -> list[Conflict]:
         """List conflicts, by conversation and field.

@@ -13,16 +13,18 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import InvalidInput
+from capsule.format.json import codec
 from capsule.format.references import find_message, moment, place_in
 from capsule.timestamps import sortable
 
 if TYPE_CHECKING:
     from capsule.engines.answers import Listed
     from capsule.engines.index.index import Index
+    from capsule.engines.interface import Engine
     from capsule.format.documents.head import Head
     from capsule.format.tree.tree import Tree
-    from capsule.store.reading import Reading
 
 Order = Literal["updated", "created", "title"]
 
@@ -139,8 +141,15 @@ class Page:
         return f"{number[0]}/{number[1]}" if number else None
 
 
+def tail_entries(engine: Engine, id: str, n: int) -> tuple[int, list[dict[str, Any]]]:
+    """The messages that `Store.tail_entries` gives."""
+    data, count = engine.tail(id, n)
+    entries = codec.decode_entries(data, engine.name(CONVERSATIONS, id))
+    return count - len(entries), entries
+
+
 def page_of(
-    store: Reading,
+    engine: Engine,
     id: str,
     limit: int,
     around: str | None,
@@ -150,20 +159,20 @@ def page_of(
     """The page that `Store.page` gives; `only` has the ids of the messages that may be on it."""
     asked = _Asked(limit, around, cursor)
     if only is not None:
-        return asked.page_in(store._placed(id), only)
-    if store.engine.head(id)[0]["metadata"].get("currentNode") is not None:
-        return asked.page_in(store._placed(id))
+        return asked.page_in(engine.document(CONVERSATIONS, id), only)
+    if engine.head(id)[0]["metadata"].get("currentNode") is not None:
+        return asked.page_in(engine.document(CONVERSATIONS, id))
     n = _LAST if around else min(limit + 1, _LAST)
-    first, entries = store.tail_entries(id, n)
+    first, entries = tail_entries(engine, id, n)
     while (at := asked.place(first, entries)) is not None and not any("parent" in entry for entry in entries):
         if first <= max(at - limit, 0):
             break
         if len(entries) < n:  # The agent may not read those before.
-            return asked.page_in(store._placed(id))
+            return asked.page_in(engine.document(CONVERSATIONS, id))
         n = first + len(entries) - at + limit
-        first, entries = store.tail_entries(id, n)
+        first, entries = tail_entries(engine, id, n)
     else:
-        return asked.page_in(store._placed(id))
+        return asked.page_in(engine.document(CONVERSATIONS, id))
     return asked.page(range(first + len(entries)), at, lambda place: (place, entries[place - first]))
 
 

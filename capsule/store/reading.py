@@ -11,10 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
-from capsule.engines.changes import Change, Changes
 from capsule.errors import NotFound, Remedy
 from capsule.format import migrations
-from capsule.format.documents.head import Head
 from capsule.format.json import codec
 from capsule.format.merge.copy_names import original_of
 from capsule.format.references import find_message, moment, one_of
@@ -24,31 +22,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from capsule.engines.answers import Found, Listed, Stats
+    from capsule.engines.changes import Changes
     from capsule.engines.index.index import Index
-    from capsule.engines.interface import Engine
+    from capsule.format.documents.head import Head
     from capsule.format.models import Capsule, Message
+    from capsule.store.inner import Inner
     from capsule.store.pages import Filter, Order, Page
-    from capsule.watch.own_writes import Own
 
 KIND = "conversations"
 
 
 class Reading:
-    """The reading half of an open store. The base of `Store`.
+    """The reading half of an open store.
 
     Args:
-        engine: Where its documents live.
+        inner: The inner interface of the store.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        #: The agent that it acts for; None: the store's owner.
-        self.agent: str | None = None
-        #: The writes of this store; None until the store is watched.
-        self._own: Own | None = None
-        #: The place in the journal of a cursor, and changes as they are given: the cursors of an agent are sealed.
-        self._place: Callable[[str | None], str | None] = lambda since: since
-        self._told: Callable[[Changes], Changes] = lambda found: found
+    def __init__(self, inner: Inner[Any]) -> None:
+        self.inner = inner
+        self.engine = inner.engine
+        self.agent = inner.agent
+        self.settings = inner.settings
 
     def read(self, id: str) -> bytes:
         """Read the stored bytes of a conversation, validated. Raises NotFound, InvalidDocument. Cost: reading the file.
@@ -68,12 +63,8 @@ class Reading:
 
         Raises NotFound, InvalidDocument. Cost: reading the file.
         """
-        document = self._placed(id)
+        document = self.engine.document(KIND, id)
         return document if self.agent is None else document | {"history": [*filter(None, document["history"])]}
-
-    def _placed(self, id: str) -> dict[str, Any]:
-        """As `document`, with each message at its place: one that the agent may not read is an empty object."""
-        return self.engine.document(KIND, id)
 
     def load(self, id: str) -> Capsule:
         """Read the whole conversation. Unknown fields are kept.
@@ -98,7 +89,7 @@ class Reading:
 
         if self.agent is None:
             return self.engine.parsed(id, parse).placed(0)
-        document = self._placed(id)
+        document = self.engine.document(KIND, id)
         seen = [*filter(None, document["history"])]  # It may not read the first messages.
         return parse(codec.encode(document | {"history": seen}), True).placed(len(document["history"]) - len(seen))
 
@@ -127,9 +118,9 @@ class Reading:
 
         Raises NotFound, InvalidDocument. Cost: reading these messages.
         """
-        entries, count = self.engine.tail(id, n)
-        found = codec.decode_entries(entries, self.engine.name(KIND, id))
-        return count - len(found), found
+        from capsule.store.pages import tail_entries
+
+        return tail_entries(self.engine, id, n)
 
     def head(self, id: str) -> Head:
         """Read the head of one conversation. Raises NotFound, InvalidDocument. Cost: reading the beginning of the file.
@@ -137,14 +128,7 @@ class Reading:
         Args:
             id: The conversation.
         """
-        fields, size = self.engine.head(id)
-        head = Head.of(fields, self.engine.name(KIND, id), size)
-        assert head is not None  # It was validated.
-        return head
-
-    def _head_of(self, id: str, fields: dict[str, Any]) -> Head:
-        """The head with the fields just written."""
-        return Head.of(fields, self.engine.name(KIND, id), 0) or self.head(id)
+        return self.inner.head_of(id, *self.engine.head(id))
 
     @property
     def index(self) -> Index:
@@ -255,12 +239,9 @@ class Reading:
         Raises:
             InvalidInput: `since` is not a cursor.
         """
-        changes, cursor = self.index.changes(self._place(since), limit)
+        changes, cursor = self.index.changes(self.inner.place(since), limit)
         wanted = None if ids is None else set(ids)
-        return self._marked([change for change in changes if wanted is None or change.id in wanted], cursor)
-
-    def _marked(self, changes: list[Change], cursor: str) -> Changes:
-        return self._told(Changes(changes if self._own is None else self._own.marked(changes), cursor))
+        return self.inner.marked([change for change in changes if wanted is None or change.id in wanted], cursor)
 
     def reindex(self, progress: Callable[[int, int], None] | None = None) -> dict[str, int]:
         """Rebuild the index, and return its counts. Raises StorageFailed, StoreBusy. Cost: reading every file.
@@ -291,7 +272,7 @@ class Reading:
         """
         from capsule.format.models import Message
 
-        history = self._placed(id)["history"]
+        history = self.engine.document(KIND, id)["history"]
         place = find_message(history, message_id, id)
         return Message.model_validate_json(codec.encode(history[place])).placed(place)
 
@@ -353,7 +334,7 @@ class Reading:
         from capsule.store.pages import page_of
 
         only = None if where is None else {found.message for found in self.index.messages_with(where, id)}
-        return page_of(self, id, limit, around, cursor, only)
+        return page_of(self.engine, id, limit, around, cursor, only)
 
     def list(
         self,

@@ -8,33 +8,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from capsule import locate
+from capsule import locate, rooms
 from capsule.engines import opening
-from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused
-from capsule.ids import check_id
-from capsule.locks.holder import Holder
-from capsule.store import offered
+from capsule.errors import CapsuleError, NotFound, Refused
+from capsule.locks.locks import Locks
+from capsule.store.inner import Inner
+from capsule.store.listeners import Listeners
+from capsule.store.offered import offered
 from capsule.store.writing import Writing
-from capsule.watch.listeners import Listeners
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Changes
     from capsule.engines.interface import Engine
     from capsule.engines.values import Trashed
-    from capsule.locks.locks import Locks
-    from capsule.messaging.channels import Channels
-    from capsule.messaging.configuration.configuration import Configuration
-    from capsule.messaging.conversations import Groups
-    from capsule.messaging.mail.delivery import Messages
-    from capsule.messaging.notes import Notes
-    from capsule.messaging.people.agents import Agents
-    from capsule.messaging.people.directory import Directory
-    from capsule.messaging.people.projects import Projects
-    from capsule.sessions.sessions import Sessions
     from capsule.settings import Settings
     from capsule.store.attributes import Servers, Titles
     from capsule.store.branches import Branches
@@ -43,40 +32,20 @@ if TYPE_CHECKING:
     from capsule.store.merges import Conflicts, Incoming
     from capsule.store.summaries import Summaries
     from capsule.store.trash import Trash, Versions
-    from capsule.transfer.exporting import Export
-    from capsule.transfer.importing import Import
     from capsule.watch.stream import Event, Watch
 
 
-class Store(Writing):
-    """An open store: one instance, which several threads may use.
-
-    Open one with `Store.open`. A `chat` is exclusive: a save locks it for this instance until `locks.release`, the end
-    of `with store.locks.take(id)`, or `close`; conversations of other types have many writers.
+class CoreStore(Writing):
+    """An open store, without the rooms: one instance, which several threads may use. `capsule.Store` adds the rooms.
 
     Attributes:
         root: The store's directory.
         settings: The settings in its `capsule.toml`.
         agent: The agent that it acts for; None: the store's owner.
-        locks: Locks on conversations.
-        branches: The branches of conversations.
-        forks, summaries: Conversations that were split off from others; those that sum up others.
-        edits, titles: Changes of messages and files that exist; suggested titles.
-        context, servers: Project contexts; MCP servers that are switched on or off.
-        trash, versions: Deleted conversations and messages; earlier versions.
-        conflicts, incoming: Fields that a merge left for a person to decide; versions from other clones.
-        agents: The agents that exchange messages.
-        projects: The folders that agents work in, and which of them see which.
-        groups: Conversations of several agents.
-        channels: Conversations that agents find by a name.
-        messages: Messages between agents.
-        notes: What an agent writes for itself.
-        configuration: What files declare of channels, agents and links.
-        sessions: Workers that messages wake; for the owner only.
-        import_, export: Conversations of other programs, in and out.
+        inner: What its own objects and the rooms use of it.
+        locks: The locks on its conversations.
     """
 
-    locks: Locks = offered("capsule.locks.locks", "Locks")
     branches: Branches = offered("capsule.store.branches", "Branches")
     forks: Forks = offered("capsule.store.forks", "Forks")
     summaries: Summaries = offered("capsule.store.summaries", "Summaries")
@@ -88,16 +57,8 @@ class Store(Writing):
     versions: Versions = offered("capsule.store.trash", "Versions")
     conflicts: Conflicts = offered("capsule.store.merges", "Conflicts")
     incoming: Incoming = offered("capsule.store.merges", "Incoming")
-    agents: Agents = offered("capsule.messaging.people.agents", "Agents")
-    projects: Projects = offered("capsule.messaging.people.projects", "Projects")
-    groups: Groups = offered("capsule.messaging.conversations", "Groups")
-    channels: Channels = offered("capsule.messaging.channels", "Channels")
-    messages: Messages = offered("capsule.messaging.mail.delivery", "Messages")
-    notes: Notes = offered("capsule.messaging.notes", "Notes")
-    configuration: Configuration = offered("capsule.messaging.configuration.configuration", "Configuration")
-    sessions: Sessions = offered("capsule.sessions.sessions", "Sessions")
-    import_: Import = offered("capsule.transfer.importing", "Import")
-    export: Export = offered("capsule.transfer.exporting", "Export")
+
+    inner: Inner[Self]
 
     def __init__(
         self,
@@ -110,28 +71,24 @@ class Store(Writing):
         user: str | None = None,
         agent: str | None = None,
         folder: str | None = None,
-        main_store: Store | None = None,
+        main: Inner[Any] | None = None,
     ) -> None:
-        super().__init__(engine)
-        self._whole = engine
-        self._main_store = main_store
-        self.agent: str | None = None
-        self._state_of = lambda object, others: self._directory.state(self.agent, object, others)
         self.root = root
-        self.settings = settings
-        self._holder = Holder(engine, settings, self._change_unasked, keep_locks=keep_locks, name=instance, user=user)
-        self._listeners = Listeners(self)
-        #: The stores that act for agents, by agent.
-        self._for_agents: dict[str | None, Store] = {}
+        own: Any = self  # Of the type `Self`, which no `self` in a constructor has.
+        self.inner = Inner(
+            own,
+            engine,
+            settings,
+            lambda agent: type(own)(root, settings, engine, agent=agent, main=main or self.inner),
+            keep_locks=keep_locks,
+            instance=instance,
+            user=user,
+            main=main,
+        )
         if agent is not None:
-            from capsule.store.sealed import Seal
-            from capsule.store.view import seen_by
-
-            # If the agent is to be made, it is the owner who makes it.
-            self.agent = check_id(self._directory.identity(agent, folder) or self.agents.identity(agent, folder))
-            seal = Seal(self.agent, engine.machine)
-            view = seen_by(self.agent, engine, lambda object, others: self._state_of(object, others))
-            self.engine, self._place, self._told = view, seal.place, seal.sealed
+            self.inner.act_for(agent, folder)
+        super().__init__(self.inner)
+        self.locks = Locks(self.inner.holder, self.heads)
 
     @classmethod
     def init(cls, directory: str | os.PathLike[str]) -> list[str]:
@@ -231,46 +188,22 @@ class Store(Writing):
         Raises InvalidInput. Cost: a few objects, and no second index.
         """
         if self.agent is not None:
-            agent = self._subject(agent)
+            agent = self.inner.subject(agent)
         return type(self)(
             self.root,
             self.settings,
-            self._whole,
+            self.inner.whole,
             keep_locks=keep_locks,
             instance=instance,
             user=user,
             agent=agent,
-            main_store=self,
+            main=self.inner.main or self.inner,
         )
-
-    def _subject(self, agent: str | None) -> str:
-        """The agent that a call is about: the given one, or the one that the store acts for."""
-        agent = self.agent if agent is None else agent
-        if agent is None:
-            raise InvalidInput("say which agent this is for")
-        if self.agent not in (None, agent):
-            raise Refused(f"this store acts for {self.agent}, and not for {agent}", path="")
-        return agent
-
-    def _acting(self, agent: str | None) -> Store:
-        """The store that acts for an agent, or for the owner (None): this one, or one beside it, which is kept."""
-        if self.agent == agent:
-            return self
-        if agent not in self._for_agents:
-            other = type(self)(self.root, self.settings, self._whole, agent=agent, main_store=self)
-            self._for_agents.setdefault(agent, other)
-        return self._for_agents[agent]
-
-    @cached_property
-    def _directory(self) -> Directory:
-        from capsule.messaging.people.directory import Directory
-
-        return Directory(self._whole) if self._main_store is None else self._main_store._directory
 
     @property
     def instance_id(self) -> str:
         """The id of this instance."""
-        return self._holder.me().instance
+        return self.inner.holder.me().instance
 
     def release(self) -> None:
         """Release the locks of this instance, and keep none from now on; for a process that is about to end.
@@ -279,7 +212,7 @@ class Store(Writing):
 
         Raises nothing. A lock that can't be released expires after its time to live. Cost: copying each locked file.
         """
-        self._holder.close()
+        self.inner.holder.close()
 
     def close(self) -> None:
         """Release the locks of this instance, and close its files. A named instance keeps its locks.
@@ -288,14 +221,28 @@ class Store(Writing):
 
         Raises nothing. Cost: copying each locked file.
         """
-        self._listeners.close()
-        for acting in self._for_agents.values():
+        self.inner.part(Listeners).close()
+        for acting in self.inner.opened.values():
             acting.close()
-        self._holder.close()
-        if self._main_store is not None:
+        self.inner.holder.close()
+        if self.inner.main is not None:
             self.engine.leases.release(self.instance_id)
             return
         self.engine.close()
+
+    def room(self, name: str) -> Any:
+        """Look up what a package of somebody else adds to the store: a room, whose objects are attributes.
+
+        Args:
+            name: The room, which `rooms` in `capsule.toml` names.
+
+        Raises Refused: it is not named there, or not installed. Cost: at first, looking through what is installed.
+        """
+        if name not in self.settings.rooms:
+            raise Refused(f"this store has no room {name!r}: `rooms` in its capsule.toml would name it", path="")
+        if (key := f"room {name}") not in vars(self):
+            vars(self).setdefault(key, rooms.objects_of(self, rooms.of_others(name)))
+        return vars(self)[key]
 
     def __enter__(self) -> Self:
         return self
@@ -359,7 +306,7 @@ class Store(Writing):
         Raises:
             InvalidInput: `since` is not a cursor, or one of `ids` is not an id.
         """
-        return self._listeners.watch(since, ids, stop)
+        return self.inner.part(Listeners).watch(since, ids, stop)
 
     def wait_for_changes(
         self, since: str | None = None, *, ids: Iterable[str] | None = None, timeout_s: float | None = None
@@ -374,7 +321,7 @@ class Store(Writing):
 
         Raises InvalidInput. Cost: as `changes` for each change; waiting costs next to nothing.
         """
-        return self._listeners.wait(since, ids, timeout_s)
+        return self.inner.part(Listeners).wait(since, ids, timeout_s)
 
     async def await_changes(
         self, since: str | None = None, *, ids: Iterable[str] | None = None, timeout_s: float | None = None
@@ -386,11 +333,11 @@ class Store(Writing):
 
         Raises InvalidInput. Cost: as `wait_for_changes`.
         """
-        return await self._listeners.wait_in_loop(since, ids, timeout_s)
+        return await self.inner.part(Listeners).wait_in_loop(since, ids, timeout_s)
 
     def remember_own(self) -> None:
         """Remember the writes of this store from now on (the newest 20,000), for `Change.own`.
 
         A store does so by itself as soon as it is watched. Raises nothing. Cost: a little memory.
         """
-        self._listeners.remember_own()
+        self.inner.part(Listeners).remember_own()

@@ -19,14 +19,14 @@ from capsule.format.references import find_message
 from capsule.format.text.titles import check_tags, check_title, title_after
 from capsule.format.tree.tree import active_path
 from capsule.ids import new_id
-from capsule.store.appends import complete
+from capsule.store.change.appends import complete
 from capsule.store.creation import made_once, write_new
 from capsule.store.forks import closed_as
 from capsule.store.pages import Filter
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
-    from capsule.store.store import Store
+    from capsule.store.writing import Writing
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def standing_of(summary: Mapping[str, Any], source: Mapping[str, Any] | None) ->
 class Summaries:
     """The summaries of the conversations of a store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Writing) -> None:
         self._store = store
 
     def mark(self, id: str, up_to: str | None = None) -> Mark:
@@ -189,10 +189,12 @@ class Summaries:
         def make(made: str) -> Head:
             source = self._store.document(id)
             return write_new(
-                self._store, self._summary(made, source, message, title, tags, of or Mark.of(source), type)
+                self._store.inner, self._summary(made, source, message, title, tags, of or Mark.of(source), type)
             )
 
-        return make(new_id()) if key is None else made_once(self._store, "summarize", id, key, make, title, message)
+        return (
+            make(new_id()) if key is None else made_once(self._store.inner, "summarize", id, key, make, title, message)
+        )
 
     def _summary(
         self,
@@ -217,7 +219,7 @@ class Summaries:
             type,
             tags=dict.fromkeys([*(about.get("tags") or ()), *check_tags(tags)]),
             title_set_by="auto" if title is None else "user",
-            lock=self._store._holder.lock_for_new(type),
+            lock=self._store.inner.holder.lock_for_new(type),
             messages=[complete(message, stamp)],
             is_summary=True,
             source_conversation_id=source["id"],

@@ -25,13 +25,13 @@ from capsule.format.saved.records import head_record
 from capsule.format.tree.pruning import put_back
 from capsule.format.validation import decoded
 from capsule.ids import check_id
-from capsule.store.appends import signed
-from capsule.store.change import REMOVED, Conversation, unasked
+from capsule.store.change.appends import signed
+from capsule.store.change.conversation import REMOVED, Conversation, unasked
 from capsule.store.creation import write_new
 from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
-    from capsule.store.store import Store
+    from capsule.store.writing import Writing
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Removed:
 class Trash:
     """The trash of a store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Writing) -> None:
         self._store = store
 
     def head(self, trashed: Trashed) -> Head:
@@ -90,7 +90,7 @@ class Trash:
         deleted = self.list()
         wanted = one_of(sorted({trashed.id for trashed in deleted}), id, "deleted conversation", Remedy("trash"))
         latest = trashed or next(entry for entry in deleted if entry.id == wanted)
-        self._store._wrote(wanted, "restored")
+        self._store.inner.wrote(wanted, "restored")
         self._store.engine.trash.restore(KIND, wanted, latest.token)
         try:
             return self._store.head(wanted)
@@ -141,7 +141,7 @@ class Trash:
                 if entry["id"] in wanted and there.get(entry["id"]) != entry["content"]
             ]
 
-        return self._store._change(trashed.id, act)
+        return self._store.inner.change(trashed.id, act)
 
     def purge(self, older_than_s: float = 0) -> list[str]:
         """Erase the contents of the trash and the quarantine, and every other trace of them.
@@ -163,8 +163,7 @@ class Trash:
         Cost: reading every conversation that was written here. The next use of the index rebuilds it.
         """
         if self._store.agent is None:
-            self._store.sessions.compact()
-            self._store.import_.forget()
+            self._store.inner.forget_purged()
         return self._store.engine.trash.purge(older_than_s)
 
     def list(self) -> list[Trashed]:
@@ -178,21 +177,21 @@ class Trash:
         return self._store.engine.trash.entries(KIND)
 
 
-def discard(store: Store, id: str) -> Trashed:
+def discard(store: Writing, id: str) -> Trashed:
     """Move a conversation or a damaged file to the trash, without its forks. Raises the errors of `Store.delete`."""
 
     def act(conversation: Conversation) -> Trashed:
         conversation.ensure_may("delete")
-        trashed = store._holder.discard(conversation)
-        store._wrote(id, "deleted")
+        trashed = store.inner.holder.discard(conversation)
+        store.inner.wrote(id, "deleted")
         return trashed
 
     try:
-        return store._change(check_id(id), act, unasked)
+        return store.inner.change(check_id(id), act, unasked)
     except InvalidDocument:
         with store.engine.outside_edits().mutex(KIND, id) as held:
-            trashed = store._holder.discard_damaged(held)
-            store._wrote(id, "deleted")
+            trashed = store.inner.holder.discard_damaged(held)
+            store.inner.wrote(id, "deleted")
             return trashed
 
 
@@ -212,7 +211,7 @@ class Restored:
 class Versions:
     """Earlier versions of the conversations of a store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Writing) -> None:
         self._store = store
 
     def restore(self, id: str, document: Mapping[str, Any]) -> Restored:
@@ -236,9 +235,9 @@ class Versions:
         check_id(id)
         wanted = _without_lock(migrations.current(dict(document), f"{id}.json")[0])
         wanted = decoded(codec.encode(wanted), f"{id}.json", id)  # It must still be a capsule, and this one.
-        self._store._wrote(id, "restored")  # Watchers that saw it deleted see this change.
+        self._store.inner.wrote(id, "restored")  # Watchers that saw it deleted see this change.
         try:
-            return self._store._change(id, lambda conversation: self._in_its_place(conversation, wanted))
+            return self._store.inner.change(id, lambda conversation: self._in_its_place(conversation, wanted))
         except NotFound:
             return self._anew(wanted)
         except InvalidDocument:
@@ -253,17 +252,17 @@ class Versions:
             return wanted | {"metadata": wanted["metadata"] | {"lock": now["metadata"]["lock"]}}
 
         after = conversation.rewrite(change)
-        return Restored(self._store._head_of(conversation.id, after), kept)
+        return Restored(self._store.inner.head_of(conversation.id, after), kept)
 
     def _anew(self, wanted: dict[str, Any]) -> Restored:
         """Make a deleted conversation again."""
         kind = str(wanted["metadata"].get("type", "chat"))
-        lock = self._store._holder.lock_for_new(kind) or inactive_lock()
+        lock = self._store.inner.holder.lock_for_new(kind) or inactive_lock()
         stamp = timestamps.now(wanted["updatedAt"])
         metadata = wanted["metadata"] | {"lock": lock}
         history = [signed(message, self._store.agent) for message in wanted["history"]]
         again = wanted | {"updatedAt": stamp, "metadata": metadata, "history": history}
-        return Restored(write_new(self._store, canonical.in_order(again)), None)
+        return Restored(write_new(self._store.inner, canonical.in_order(again)), None)
 
     def _in_place_of_damaged(self, id: str, wanted: dict[str, Any]) -> Restored:
         """Replace a file that does not parse, so that its lock is unknown."""
@@ -277,8 +276,8 @@ class Versions:
             document = wanted | {"updatedAt": timestamps.later_than(taken_in.newest)}
             data = codec.encode(document)
             records = [*taken_in.seen, head_record(document["updatedAt"], document, len(document["history"]))]
-            self._store._wrote(id, held.put(got[1], data, records))
-        return Restored(self._store._head_of(id, document), kept)
+            self._store.inner.wrote(id, held.put(got[1], data, records))
+        return Restored(self._store.inner.head_of(id, document), kept)
 
 
 def _without_lock(document: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from capsule.errors import CapsuleError, NotFound, Refused
 from capsule.format import migrations
 from capsule.format.json import codec
 from capsule.rules import policy
-from capsule.store.change import REMOVED
+from capsule.store.change.conversation import REMOVED
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Trash

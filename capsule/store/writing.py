@@ -1,99 +1,34 @@
 """The common writes: making a conversation, appending messages, changing the head.
 
-What must stay true: every change of a conversation is one `_change`. A write is durable when the method returns. A
+What must stay true: every change of a conversation is one `Inner.change`. A write is durable when the method returns. A
 change of the head is one write, parses no message, and changes only the given fields.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule import timestamps
-from capsule.engines.retrying import overtaken
-from capsule.errors import Interfered, InvalidInput
+from capsule.errors import InvalidInput
 from capsule.format.documents import new
 from capsule.format.documents.message import check_message, fields_given
 from capsule.format.text.titles import check_tags, check_title, title_by_rule
 from capsule.ids import check_id, new_id
-from capsule.store.appends import appended, as_model, complete, keyed_message, signed
-from capsule.store.change import TRIES, Conversation, unasked
-from capsule.store.reading import KIND, Reading
+from capsule.store.change.appends import appended, as_model, complete, keyed_message, signed
+from capsule.store.change.conversation import Conversation
+from capsule.store.reading import Reading
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
     from capsule.format.models import Message
-    from capsule.locks.holder import Holder
-    from capsule.rules.policy import StateOf
-    from capsule.settings import Settings
 
 T = TypeVar("T")
 Document = dict[str, Any]
 
 
 class Writing(Reading):
-    """The common writes of an open store. A base of `Store`.
-
-    Every change of a conversation is one `_change`: a transaction, the check who may write, the change, and the lock
-    recorded with it. It starts over when another program wrote the file in between.
-    """
-
-    settings: Settings
-    _holder: Holder
-    #: Gives what a decision of the rule depends on besides an object.
-    _state_of: StateOf
-
-    def _change(
-        self,
-        id: str,
-        edit: Callable[[Conversation], T],
-        admit: Callable[[Conversation], Document | None] | None = None,
-        *,
-        is_own: bool = True,
-    ) -> T:
-        """Change a conversation.
-
-        Args:
-            id: The conversation.
-            edit: Makes the change. It runs again when another program wrote in between, so new ids are made outside it.
-            admit: Decides who may write, as `Conversation` takes it; None: as for a save, which also asks what the
-                agent may do.
-            is_own: Whether this store's watchers see the change as its own.
-        """
-        for tries in range(TRIES):  # Not by `again`: an append goes this way, through as few functions as can be.
-            with suppress(Interfered), self.engine.transaction(KIND, id) as transaction:
-                conversation = Conversation(
-                    self,
-                    transaction,
-                    admit or self._holder.admit,
-                    tries,
-                    is_own=is_own,
-                    is_ruled=admit is None,
-                )
-                own = self._own if is_own else None
-                with nullcontext() if own is None else own.writing(conversation):
-                    result = edit(conversation)
-                if conversation.recorded is not None:
-                    self._holder.now_held(id, conversation.recorded)
-                return result
-        raise overtaken(f"conversation {id}", id)
-
-    def _wrote(self, id: str, *marks: str, entries: Iterable[Document] = ()) -> None:
-        """Remember own writes for this store's watchers: messages, and marks as `Own.wrote` takes them."""
-        if self._own is not None:
-            self._own.wrote(id, *marks)
-            self._own.appended(id, entries)
-
-    def _under_way(self, id: str) -> AbstractContextManager[None]:
-        """As `Own.under_way`, while the store is watched."""
-        return nullcontext() if self._own is None else self._own.under_way(id)
-
-    def _change_unasked(self, id: str, action: Callable[[Conversation], T]) -> T:
-        return self._change(id, action, unasked)
-
-    def _change_head(self, id: str, change: Callable[[Document], None]) -> Head:
-        return self._head_of(id, self._change(id, lambda conversation: conversation.change_head(change)))
+    """The common writes of an open store. A base of `CoreStore`."""
 
     def create(
         self,
@@ -141,7 +76,7 @@ class Writing(Reading):
         title = title_by_rule(entries) if title is None else check_title(title)
 
         def make(id: str) -> Head:
-            lock = self._holder.lock_for_new(type)
+            lock = self.inner.holder.lock_for_new(type)
 
             def with_overrides(overrides: dict[str, Any] | None) -> Head:
                 document = new.new_capsule(
@@ -156,12 +91,12 @@ class Writing(Reading):
                     entries,
                     metadata={"createdBy": self.agent or created_by, "mcpServers": overrides},
                 )
-                return write_new(self, document)
+                return write_new(self.inner, document)
 
             return with_waiting(self.engine, with_overrides)
 
         if key is not None:
-            return made_once(self, "create", "", key, make, title if named else None, next(iter(checked), None))
+            return made_once(self.inner, "create", "", key, make, title if named else None, next(iter(checked), None))
         return make(new_id() if id is None else check_id(id))
 
     def append(
@@ -194,7 +129,7 @@ class Writing(Reading):
         if fields or extra:
             fields = fields_given(fields, extra)
         checked = [check_message({"role": role, "content": content, **fields})]
-        at, entries = self._change(id, lambda conversation: conversation.append(checked))
+        at, entries = self.inner.change(id, lambda conversation: conversation.append(checked))
         return as_model(entries[0], at)
 
     def append_many(self, id: str, messages: Iterable[Mapping[str, Any] | Message]) -> list[Message]:
@@ -226,7 +161,7 @@ class Writing(Reading):
         checked = [check_message(message) for message in messages]
         if not checked:
             return 0, []
-        return self._change(id, lambda conversation: conversation.append(checked))
+        return self.inner.change(id, lambda conversation: conversation.append(checked))
 
     def append_once(
         self,
@@ -257,13 +192,13 @@ class Writing(Reading):
         message = signed(keyed_message(check_id(id), key, given), self.agent)
 
         def act(conversation: Conversation) -> tuple[int, dict[str, Any], bool]:
-            before = appended(conversation, message)
+            before = appended(conversation.transaction, message)
             if before is not None:
                 return *before, True
             at, entries = conversation.append([message])
             return at, entries[0], False
 
-        at, entry, repeated = self._change(id, act)
+        at, entry, repeated = self.inner.change(id, act)
         return as_model(entry, at), repeated
 
     def update(
@@ -300,7 +235,7 @@ class Writing(Reading):
         from capsule.store.attributes import changed
 
         flags = {"pinned": pinned, "archived": archived}
-        return self._change_head(id, changed(title, by, instead_of, tags, tagged, untagged, flags, mcp_servers))
+        return self.inner.change_head(id, changed(title, by, instead_of, tags, tagged, untagged, flags, mcp_servers))
 
     def rename(self, id: str, title: str, *, by: str = "user") -> Head:
         """Give a conversation a title. Raises the errors of `append`. Cost: copying the file.

@@ -19,7 +19,7 @@ from capsule.transfer.interface import Format
 from capsule.transfer.registry import format_named, formats
 
 if TYPE_CHECKING:
-    from capsule.store.store import Store
+    from capsule.store.store import CoreStore
 
 Document = dict[str, Any]
 #: The time of the files in an archive, so that the same conversations give the same bytes.
@@ -36,7 +36,7 @@ _HOME = re.compile(
 class Export:
     """Taking conversations out of a store: `store.export([id], file, format="markdown")`."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: CoreStore) -> None:
         self._store = store
 
     def __call__(
@@ -86,7 +86,7 @@ class Export:
 class _Writing:
     """One export."""
 
-    def __init__(self, store: Store, format: Format, *, is_redacted: bool) -> None:
+    def __init__(self, store: CoreStore, format: Format, *, is_redacted: bool) -> None:
         self._store, self._format, self._is_redacted = store, format, is_redacted
         self._count = 0
         #: The attachments that go into an archive beside the conversations.
@@ -147,7 +147,7 @@ class _Writing:
     def _file(self, digest: str) -> bytes | None:
         """An attachment; None: it is not there, or it holds secrets."""
         try:
-            data = self._store._whole.files.read("attachments", digest, digest)
+            data = self._store.inner.whole.files.read("attachments", digest, digest)
         except (NotFound, InvalidInput):
             return None
         if self._is_redacted:

@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from capsule.disk.notices import Watcher
 from capsule.errors import NotFound
+from capsule.transfer.importing import Import
 from capsule.transfer.interface import HEAD
 from capsule.transfer.reading.folders import is_entered, walked
 from capsule.transfer.reading.sources import Damage, OpenFile, Problems, from_disk, on_disk, opened
@@ -22,7 +23,7 @@ from capsule.transfer.reading.values import END_MISSING, shape_of
 from capsule.transfer.registry import format_named, format_of
 
 if TYPE_CHECKING:
-    from capsule.store.store import Store
+    from capsule.store.store import CoreStore
     from capsule.transfer.drafts.report import Report, Taken
 
 #: What is written within this time, in milliseconds, is imported at once.
@@ -34,7 +35,7 @@ _LOGS = ("-wal", "-journal", "-shm")
 
 
 def follow(
-    store: Store,
+    store: CoreStore,
     paths: list[str],
     tell: Callable[[Taken | Damage], object],
     *,
@@ -65,7 +66,7 @@ def follow(
             told = len(report.conversations)
 
         how: Any = {"format": format, "on_conflict": on_conflict, "is_trusted": is_trusted}
-        report = store.import_(*some, progress=progress, open_file=growing, **how)
+        report = store.inner.part(Import)(*some, progress=progress, open_file=growing, **how)
         for damage in report.remarks:
             if END_MISSING not in damage.what:
                 tell(damage)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, get_args
 from capsule import timestamps
 from capsule.errors import InvalidDocument, InvalidInput, Locked, LockLost, Refused, StoreBusy
 from capsule.format.json import codec
-from capsule.store.change import REMOVED
+from capsule.store.change.conversation import REMOVED
 from capsule.store.creation import TakenId, write_new
 from capsule.store.reading import KIND
 from capsule.transfer.drafts.conversion import Empty, Tell, document_of, source_id
@@ -33,7 +33,7 @@ from capsule.transfer.reading.sources import File, OpenFile, files_at, from_disk
 from capsule.transfer.registry import drafts_of, format_named, format_of, tell_unknown
 
 if TYPE_CHECKING:
-    from capsule.store.store import Store
+    from capsule.store.store import CoreStore
 
 Document = dict[str, Any]
 #: Takes the bytes that were read, all bytes, and the report so far.
@@ -49,7 +49,7 @@ _TOLD = (InvalidInput, InvalidDocument, Locked, LockLost, StoreBusy)
 class Import:
     """Bringing conversations of other programs into a store: `store.import_(path)`."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: CoreStore) -> None:
         self._store = store
 
     def __call__(
@@ -148,7 +148,7 @@ class _Run:
     """One import."""
 
     def __init__(
-        self, store: Store, only: Format | None, on_conflict: str, *, is_dry_run: bool, is_trusted: bool
+        self, store: CoreStore, only: Format | None, on_conflict: str, *, is_dry_run: bool, is_trusted: bool
     ) -> None:
         self.report = Report()
         self._store = store
@@ -305,7 +305,7 @@ class _Run:
                 return False
             if not self._is_dry_run:
                 self._settle(_AT_ONCE - 1)
-                new.write = self._pool.submit(write_new, self._store, new.document, has_checked_messages=True)
+                new.write = self._pool.submit(write_new, self._store.inner, new.document, has_checked_messages=True)
             self._note(new, "imported")
             return False
         digest, source = self._memory.conversations.get(id, ("", new.source))
@@ -326,7 +326,9 @@ class _Run:
             new.read.is_whole = False
         if not self._is_dry_run:
             if is_changed:
-                self._store._change(id, lambda here: here.rewrite(lambda now: made_of(now).document, reason="edited"))
+                self._store.inner.change(
+                    id, lambda here: here.rewrite(lambda now: made_of(now).document, reason="edited")
+                )
             if not is_open:
                 self._memory.conversations[id] = new.digest, source
         self._note(new, "updated" if is_changed else "skipped" if is_open else "unchanged")

@@ -18,7 +18,7 @@ from capsule.engines.changes import Change
 from capsule.engines.index.journal import behind
 
 if TYPE_CHECKING:
-    from capsule.store.change import Conversation
+    from capsule.engines.interface import Transaction
 
 #: The number of writes that are remembered, the newest ones.
 _MOST = 20_000
@@ -41,16 +41,16 @@ class Own:
         self._done = threading.Condition()
 
     @contextmanager
-    def writing(self, conversation: Conversation) -> Iterator[None]:
+    def writing(self, transaction: Transaction) -> Iterator[None]:
         """Remember the version that the body writes, under the mutex, as own."""
-        before = conversation.transaction.state.tag
-        with self.under_way(conversation.id):
+        before = transaction.state.tag
+        with self.under_way(transaction.id):
             try:
                 yield
             finally:
-                if conversation.transaction.state.tag != before:
+                if transaction.state.tag != before:
                     with self._done:
-                        self._remember(conversation.id, conversation.transaction.state.tag, before)
+                        self._remember(transaction.id, transaction.state.tag, before)
 
     @contextmanager
     def under_way(self, id: str) -> Iterator[None]:

@@ -5,9 +5,11 @@ What must stay true: the help of the whole program fits one screen, and costs th
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
@@ -91,20 +93,21 @@ def parts() -> list[rooms.Room]:
 
 def overview() -> dict[str, list[tuple[str, str]]]:
     """The lines of the help by topic."""
-    lines = sorted((line for part in parts() for line in part.help), key=itemgetter(1))
-    topics = {
-        topic: [line[2:] for line in lines if line[0] == topic] for topic in {**HELP, **{line[0]: 0 for line in lines}}
-    }
-    return {topic: listed for topic, listed in topics.items() if listed}
+    topics: dict[str, list[tuple[str, str]]] = {topic: [] for topic in HELP}
+    for topic, _, names, says in sorted((line for part in parts() for line in part.help), key=itemgetter(1)):
+        topics.setdefault(topic, []).append((names, says))
+    return {topic: lines for topic, lines in topics.items() if lines}
 
 
 def _named() -> tuple[str, ...]:
     """The rooms of other packages that the store uses; none if there is no store, which is not made here."""
-    from capsule.locate import find_store, load_settings
+    from capsule import locate, settings
 
     try:
-        return load_settings(find_store(asked.store, is_made=False)).rooms
-    except (NotFound, FileNotFoundError):
+        path = os.path.join(locate.find_store(asked.meant_store, is_made=False), "capsule.toml")
+        with open(path, "rb") as file:
+            return settings.parse(file.read(), path).rooms
+    except (NotFound, OSError):
         return ()
 
 
@@ -152,7 +155,10 @@ class _Program(CapsuleGroup):
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
         asked.forget()
         # Read off the words: an option that can't be parsed may stand before --json, and its error is JSON too.
-        self._as_json = "--json" in (args[: args.index("--")] if "--" in args else args)
+        words = args[: args.index("--")] if "--" in args else args
+        self._as_json = "--json" in words
+        # And the command may be one that only this store has.
+        asked.meant_store = next((after for word, after in pairwise(words) if word == "--store"), None)
         try:
             return super().make_context(info_name, args, parent, **extra)
         except typer.TyperException as error:

@@ -86,7 +86,7 @@ def _merge(arguments: list[str]) -> int:
 
 def _pre_commit(arguments: list[str]) -> int:
     from capsule.git.drivers.precommit import problems
-    from capsule.git.program import Git, hook_variables
+    from capsule.git_program import Git, hook_variables
 
     found = problems(Git(os.getcwd(), variables=hook_variables()))
     for line in found:

@@ -49,7 +49,7 @@ from capsule.mcp_server.sessions import HttpStores
 from capsule.mcp_server.stores import Stores
 from capsule.mcp_server.transport import address, edge, http
 from capsule.mcp_server.transport.tokens import Tokens
-from capsule.store.store import Store
+from capsule.public import Store
 from tests.conformance import questions
 
 

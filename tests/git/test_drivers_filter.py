@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 
 from capsule.engines.files.storage import FileStorage
 from capsule.errors import InvalidInput
+from capsule.format.kinds import CONVERSATION, KINDS
 from capsule.format.merge.clean_form import clean
 from capsule.git.drivers import pktline
-from capsule.git.drivers.filter import cleaner, serve
+from capsule.git.drivers.filter import cleaner, kind_of, serve
+from capsule.git.setup.attributes import attribute_lines
 from tests.git.repositories import PROGRAM, ROOT, Clone, cloned, environment, new, published
 from tests.git.talking import conversation, status
 
@@ -269,7 +271,7 @@ def test_nothing_heavy_is_loaded_for_a_file(repo: Clone) -> None:
         assert "capsule.format.merge.clean_form" in loaded or "capsule.format.text.readable" in loaded
         assert not loaded & {"typer", "pydantic", "rich", "mcp", "sqlite3", "portalocker", "subprocess", "hashlib"}
         assert not loaded & {
-            "capsule.store.store",
+            "capsule.public",
             "capsule.engines.opening",
             "capsule.format.models",
             "capsule_cli.app",
@@ -379,3 +381,9 @@ def test_other_bytes_than_packets_are_refused() -> None:
     for typed in [b"help\n", b"0003", b"0001", b"ffff" + b"x" * 65531, b"-001", b"+0a1"]:
         with pytest.raises(InvalidInput, match="no packet"):
             pktline.packets(io.BytesIO(typed))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_git_treats_the_documents_of_each_kind_alike(kind: str) -> None:
+    assert kind_of(f"below/{kind}/x.json") == kind and kind_of("elsewhere/x.json") == CONVERSATION.name
+    assert [line for line in attribute_lines() if line.startswith(f"{kind}/*.json")]

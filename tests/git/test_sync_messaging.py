@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from capsule import Refused, Store
+from capsule.messaging.people.people import People
 from tests.git.repositories import Clone
 from tests.git.talking import Two, assert_same, sync_all
 
@@ -43,7 +44,9 @@ def test_what_both_clones_said_of_others_holds_in_both(there: Two) -> None:
                 "project",
             )
             assert {store.projects.get(other).name for other in api.links} == {"docs"}
-            assert {store.projects.get(id).name for id in store._directory.sight(api.id)} == {"api", "docs"}
+            directory = store.inner.part(People).directory
+            names = {store.projects.get(id).name for id in directory.sight(api.id)}
+            assert names == {"api", "docs"}
             store.messages.send("hi", agent="carl", to="bob")
             with pytest.raises(Refused):
                 store.messages.send("hi", agent="anna", to="bob")
@@ -58,7 +61,8 @@ def test_a_link_that_one_clone_ended_and_the_other_changed_does_not_count(there:
     for clone in there:
         with Store.open(clone.root) as store:
             ids = [store.projects.get(name).id for name in ("api", "web")]
-            assert [store._directory.sight(id) == {id} for id in ids] == [True, True]
+            directory = store.inner.part(People).directory
+            assert [directory.sight(id) == {id} for id in ids] == [True, True]
 
 
 def edit(path: Path, **fields: Any) -> None:

@@ -37,7 +37,7 @@ BY_ID: dict[str, Callable[[Store, str], Any]] = {
     "summaries.mark": lambda store, id: store.summaries.mark(id),
     "locks.take": lambda store, id: store.locks.take(id).__exit__(None, None, None),
     "locks.release": lambda store, id: store.locks.release(id, force=True),
-    "versions.restore": lambda store, id: store.versions.restore(id, store._whole.document("conversations", id)),
+    "versions.restore": lambda store, id: store.versions.restore(id, store.inner.whole.document("conversations", id)),
     "edits.migrate": lambda store, id: store.edits.migrate(id, check=True),
 }
 #: Every way to write to a conversation.
@@ -64,7 +64,7 @@ CURSOR: list[str] = []
 
 def cursor_of(store: Store) -> str:
     """That cursor, as who asks gets it."""
-    return CURSOR[0] if store.agent is None else Seal(store.agent, store._whole.machine).seal(CURSOR[0])
+    return CURSOR[0] if store.agent is None else Seal(store.agent, store.inner.whole.machine).seal(CURSOR[0])
 
 
 #: Every way to ask for all conversations.

@@ -32,7 +32,7 @@ def _message(id: str, content: str, **fields: Any) -> dict[str, Any]:
 def _made(store: Store, id: str, type: str, participants: Any, metadata: Any, messages: list[dict[str, Any]]) -> str:
     about = {"participants": list(participants), **metadata}
     messages = [order_message(message) for message in messages]
-    write_new(store, new.new_capsule(id, id.title(), EARLY, type=type, messages=messages, metadata=about))
+    write_new(store.inner, new.new_capsule(id, id.title(), EARLY, type=type, messages=messages, metadata=about))
     return id
 
 
@@ -40,7 +40,7 @@ def channel(store: Store, id: str, *participants: Any, **settings: Any) -> str:
     """Make an empty channel of these participants, with the settings of `Channel`."""
     _, scope, name = id.split("_")
     about = {"participants": list(participants), "channel": Channel(name, scope, **settings).as_json()}
-    write_new(store, new.new_capsule(id, name, EARLY, type="channel", title_set_by="user", metadata=about))
+    write_new(store.inner, new.new_capsule(id, name, EARLY, type="channel", title_set_by="user", metadata=about))
     return id
 
 

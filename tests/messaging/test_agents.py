@@ -10,6 +10,7 @@ import pytest
 
 from capsule import InvalidInput, NotFound, Refused, Store
 from capsule.errors import Remedy
+from capsule.messaging.people.people import People
 from tests.processes import Child
 
 LISTENS = """
@@ -86,7 +87,10 @@ def test_an_id_that_an_agent_of_another_project_has_gives_another_agent_of_this_
         assert memory.agents.register("anna", folder).id == agent.id
         assert memory.agents.identity("anna", folder) == agent.id
     assert [project.path for project in memory.projects.list()] == ["/a", "/b"]
-    shown, there = memory.projects.get("a").as_json(), memory._directory.projects.read(memory.projects.get("a").id)
+    shown, there = (
+        memory.projects.get("a").as_json(),
+        memory.inner.part(People).directory.projects.read(memory.projects.get("a").id),
+    )
     assert shown == {name: there.get(name, {}) for name in shown} and {"createdAt", "metadata"} <= shown.keys()
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from capsule import CapsuleError, Filter, NotFound, Store
 from capsule.engines.values import Trashed
-from capsule.store.change import REMOVED
+from capsule.store.change.conversation import REMOVED
 from capsule.store.reading import KIND
 from tests.messaging.doors import BY_ID, CURSOR, FOR_ALL, WRITES
 from tests.messaging.worlds import AGENTS, Room, World, build, worlds
@@ -56,7 +56,7 @@ MORE_BY_ID: dict[str, Callable[[Store, str], Any]] = {
     "pin": lambda store, id: store.pin(id),
     "untag": lambda store, id: store.untag(id, "red"),
     "export": lambda store, id: store.export([id], BytesIO(), format="markdown"),
-    "edits.rewrite": lambda store, id: store.edits.rewrite(id, *[store._whole.read(KIND, id)] * 2),
+    "edits.rewrite": lambda store, id: store.edits.rewrite(id, *[store.inner.whole.read(KIND, id)] * 2),
     "branches.trim": lambda store, id: store.branches.trim(id),
     "context.clear": lambda store, id: store.context.clear(id),
     "conflicts.settle": lambda store, id: store.conflicts.settle(id, "title", "Other"),
@@ -94,6 +94,7 @@ MORE_BY_ID: dict[str, Callable[[Store, str], Any]] = {
 HARMLESS = {
     *("beside", "close", "in_memory", "init", "open", "release", "remember_own", "reindex", "create", "delete_all"),
     *(
+        "room",
         "watch",
         "await_changes",
         "messages.await_mail",
@@ -110,7 +111,7 @@ HARMLESS = {
 }
 #: What a store that acts for an agent refuses, all of it: tests/sessions and tests/transfer ask.
 OF_THE_OWNER = ("sessions.", "import_")
-NO_DOORS = {"engine", "index", "settings"}
+NO_DOORS = {"engine", "index", "inner", "settings"}
 
 
 def test_every_method_of_a_store_is_asked_here_or_said_to_be_harmless() -> None:
@@ -139,7 +140,8 @@ def asked_by(name: str, id: str) -> str:
 
 def in_trash(store: Store, id: str, kind: str = KIND) -> Trashed:
     """The conversation in the trash, or messages of it, as the owner sees it."""
-    return next((trashed for trashed in store._whole.trash.entries(kind) if trashed.id == id), None) or refuse()
+    entries = store.inner.whole.trash.entries(kind)
+    return next((trashed for trashed in entries if trashed.id == id), None) or refuse()
 
 
 def refuse() -> Never:

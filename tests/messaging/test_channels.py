@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from capsule import InvalidInput, NotFound, Refused, Store
+from capsule.messaging.people.people import People
 from tests.processes import Child
 
 API, WEB = "/projects/api", "/projects/web"
@@ -24,7 +25,7 @@ def store() -> Iterator[Store]:
 
 
 def project(store: Store, agent: str) -> str:
-    return store._directory.profile(agent).project
+    return store.inner.part(People).directory.profile(agent).project
 
 
 def link(store: Store, direction: str) -> None:

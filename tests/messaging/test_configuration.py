@@ -12,6 +12,7 @@ import pytest
 from capsule import NotFound, Refused, Store, settings
 from capsule.format.documents.agents import project_id
 from capsule.messaging.configuration.plans import Plan, state_of
+from capsule.messaging.people.people import People
 
 A, B = project_id("/a"), project_id("/b")
 
@@ -195,7 +196,7 @@ def test_the_file_of_an_agent_registers_it_and_takes_over_no_other_agent_of_its_
     config = store.configuration
     applied = config.apply(config.plan(*folders))
     assert applied.having("refused") == [] == config.plan(*folders).having("planned")
-    agents = {each: store._directory.profile(each) for each in store.agents.names()}
+    agents = {each: store.inner.part(People).directory.profile(each) for each in store.agents.names()}
     mine = [(of.project, of.dm, of.discoverable) for id, of in agents.items() if id.startswith("dora")]
     expected = [(project_id(folders[0][0]), "closed", "public"), ("global", "open", "private")]
     assert sorted(mine) == sorted([*expected, *([(B, "open", "public")] if taken == "/b" else [])])
@@ -255,7 +256,12 @@ def test_only_what_an_apply_did_is_pruned_and_only_as_it_left_it(store: Store) -
     assert len(after.apply(plan).having("done")) == 4
     assert after.plan(prune=True).having("planned") == []
     assert store.head(NEWS).archived and not store.head("channel_global_own").archived
-    assert [store._directory.profile(id).dm for id in ("anna", "bob", "carl")] == ["restricted", "closed", "closed"]
+    profile = store.inner.part(People).directory.profile
+    assert [profile(id).dm for id in ("anna", "bob", "carl")] == [
+        "restricted",
+        "closed",
+        "closed",
+    ]
     config.apply(config.plan())
     assert not store.head(NEWS).archived
 

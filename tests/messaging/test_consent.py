@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from capsule import NotFound, Refused, Store
+from capsule.format.documents.agents import direct_id
 from capsule.format.documents.members import Member
-from capsule.messaging.conversations import direct_id
 from capsule.rules.policy import GLOBAL, Object, Profile, State, consent, in_scope, may
 
 POLICIES, ENTRIES = ("open", "restricted", "closed"), (None, "allow", "block")

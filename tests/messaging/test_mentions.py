@@ -109,7 +109,7 @@ def test_only_who_is_mentioned_is_done_with_it(store: Store) -> None:
 
 def test_of_a_conversation_that_the_agent_left_no_mention_is_listed(store: Store) -> None:
     store.messages.send("@bob", agent="anna", conversation=CHANNEL)
-    store._change_head(CHANNEL, lambda head: head["metadata"]["participants"].remove("bob"))
+    store.inner.change_head(CHANNEL, lambda head: head["metadata"]["participants"].remove("bob"))
     assert states(store, "bob") == {}
     assert store.messages.inbox(agent="bob").unread == 0
 

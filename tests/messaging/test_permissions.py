@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from capsule import InvalidInput, NotFound, Refused, Store
+from capsule.messaging.people.people import People
 from tests.messaging.making import set_fields
 
 
@@ -202,7 +203,7 @@ def test_a_stricter_word_is_acknowledged_after_the_writes_that_the_old_one_let_t
     for thread in threads:
         thread.start()
     is_written.wait()
-    while "anna" not in each_store._directory.profile("bob").entries:
+    while "anna" not in each_store.inner.part(People).directory.profile("bob").entries:
         pass  # The word is written, and not yet acknowledged.
     assert not is_blocked.wait(0.05)
     go_on.set()

@@ -133,7 +133,7 @@ def test_an_agent_that_leaves_sees_no_more_and_one_that_is_added_sees_it(store: 
         def change(head: dict[str, Any]) -> None:
             head["metadata"]["participants"] = list(participants)
 
-        store._change_head("team", change)
+        store.inner.change_head("team", change)
 
     take_part("anna", {"id": "bob", "leftAt": LATE})
     assert bob.ids() == []
@@ -178,7 +178,7 @@ def test_who_joined_a_group_later_hears_of_no_message_that_it_may_not_read(store
         store.changes()  # The index notices the last change before carl joins only when carl asks.
         store.append_many("team", [{"role": "user", "content": "old", "id": f"old-{n}", "timestamp": LATE}])
     joined = {"id": "carl", "joinedAt": timestamps.now()}
-    store._change_head("team", lambda head: head["metadata"].update(participants=["anna", joined]))
+    store.inner.change_head("team", lambda head: head["metadata"].update(participants=["anna", joined]))
     carl, new = store.beside(agent="carl"), [str(store.append("team", content="new").id) for _ in range(2)]
     store.edits.message("team", "old-1", "other")
     for since in (begin, "another.0.0"):

@@ -22,11 +22,11 @@ OTHERS = {"append", "append_many", "append_once", "rename", "tag", "titles.sugge
 
 
 def outcome(store: Store, write: Callable[[Store, str], Any], id: str) -> str:
-    before = store._whole.document("conversations", id)
+    before = store.inner.whole.document("conversations", id)
     try:
         write(store, id)
     except (NotFound, Refused):
-        assert store._whole.document("conversations", id) == before
+        assert store.inner.whole.document("conversations", id) == before
         return "refused"
     return "done"
 

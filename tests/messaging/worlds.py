@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from capsule import Store
 from capsule.format.documents import new
-from capsule.format.documents.agents import GLOBAL, new_project, project_id
+from capsule.format.documents.agents import GLOBAL, direct_id, new_project, project_id
 from capsule.format.documents.channels import Channel
 from capsule.format.json.canonical import order_message
-from capsule.messaging.conversations import direct_id
+from capsule.messaging.people.people import People
 from capsule.store.creation import write_new
 
 EARLY, STAMP = "2025-01-01T00:00:00.000Z", "2026-01-01T00:00:00.000Z"
@@ -147,7 +147,7 @@ def build(world: World, store: Store, *, without: frozenset[str] = frozenset()) 
         store: The store.
         without: Conversations that are not made.
     """
-    projects = store._directory.projects
+    projects = store.inner.part(People).directory.projects
     for path in PATHS:
         projects.edit(project_id(path), lambda document: None, partial(new_project, path))
     for one, other, way, on in world.links:
@@ -157,7 +157,7 @@ def build(world: World, store: Store, *, without: frozenset[str] = frozenset()) 
     for agent, about in world.agents:
         store.agents.register(agent)
         store.agents.documents.edit(agent, lambda document, about=about: document.update(about))  # type: ignore[misc]
-    write_new(store, new.new_capsule("plan", "Plan", STAMP, messages=[_message("plan", "a plan")]))
+    write_new(store.inner, new.new_capsule("plan", "Plan", STAMP, messages=[_message("plan", "a plan")]))
     for room in world.rooms:
         if room.id in without:
             continue
@@ -172,7 +172,7 @@ def build(world: World, store: Store, *, without: frozenset[str] = frozenset()) 
         document = new.new_capsule(
             *(room.id, f"Team {word}", STAMP), type=type, messages=messages, tags=[word], metadata=about
         )
-        write_new(store, document)
+        write_new(store.inner, document)
         store.context.set(room.id, {"fullContext": f"context {word}", "metadata": {}})
         if room.fate == "edited":
             store.edits.message(room.id, f"{room.id}-first", f"first again {word}")

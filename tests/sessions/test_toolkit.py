@@ -180,7 +180,7 @@ def test_a_task_that_can_not_be_is_refused_when_it_is_asked_for(
 def test_an_agent_has_tools_in_its_own_sessions_only(store: Store, session: Session) -> None:
     rows = (SessionRow(id, agent) for id, agent in (("s1", "bot"), ("s2", "eve")))
     Registry(store.engine).edit(lambda state: state.put(AgentGroup("bot"), AgentGroup("eve"), *rows))
-    assert tools(store._acting("bot")).send_message("mine").earlier is None
+    assert tools(store.inner.acting("bot")).send_message("mine").earlier is None
     for own in ("s1", "s3"):
         with pytest.raises(Refused):
-            Toolkit(store._acting("eve"), own, "m1")
+            Toolkit(store.inner.acting("eve"), own, "m1")

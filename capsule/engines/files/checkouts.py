@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from capsule.errors import GitFailed, Refused
 
 if TYPE_CHECKING:
-    from capsule.git.program import Git
+    from capsule.git_program import Git
 
 #: The caller holds a mutex.
 _PATIENCE_S = 2.0
@@ -53,7 +53,7 @@ def _asked(path: str, ask: Callable[[Git, str], list[bytes] | None]) -> list[byt
     top = next((above for above in place.parents if (above / ".git").exists()), None)
     if top is None:
         return None
-    from capsule.git.program import Git  # Needed seldom, and subprocess with it.
+    from capsule.git_program import Git  # Needed seldom, and subprocess with it.
 
     try:
         return ask(Git(str(top)), place.relative_to(top).as_posix())

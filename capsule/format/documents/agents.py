@@ -91,3 +91,8 @@ def new_project(path: str, stamp: str, *, name: str | None = None) -> Document:
         "metadata": {},
         "links": {},
     }
+
+
+def direct_id(a: str, b: str) -> str:
+    """The id of the direct of two agents. No agent's id has a `_`, so that no other pair has the same."""
+    return f"direct_{'_'.join(sorted((a, b)))}"

@@ -26,8 +26,8 @@ from capsule.git.commits.commit import ensure_attributes
 from capsule.git.commits.operation import Operation
 from capsule.git.drivers.merge import merged_version
 from capsule.git.objects import Blobs, Entry, Raw
-from capsule.git.program import Git
 from capsule.git.repository import document_in
+from capsule.git_program import Git
 
 
 @dataclass(slots=True)

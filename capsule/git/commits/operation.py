@@ -18,9 +18,9 @@ from typing import TypeVar
 from capsule.engines.opening import lock_of
 from capsule.errors import GitFailed, StoreBusy
 from capsule.git.objects import Entry, set_entries
-from capsule.git.program import Git
 from capsule.git.repository import Repository
-from capsule.store.store import Store
+from capsule.git_program import Git
+from capsule.store.store import CoreStore
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ def no_progress(step: str, done: int, total: int) -> None:
 class Operation:
     """One commit or sync under way. It has the settings of the drivers, so that they work before a setup too."""
 
-    store: Store
+    store: CoreStore
     repository: Repository
     drivers: Mapping[str, str]
     progress: Progress
@@ -86,7 +86,7 @@ class Operation:
 
 @contextmanager
 def operation(
-    store: Store,
+    store: CoreStore,
     drivers: Mapping[str, str],
     progress: Progress = no_progress,
     *,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from capsule.errors import GitFailed, Refused
-from capsule.git.program import Git
+from capsule.git_program import Git
 
 #: What git, curl and ssh say when nobody answers; not what a remote says that refuses.
 _UNREACHABLE = re.compile(

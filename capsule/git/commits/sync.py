@@ -18,7 +18,7 @@ from capsule.git.commits.merge import CommitMerge, merge_commits
 from capsule.git.commits.operation import Operation
 from capsule.git.commits.remote import Offline, Rejected, Remote, branch_of, remote_of
 from capsule.git.commits.worktree import Applied, apply
-from capsule.git.program import Git
+from capsule.git_program import Git
 
 #: How often somebody may push first. Each time there is less left to do.
 _TRIES = 10

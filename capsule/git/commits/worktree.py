@@ -25,7 +25,7 @@ from capsule.git.commits.operation import Operation, retried
 from capsule.git.objects import REGULAR, Blobs, Entry, Raw, changes, empty_tree, refresh, set_entries
 from capsule.git.repository import document_in
 from capsule.store.merges import Brought
-from capsule.store.store import Store
+from capsule.store.store import CoreStore
 
 
 @dataclass(slots=True)
@@ -88,12 +88,12 @@ def apply(operation: Operation, old: str | None, new: str, why: str) -> Applied:
     return applied
 
 
-def _stores(operation: Operation, differences: Sequence[Raw], opened: ExitStack) -> Mapping[str, Store]:
+def _stores(operation: Operation, differences: Sequence[Raw], opened: ExitStack) -> Mapping[str, CoreStore]:
     """The stores whose documents change, by their folders: ours, and others that lie in the same repository."""
     stores, top = {operation.repository.prefix: operation.store}, operation.repository.top
     for folder in {place[0] for raw in differences if (place := document_in(raw.path))} - stores.keys():
         if _is_store(top, folder):
-            stores[folder] = opened.enter_context(Store.open(os.path.join(top, folder), keep_locks=False))
+            stores[folder] = opened.enter_context(CoreStore.open(os.path.join(top, folder), keep_locks=False))
     return stores
 
 
@@ -111,7 +111,7 @@ def _is_store(top: str, folder: str) -> bool:
 class _Document:
     """A document of a store that differs between the two commits."""
 
-    store: Store
+    store: CoreStore
     kind: str
     id: str
     raw: Raw

@@ -134,7 +134,7 @@ def _short(value: Any) -> str:
 
 def _merge_as_text(sides: Sides, marker_size: int, directory: str) -> None:
     """Merge as git does without a driver."""
-    from capsule.git.program import Git  # Needed seldom, and slow to load.
+    from capsule.git_program import Git  # Needed seldom, and slow to load.
 
     labels = [part for label in ("ours", "base", "theirs") for part in ("-L", label)]
     files = (sides.ours, sides.base, sides.theirs)

@@ -15,8 +15,8 @@ from capsule.format import migrations
 from capsule.format.json import codec, places
 from capsule.format.kinds import KINDS
 from capsule.git.objects import REGULAR, Blobs, changes, empty_tree
-from capsule.git.program import Git
 from capsule.git.setup.attributes import file_command, store_command
+from capsule.git_program import Git
 
 _DERIVED = ".capsule"
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from capsule import timestamps
 from capsule.errors import InvalidInput, NotFound
-from capsule.git.program import Git
 from capsule.git.repository import Repository
+from capsule.git_program import Git
 
 #: \x01 and seven texts, each with a NUL behind it (git-log(1), "PRETTY FORMATS").
 _FORMAT = "--format=%x01%H%x00%P%x00%aN%x00%aE%x00%aI%x00%cI%x00%s"

@@ -22,10 +22,10 @@ from capsule.format.merge.comparison import Comparison, compare, in_all
 from capsule.format.validation import decoded
 from capsule.git.history.log import Commit, Difference, log
 from capsule.git.objects import Blobs, changes
-from capsule.git.program import Git
 from capsule.git.repository import Repository
+from capsule.git_program import Git
 from capsule.store.reading import KIND
-from capsule.store.store import Store
+from capsule.store.store import CoreStore
 
 #: Versions kept in memory: what was before one commit is what another made.
 _CACHED = 8
@@ -67,7 +67,9 @@ class _Version(NamedTuple):
     damaged: str = ""
 
 
-def history(store: Store, repository: Repository, id: str, *, limit: int | None = None) -> Generator[Step, None, None]:
+def history(
+    store: CoreStore, repository: Repository, id: str, *, limit: int | None = None
+) -> Generator[Step, None, None]:
     """What became of a conversation, the latest first; what is not committed yet before all."""
     path, is_known = repository.path_of(KIND, id), limit == 0 or store.engine.exists(KIND, id)
     with Blobs(repository.git) as blobs:
@@ -97,7 +99,7 @@ def versions_of(repository: Repository, id: str, limit: int) -> list[str]:
     return list(dict.fromkeys(difference.after for difference in differences if difference.after))
 
 
-def _pending(store: Store, id: str, committed: _Version, read_committed: Callable[[], bytes | None]) -> Step | None:
+def _pending(store: CoreStore, id: str, committed: _Version, read_committed: Callable[[], bytes | None]) -> Step | None:
     """What the store has that the last commit does not."""
     try:
         now = _Version(store.document(id))

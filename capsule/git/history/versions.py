@@ -27,11 +27,11 @@ from capsule.format.text.readable import readable
 from capsule.format.validation import decoded
 from capsule.git.history.log import Commit, commit_at, log
 from capsule.git.objects import Blobs
-from capsule.git.program import Git
 from capsule.git.repository import Repository
+from capsule.git_program import Git
 from capsule.settings import Settings
 from capsule.store.reading import KIND
-from capsule.store.store import Store
+from capsule.store.store import CoreStore
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ class PastVersion:
         return self.path.partition(":")[0]
 
     @cached_property
-    def store(self) -> Store:
+    def store(self) -> CoreStore:
         """A store in memory that holds this version alone. Raises InvalidDocument: It does not parse."""
         document = migrations.current(decoded(self.data, self.path, self.id), self.path)[0]
-        return Store("", Settings(), opening.in_memory(Settings(), [(KIND, document, self.data)]))
+        return CoreStore("", Settings(), opening.in_memory(Settings(), [(KIND, document, self.data)]))
 
     @property
     def document(self) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _elsewhere(repository: Repository, commit: Commit, path: str) -> str:
     return others[0] if len(others) == 1 else ""
 
 
-def resolve(store: Store, repository: Repository, prefix: str) -> str:
+def resolve(store: CoreStore, repository: Repository, prefix: str) -> str:
     """As `Store.resolve`, of a conversation that may be gone by now."""
     try:
         return store.resolve(prefix)
@@ -154,7 +154,7 @@ class Diff:
             return Git(directory).run(*command, fine=(0, 1)).out
 
 
-def diff(store: Store, repository: Repository, id: str, before: str, after: str | None) -> Diff:
+def diff(store: CoreStore, repository: Repository, id: str, before: str, after: str | None) -> Diff:
     """What changed between two versions; `after` None: to the conversation as it is in the store."""
     old = past_version(repository, id, before)
     new = past_version(repository, id, after) if after is not None else None
@@ -185,7 +185,7 @@ class Restoration:
         return {**result, "changes": list(self.changes), "kept": self.kept, "dryRun": self.dry_run}
 
 
-def restore(store: Store, repository: Repository, id: str, text: str, *, dry_run: bool) -> Restoration:
+def restore(store: CoreStore, repository: Repository, id: str, text: str, *, dry_run: bool) -> Restoration:
     """Write a past version anew, where it differs from what is there."""
     version = past_version(repository, id, text)
     document, now = version.document, None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from capsule.format.kinds import KINDS
 
 if TYPE_CHECKING:
-    from capsule.git.program import Git
+    from capsule.git_program import Git
 
 #: The name under which git's attributes and its configuration find each other.
 DRIVER = "capsule"

@@ -14,10 +14,10 @@ import stat
 from dataclasses import dataclass
 
 from capsule.errors import CapsuleError
-from capsule.git.program import Git
 from capsule.git.repository import Repository
 from capsule.git.setup import blocks
 from capsule.git.setup.attributes import CHECK, CHECK_LINE, DRIVER
+from capsule.git_program import Git
 
 _NAME = "pre-commit"
 _LINES = ("# Checks the conversations that are staged; `capsule git teardown` takes this out.", CHECK_LINE)

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from capsule.errors import GitFailed, NotFound
-from capsule.git.program import Git
 from capsule.git.repository import Repository
 from capsule.git.setup import blocks, hook
 from capsule.git.setup.attributes import CHECK_LINE, attribute_lines, ignore_lines, settings, wanted_config
+from capsule.git_program import Git
 
 #: Our lines in files of the store's directory, by the kind of step.
 _FILES = {"attributes": (".gitattributes", attribute_lines()), "ignore": (".gitignore", ignore_lines())}

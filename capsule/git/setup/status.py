@@ -20,10 +20,10 @@ from capsule.format.kinds import KINDS
 from capsule.format.merge.clean_form import clean
 from capsule.git.commits.merge import merge_version
 from capsule.git.objects import attributes, blob_name, object_format
-from capsule.git.program import Git
 from capsule.git.repository import Repository
 from capsule.git.setup import hook
 from capsule.git.setup.attributes import DRIVER, settings, wanted_config
+from capsule.git_program import Git
 
 if TYPE_CHECKING:
     from capsule.format.merge.notes import Conflict

@@ -27,7 +27,7 @@ from capsule.mcp_server.stores import store_of
 from capsule.store.summaries import Mark
 
 if TYPE_CHECKING:
-    from capsule.store.store import Store
+    from capsule.public import Store
 
 #: Of the transcript that the model gets, and of what it may write, in tokens.
 _READ, _WRITTEN = 50_000, 4_000

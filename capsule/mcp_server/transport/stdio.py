@@ -33,7 +33,7 @@ from capsule.mcp_server.transport.lifetime import beside, finish, signalled
 
 if TYPE_CHECKING:
     from capsule.mcp_server.server import CapsuleServer
-    from capsule.store.store import Store
+    from capsule.public import Store
 
 #: How long the requests in flight may take when the client has closed its end, in seconds. A host that does not want
 #: that sends a signal.

@@ -21,11 +21,13 @@ from capsule.format.documents.channels import channel_id, check_channel_name
 from capsule.format.json import codec
 from capsule.format.kinds import AGENT, PROJECT
 from capsule.ids import folder_ids
+from capsule.messaging.channels import Channels
 from capsule.messaging.configuration.frontmatter import AgentFile, agents_in
 from capsule.messaging.configuration.plans import Action, Key, Kind, Plan, has_left, state_of
+from capsule.messaging.people.people import People
 
 if TYPE_CHECKING:
-    from capsule.store.store import Store
+    from capsule.store.store import CoreStore
 
 #: The kind of document that records an apply.
 KIND_OF_APPLIED = "applied"
@@ -37,7 +39,7 @@ _Tables = Mapping[str, Mapping[str, Any]]
 class Configuration:
     """What `capsule.toml` and the files of agents declare of channels, agents and links. It is a person's."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: CoreStore) -> None:
         self._store = store
 
     def plan(self, folders: Iterable[str] = (), home: str | None = None, *, prune: bool = False) -> Plan:
@@ -133,7 +135,7 @@ class Configuration:
             raise Refused("the configuration is planned and applied by a person, and not by an agent", path="")
 
     def _files(self, folders: Iterable[str], home: str | None) -> Iterator[AgentFile | Problem]:
-        documents = self._store.agents.documents
+        documents = self._store.inner.part(People).documents
         homes = filter(None, map(documents.home, documents.ids()))
         for project in dict.fromkeys((*homes, *folders)):
             if project != home:
@@ -141,7 +143,7 @@ class Configuration:
         if home is not None:
             yield from agents_in(home, None)
 
-    def _copy(self) -> Store:
+    def _copy(self) -> CoreStore:
         """The agents, projects and channels in memory, without messages."""
         self._ensure_owner()
         engine, settings = self._store.engine, self._store.settings
@@ -155,20 +157,21 @@ class Configuration:
 class _Planner:
     """The actions of a plan. Each is done on a copy of the store, so that the next one is judged after it."""
 
-    def __init__(self, copy: Store) -> None:
+    def __init__(self, copy: CoreStore) -> None:
         self.actions: list[Action] = []
         self._copy = copy
+        self._people = copy.inner.part(People)
         self._declared: set[Key] = set()
 
     def register(self, file: AgentFile) -> str | None:
         """The id of a file's agent, which is registered if need be; None: it can't be."""
         name, scope = file.fields["name"], _scope_of(file)
         id = folder_ids(name, MAX_AGENT_ID, "agent")[0]
-        if self._copy.agents.documents.exists(id):  # An agent of another project, which the file is not of.
+        if self._people.documents.exists(id):  # An agent of another project, which the file is not of.
             id = f"{id}-{scope[-6:]}"
         action = Action("register", id, "", None, {"name": name, "project": file.project}, file=file.path)
         try:
-            return self._copy._directory.resolve(f"{name}@{scope}", None)
+            return self._people.directory.resolve(f"{name}@{scope}", None)
         except NotFound:
             self._plan(action)
         except CapsuleError as error:
@@ -228,11 +231,11 @@ class _Planner:
     def leave_defaults(self, file: AgentFile, id: str) -> None:
         """Plan that an agent leaves the default channels that its file excludes."""
         excluded = {"*"} if file.fields.get("never_default") else {*file.fields.get("channels.exclude", ())}
-        for each in self._copy.channels.list(agent=id):
+        for each in self._copy.inner.part(Channels).list(agent=id):
             action = Action("member", each.id, id, True, None, id, file.path)
             is_meant = each.channel.is_default and each.is_in and excluded & {"*", each.channel.name, each.id}
             if is_meant and action.key not in self._declared:
-                (member,) = (member for member in self._copy.channels.members(each.id) if member.id == id)
+                (member,) = (member for member in self._copy.inner.part(Channels).members(each.id) if member.id == id)
                 if member.source == "default":  # Else it joined by itself, or was invited.
                     self._plan(action)
 
@@ -256,7 +259,7 @@ class _Planner:
         self.actions.append(action if tried.outcome == "done" else tried)
 
     def _ids(self, kind: Kind, on: str, other: str, by: str | None) -> tuple[str, str]:
-        resolve = self._copy._directory.resolve
+        resolve = self._people.directory.resolve
         if kind == "link":
             return self._project(on), self._project(other)
         if kind in ("channel", "member"):
@@ -269,7 +272,7 @@ class _Planner:
         return on, other
 
     def _project(self, name: str) -> str:
-        return GLOBAL if name == GLOBAL else self._copy._directory.resolve_project(name)
+        return GLOBAL if name == GLOBAL else self._people.directory.resolve_project(name)
 
 
 def _scope_of(file: AgentFile) -> str:

@@ -15,9 +15,13 @@ from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import CapsuleError, NotFound, Problem
 from capsule.format.documents.new import CURRENT
 from capsule.format.json import codec
+from capsule.messaging.channels import Channels
+from capsule.messaging.people.agents import Agents
+from capsule.messaging.people.people import People
+from capsule.messaging.people.projects import Projects
 
 if TYPE_CHECKING:
-    from capsule.store.store import Store
+    from capsule.store.store import CoreStore
 
 Kind = Literal["register", "agent", "entry", "link", "channel", "member"]
 Key = tuple[Kind, str, str]
@@ -58,7 +62,7 @@ class Action:
         """The action, refused."""
         return replace(self, outcome="refused", reason=reason)
 
-    def done(self, store: Store) -> Action:
+    def done(self, store: CoreStore) -> Action:
         """The action after an attempt to do it. A refused one is not tried."""
         if self.outcome != "refused":
             try:
@@ -97,18 +101,18 @@ class Plan:
         return {"version": CURRENT, "hash": f"sha256:{digest}"} | asdict(self)
 
 
-def state_of(store: Store, key: Key) -> Any:
+def state_of(store: CoreStore, key: Key) -> Any:
     """The present value of what an action changes; None: it is not there. Raises InvalidDocument."""
-    kind, on, other = key
+    (kind, on, other), people = key, store.inner.part(People)
     if kind == "link":
-        return other in store._directory.sight(on) or None
+        return other in people.directory.sight(on) or None
     if kind == "entry":
-        return store._directory.profile(on).entries.get(other)
+        return people.directory.profile(on).entries.get(other)
     try:
         if kind == "agent":
-            found = store.agents.documents.read(on).get("description") or ""
-            return found if other == "description" else getattr(store._directory.profile(on), other)
-        head = store.head(store.channels.resolve(on))
+            found = people.documents.read(on).get("description") or ""
+            return found if other == "description" else getattr(people.directory.profile(on), other)
+        head = store.head(store.inner.part(Channels).resolve(on))
     except NotFound:
         return None
     if kind == "member":
@@ -120,7 +124,7 @@ def state_of(store: Store, key: Key) -> Any:
     return getattr(head.channel, "is_default" if other == "default" else other)
 
 
-def has_left(store: Store, key: Key) -> bool:
+def has_left(store: CoreStore, key: Key) -> bool:
     """Whether it is a member of a channel that has left by itself: no file brings it back."""
     kind, on, other = key
     if kind != "member" or not store.engine.exists(CONVERSATIONS, on):
@@ -128,44 +132,47 @@ def has_left(store: Store, key: Key) -> bool:
     return any(each.id == other and each.opted_out_at and not each.is_in for each in store.head(on).participants)
 
 
-def _do(store: Store, action: Action) -> None:
-    on, other, after, acting = action.on, action.other, action.after, store._acting(action.by)
-    whom = f"{other}@{store._directory.profile(other).project}"  # An id may be the name of another agent, for `on`.
+def _do(store: CoreStore, action: Action) -> None:
+    on, other, after, acting = action.on, action.other, action.after, store.inner.acting(action.by)
+    directory = store.inner.part(People).directory
+    whom = f"{other}@{directory.profile(other).project}"  # An id may be the name of another agent, for `on`.
+    agents, mine = store.inner.part(Agents), acting.inner.part(Agents)
+    channels, projects = store.inner.part(Channels), store.inner.part(Projects)
     match action.kind, other, after:
         case "register", _, _:
-            store.agents.register(on, after["project"], name=after["name"])
+            agents.register(on, after["project"], name=after["name"])
         case "agent", "description", _:
-            acting.agents._set(on, description=after)  # To register it would join default channels too.
+            mine._set(on, description=after)  # To register it would join default channels too.
         case "agent", _, _:
-            acting.agents.policy(on, **{other: after})
+            mine.policy(on, **{other: after})
         case "entry", _, None:
-            acting.agents.forget(agent=on, other=whom)
+            mine.forget(agent=on, other=whom)
         case "entry", _, "allow":
-            acting.agents.allow(agent=on, other=whom, reason=action.file or None)
+            mine.allow(agent=on, other=whom, reason=action.file or None)
         case "entry", _, _:
-            acting.agents.block(agent=on, other=whom, reason=action.file or None)
+            mine.block(agent=on, other=whom, reason=action.file or None)
         case "link", _, True:
-            direction = "both" if on in store._directory.sight(other) else "out"
-            store.projects.link(on, other, direction=direction)
-        case "link", _, _ if on in store._directory.sight(other):
-            store.projects.link(on, other, direction="in")
+            direction = "both" if on in directory.sight(other) else "out"
+            projects.link(on, other, direction=direction)
+        case "link", _, _ if on in directory.sight(other):
+            projects.link(on, other, direction="in")
         case "link", _, _:
-            store.projects.unlink(on, other)
+            projects.unlink(on, other)
         case "channel", "access", None:
-            store.channels.update(on, archived=True)
+            channels.update(on, archived=True)
         case "channel", "access", _:
             try:
-                store.channels.update(on, access=after, archived=False)
+                channels.update(on, access=after, archived=False)
             except NotFound:
                 _, scope, name = on.split("_")
-                store.channels.create(name, scope=scope, access=after)
+                channels.create(name, scope=scope, access=after)
         case "channel", _, _:
-            store.channels.update(on, **{other: after})
+            channels.update(on, **{other: after})
         case "member", _, None if action.by is not None:
-            acting.channels.leave(on)
+            acting.inner.part(Channels).leave(on)
         case "member", _, None:
-            store.channels.remove(on, other)
+            channels.remove(on, other)
         case "member", _, _ if action.by is not None:
-            acting.channels.join(on, agent=action.by, source="frontmatter")
+            acting.inner.part(Channels).join(on, agent=action.by, source="frontmatter")
         case _:
-            store.channels.invite(on, [other])
+            channels.invite(on, [other])

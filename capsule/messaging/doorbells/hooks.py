@@ -21,9 +21,11 @@ import orjson
 from capsule.messaging.doorbells import registry
 from capsule.messaging.doorbells.clients import WAITS_S
 from capsule.messaging.doorbells.interface import Target, bell_text
+from capsule.messaging.mail.unread import Unread
+from capsule.messaging.people.people import People
 
 if TYPE_CHECKING:
-    from capsule.store.store import Store
+    from capsule.store.store import CoreStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Answer:
 
 
 def run(
-    store: Store, agent: str, client: str, event: str, said: Mapping[str, Any], has_ended: Callable[[], bool]
+    store: CoreStore, agent: str, client: str, event: str, said: Mapping[str, Any], has_ended: Callable[[], bool]
 ) -> Answer:
     """Do what a hook is for.
 
@@ -48,12 +50,12 @@ def run(
         said: What the client says on standard input; the caller may add `home` and `program` for Codex.
         has_ended: Whether the client is gone.
 
-    Raises NotFound, Refused, StorageFailed. Cost: as `store.messages.pointer`; after a turn of Claude Code it waits.
+    Raises NotFound, Refused, StorageFailed. Cost: as `Messages.pointer`; after a turn of Claude Code it waits.
     """
     session = said.get("session_id")
     if not isinstance(session, str) or said.get("agent_id"):  # A part of a session has no mail of its own.
         return Answer()
-    store.agents.documents.known(agent)
+    store.inner.part(People).documents.known(agent)
     target = Target(client, {"session": session} | {name: said[name] for name in ("home", "program") if said.get(name)})
     if event == "SessionEnd":
         registry.forget(store, agent, target)
@@ -65,7 +67,7 @@ def run(
 
         if pointer := wait(store, agent, target, has_ended, WAITS_S - 60):
             return Answer(err=bell_text(agent, pointer) + "\n", code=2)
-    elif pointer := store.messages.pointer(agent):
+    elif pointer := store.inner.acting(None).inner.part(Unread).pointer(agent):
         told = {"hookEventName": event, "additionalContext": bell_text(agent, pointer)}
         return Answer(out=orjson.dumps({"hookSpecificOutput": told}).decode() + "\n")
     return Answer()

@@ -20,7 +20,7 @@ from capsule.messaging.doorbells.interface import Doorbell, Target, bell_text
 from capsule.messaging.doorbells.rings import due, outstanding
 
 if TYPE_CHECKING:
-    from capsule.store.store import Store
+    from capsule.store.store import CoreStore
 
 #: The kind of document that holds an agent's targets.
 KIND = "doorbells"
@@ -98,17 +98,17 @@ def doorbell(client: str) -> Doorbell | None:
     return None
 
 
-def bells(store: Store, agent: str) -> Bells:
+def bells(store: CoreStore, agent: str) -> Bells:
     """The targets of an agent. Cost: a look, and reading one small file if there is one."""
     return _decoded(store.engine.machine.read(KIND, agent))
 
 
-def is_there(store: Store, bell: Bell) -> bool:
+def is_there(store: CoreStore, bell: Bell) -> bool:
     """Whether a target is there, as far as that can be known. Cost: a try at a lock."""
     return not bell.target.instance or store.engine.leases.is_live(bell.target.instance) is True
 
 
-def register(store: Store, agent: str, target: Target) -> None:
+def register(store: CoreStore, agent: str, target: Target) -> None:
     """Ring a target from now on. It takes the place of those of its client that no process keeps alive.
 
     Raises Refused, StorageFailed. Cost: reading a small file, and writing it unless it is registered.
@@ -122,12 +122,12 @@ def register(store: Store, agent: str, target: Target) -> None:
         _edit(store, agent, change)
 
 
-def forget(store: Store, agent: str, target: Target) -> None:
+def forget(store: CoreStore, agent: str, target: Target) -> None:
     """Ring a target no more. Raises Refused, StorageFailed. Cost: a small durable write, when it was registered."""
     _edit(store, agent, lambda found: found.without(target))
 
 
-def claim(store: Store, agent: str, target: Target) -> Target | None:
+def claim(store: CoreStore, agent: str, target: Target) -> Target | None:
     """Register a target that this instance keeps alive, unless another living one keeps it.
 
     Returns:
@@ -148,7 +148,7 @@ def claim(store: Store, agent: str, target: Target) -> Target | None:
     return mine if bell is not None and bell.target == mine else None
 
 
-def take(store: Store, agent: str, target: Target) -> bool:
+def take(store: CoreStore, agent: str, target: Target) -> bool:
     """Whether a target that watches the store is to ring now, given that something is unread; if so, it is recorded.
 
     Raises Refused, StorageFailed. Cost: reading a small file, and writing it when it is.
@@ -165,7 +165,7 @@ def take(store: Store, agent: str, target: Target) -> bool:
     return taken
 
 
-def ring(store: Store, agent: str, pointer: Callable[[], str]) -> bool:
+def ring(store: CoreStore, agent: str, pointer: Callable[[], str]) -> bool:
     """Ring every target of an agent where a ring is due.
 
     Args:
@@ -185,7 +185,7 @@ def ring(store: Store, agent: str, pointer: Callable[[], str]) -> bool:
         return False
 
 
-def _ring(store: Store, agent: str, pointer: Callable[[], str]) -> bool:
+def _ring(store: CoreStore, agent: str, pointer: Callable[[], str]) -> bool:
     now, chosen = timestamps.now(), list[Bell]()
 
     def change(found: Bells) -> Bells:
@@ -209,7 +209,7 @@ def _ring(store: Store, agent: str, pointer: Callable[[], str]) -> bool:
     )
 
 
-def emptied(store: Store, agent: str) -> None:
+def emptied(store: CoreStore, agent: str) -> None:
     """Note that an agent has read something, so that the next message rings at once.
 
     Raises Refused, StorageFailed. Cost: reading a small file, and writing it when a ring was outstanding.
@@ -219,12 +219,12 @@ def emptied(store: Store, agent: str) -> None:
         _edit(store, agent, lambda found: replace(found, read=timestamps.later_than(_last(found))))
 
 
-def was_rung(store: Store, agent: str, since: str) -> bool:
+def was_rung(store: CoreStore, agent: str, since: str) -> bool:
     """Whether a program took a ring for an agent at this time or later. Cost: reading a small file."""
     return any(not bell.failed and bell.rung and bell.rung[-1] >= since for bell in bells(store, agent).bells)
 
 
-def ask(store: Store, agent: str) -> None:
+def ask(store: CoreStore, agent: str) -> None:
     """Ask the processes that wait at targets to ring, for a test; they do so within some seconds.
 
     Raises Refused, StorageFailed. Cost: a small durable write.
@@ -256,7 +256,7 @@ def _last(found: Bells) -> str:
     return max((time for bell in found.bells for time in bell.rung), default="")
 
 
-def _edit(store: Store, agent: str, change: Callable[[Bells], Bells]) -> Bells:
+def _edit(store: CoreStore, agent: str, change: Callable[[Bells], Bells]) -> Bells:
     """Change the targets of an agent, exclusively; as they are afterwards."""
     after = Bells()
 

@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING
 
 from capsule.messaging.doorbells import registry
 from capsule.messaging.doorbells.interface import Target
+from capsule.messaging.mail.unread import Unread
+from capsule.messaging.people.people import People
 
 if TYPE_CHECKING:
-    from capsule.store.store import Store
+    from capsule.store.store import CoreStore
 
 #: Seconds after which it looks whether its session is there still, and whether a ring is due again.
 LOOK_S = 5.0
 
 
-def wait(store: Store, agent: str, target: Target, has_ended: Callable[[], bool], timeout_s: float) -> str:
+def wait(store: CoreStore, agent: str, target: Target, has_ended: Callable[[], bool], timeout_s: float) -> str:
     """Wait until a target is to be rung.
 
     Args:
@@ -42,10 +44,10 @@ def wait(store: Store, agent: str, target: Target, has_ended: Callable[[], bool]
         bell = registry.bells(store, agent).at(mine)
         if bell is None or bell.target != mine:
             return ""
-        pointer = store.messages.pointer(agent)
+        pointer = store.inner.acting(None).inner.part(Unread).pointer(agent)
         if bell.asked:
             pointer = pointer or registry.TEST
-        elif pointer and store.agents.get(agent).listening:
+        elif pointer and store.inner.part(People).online().get(agent):
             pointer = ""
         if pointer and registry.take(store, agent, mine):
             return pointer

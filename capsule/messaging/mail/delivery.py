@@ -19,10 +19,11 @@ from capsule.messaging.mail.mail import Heard, History, Inbox, Mail, Mention
 from capsule.messaging.mail.mentions import KINDS
 from capsule.messaging.mail.receipts import Receipts, marks_in
 from capsule.messaging.mail.sending import Sending
-from capsule.messaging.mail.unread import Unread
+from capsule.messaging.people.agents import Agents
+from capsule.messaging.people.people import People
 
 if TYPE_CHECKING:
-    from capsule.store.store import Store
+    from capsule.store.store import CoreStore
 
 #: The states of a mention that each word asks for.
 _STATES = {"open": ("unread", "read"), "all": ("unread", "read", "done")}
@@ -36,21 +37,14 @@ class Messages(Sending):
     a topic has read that topic, and nothing else.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: CoreStore) -> None:
         super().__init__(store)
         #: The last wait of each listener: what it asked for, and its thread.
         self._waits: dict[tuple[Asked, int], Listener] = {}
 
     @cached_property
-    def _unread(self) -> Unread:
-        return Unread(self._owner)
-
-    @cached_property
     def _receipts(self) -> Receipts:
-        return Receipts(self._owner)
-
-    def _known(self, agent: str | None) -> str:
-        return self._store.agents.documents.known(self._store._subject(agent))
+        return Receipts(self._owner)  # Of this object alone: another one gives again what was not acknowledged here.
 
     def listen(
         self,
@@ -83,11 +77,11 @@ class Messages(Sending):
 
         Cost: as `inbox`, and reading the messages; waiting costs next to nothing.
         """
-        asked = Asked(self._known(agent), conversation, part_named(topic, thread))
+        asked = Asked(self._people.known(agent), conversation, part_named(topic, thread))
         listener = self._begin(asked, limit, timeout_s, threading.get_ident())
         mail, until = listener.look(), time.monotonic() + timeout_s
         if not mail and timeout_s > 0:
-            with self._store._acting(asked.agent).agents.presence.listening(asked.agent):
+            with self._store.inner.acting(asked.agent).inner.part(People).listening(asked.agent):
                 while not mail and (left_s := until - time.monotonic()) > 0:
                     changes = self._owner.wait_for_changes(listener.since, timeout_s=left_s)
                     if not changes.changes:
@@ -114,11 +108,11 @@ class Messages(Sending):
         """
         from asyncio import to_thread  # A short command needs no event loop, and asyncio takes long to import.
 
-        asked = Asked(self._known(agent), conversation, part_named(topic, thread))
+        asked = Asked(self._people.known(agent), conversation, part_named(topic, thread))
         listener = await to_thread(self._begin, asked, limit, timeout_s, threading.get_ident())
         mail, until = await to_thread(listener.look), time.monotonic() + timeout_s
         if not mail and timeout_s > 0:
-            with self._store._acting(asked.agent).agents.presence.listening(asked.agent):
+            with self._store.inner.acting(asked.agent).inner.part(People).listening(asked.agent):
                 while not mail and (left_s := until - time.monotonic()) > 0:
                     changes = await self._owner.await_changes(listener.since, timeout_s=left_s)
                     if not changes.changes:
@@ -131,9 +125,9 @@ class Messages(Sending):
         if limit < 1:
             raise InvalidInput("limit: at least one message")
         if asked.conversation is not None:
-            self._store._acting(who).head(asked.conversation)  # Raises if it may not listen there.
-        self._store.agents.serve(who)
-        self._store.agents.documents.seen(who)
+            self._store.inner.acting(who).head(asked.conversation)  # Raises if it may not listen there.
+        self._store.inner.part(Agents).serve(who)
+        self._people.documents.seen(who)
         before = self._waits.pop((asked, caller), None)
         if timeout_s <= 0:
             before = None
@@ -170,13 +164,13 @@ class Messages(Sending):
 
         Cost: writing a small file.
         """
-        who = self._known(agent)
+        who = self._people.known(agent)
         if cursor is not None:
             self._receipts.acknowledge(who, marks_in(cursor))
         elif conversation is None:
             self._receipts.acknowledge_given(who)
         else:
-            acting, index, part = self._store._acting(who), self._owner.index, part_named(topic, thread)
+            acting, index, part = self._store.inner.acting(who), self._owner.index, part_named(topic, thread)
             last = acting.engine.tail(conversation, 0)[1] - 1  # Raises if it may not read there.
             place = last if message is None else index.place_of(conversation, message)
             if place is None:
@@ -194,7 +188,7 @@ class Messages(Sending):
         Raises NotFound, Refused, InvalidInput. Cost: bringing the index up to date, and some microseconds for each
         conversation.
         """
-        return self._unread.inbox(self._known(agent), part_named(topic, thread))
+        return self._unread.inbox(self._people.known(agent), part_named(topic, thread))
 
     def pointer(self, agent: str | None = None) -> str:
         """Say how much is unread that may wake the agent, and from whom: `2 unread from anna, build-bot`; or nothing.
@@ -204,7 +198,7 @@ class Messages(Sending):
 
         Raises and costs as `inbox`.
         """
-        return Inbox.of(item for item in self.inbox(agent=agent).conversations if item.wakes).pointer
+        return self._unread.pointer(self._people.known(agent))
 
     def mentions(
         self,
@@ -227,7 +221,7 @@ class Messages(Sending):
         Raises NotFound, InvalidInput, Refused. Cost: as `inbox`, a look-up for each mention, and reading back to those
         that are listed.
         """
-        who = self._known(agent)
+        who = self._people.known(agent)
         if state not in _STATES or kind not in (None, *KINDS) or limit < 1:
             raise InvalidInput(f"a state is {', '.join(_STATES)}; a kind {', '.join(KINDS)}; a limit 1 or more")
         return self._unread.mentions(who, _STATES[state], kind, limit)
@@ -244,7 +238,7 @@ class Messages(Sending):
 
         Cost: as `mentions`, and writing a small file.
         """
-        who = self._known(agent)
+        who = self._people.known(agent)
         for mention in self._unread.mentioned(who):
             if mention.message == message:
                 return self._receipts.done(who, message, mention.conversation)
@@ -290,7 +284,7 @@ class Messages(Sending):
             only = {found.message for found in acting.index.messages_with({"$and": asked}, conversation)}
         from capsule.store.pages import page_of
 
-        page = page_of(acting, conversation, limit, None, before or after, only)
+        page = page_of(acting.engine, conversation, limit, None, before or after, only)
         type = acting.head(conversation).type
         mail = [Mail.of(conversation, type, at, entry) for at, entry in page.entries]
         return History(mail, page.older(), page.newer())

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from capsule.engines.changes import Changes
     from capsule.messaging.mail.mail import Mail
     from capsule.messaging.mail.unread import Seat, Unread
-    from capsule.store.store import Store
+    from capsule.store.store import CoreStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Listener:
     """
 
     def __init__(
-        self, store: Store, unread: Unread, since: str, asked: Asked, limit: int, before: Listener | None
+        self, store: CoreStore, unread: Unread, since: str, asked: Asked, limit: int, before: Listener | None
     ) -> None:
         self._store = store
         self._unread = unread

@@ -19,13 +19,14 @@ from capsule.errors import CapsuleError, InvalidInput
 from capsule.messaging import notices
 from capsule.messaging.doorbells import registry as doorbells
 from capsule.messaging.mail.cursors import cursor_at, key_of, marks_of, named_by, parts_in
+from capsule.messaging.people.people import People
 
 if TYPE_CHECKING:
     from capsule.engines.answers import Mark
     from capsule.messaging.mail.cursors import Part
     from capsule.messaging.mail.mail import Mail
     from capsule.messaging.people.documents import Document
-    from capsule.store.store import Store
+    from capsule.store.store import CoreStore
 
 _log = logging.getLogger("capsule")
 #: By the key of a cursor, how far an agent has read there.
@@ -39,8 +40,9 @@ class Receipts:
         store: The store, as its owner sees it.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: CoreStore) -> None:
         self._store = store
+        self._people = store.inner.part(People)
         self._guard = threading.Lock()
         self._pending: dict[str, dict[str, Mark]] = {}
 
@@ -102,7 +104,7 @@ class Receipts:
                 now = timestamps.now()
                 document["concerns"] = concerns | {id: {**about, "readAt": now} for id, about in read.items()}
 
-        self._store.agents.documents.edit(agent, change)
+        self._people.documents.edit(agent, change)
         try:
             doorbells.emptied(self._store, agent)
         except CapsuleError as error:
@@ -117,7 +119,7 @@ class Receipts:
             about = {"conversation": conversation, "readAt": now, "doneAt": now} | concerns.get(message, {})
             document["concerns"] = concerns | {message: about}
 
-        self._store.agents.documents.edit(agent, change)
+        self._people.documents.edit(agent, change)
 
 
 def marks_in(cursor: str) -> Marks:

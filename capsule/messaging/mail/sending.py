@@ -13,23 +13,27 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
+from capsule.format.documents.agents import direct_id
 from capsule.format.documents.message import check_message
 from capsule.format.json.canonical import order_message
 from capsule.messaging import notices
-from capsule.messaging.conversations import direct_id, ensure_direct
+from capsule.messaging.channels import Channels
+from capsule.messaging.conversations import ensure_direct
 from capsule.messaging.doorbells import registry as doorbells
 from capsule.messaging.mail.cursors import key_of, marks_of, parts_of
 from capsule.messaging.mail.mail import Sent
 from capsule.messaging.mail.mentions import EVERYBODY, KINDS, Interest, mentioned
-from capsule.messaging.mail.unread import TYPES
+from capsule.messaging.mail.unread import TYPES, Unread
+from capsule.messaging.people.agents import Agents
 from capsule.messaging.people.documents import KIND_OF_HOMES
+from capsule.messaging.people.people import People
 from capsule.rules import policy
-from capsule.store.appends import appended, keyed_message
+from capsule.store.change.appends import appended, keyed_message
 
 if TYPE_CHECKING:
     from capsule.format.documents.channels import Channel
-    from capsule.store.change import Conversation
-    from capsule.store.store import Store
+    from capsule.store.change.conversation import Conversation
+    from capsule.store.store import CoreStore
 
 Entry = dict[str, Any]
 
@@ -37,17 +41,22 @@ Entry = dict[str, Any]
 class Sending:
     """The sending half of messages. The base of `Messages`."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: CoreStore) -> None:
         self._store = store
+        self._people = store.inner.part(People)
 
     @cached_property
-    def _owner(self) -> Store:
+    def _owner(self) -> CoreStore:
         """The store as its owner sees it."""
-        return self._store._acting(None)
+        return self._store.inner.acting(None)
 
-    def _reader(self, agent: str | None) -> Store:
+    @cached_property
+    def _unread(self) -> Unread:
+        return self._owner.inner.part(Unread)
+
+    def _reader(self, agent: str | None) -> CoreStore:
         who = agent or self._store.agent
-        return self._owner if who is None else self._store._acting(self._store._subject(who))
+        return self._owner if who is None else self._store.inner.acting(self._store.inner.subject(who))
 
     def send(
         self,
@@ -98,16 +107,16 @@ class Sending:
         Cost: as `append`; a scan of the directories of doorbells and of projects here, and a look at each recipient
         that has one, and at each instance that is alive. A thread costs reading back to its root.
         """
-        sender = self._store.agents.documents.known(self._store._subject(agent))
-        acting = self._store._acting(sender)
+        sender = self._people.known(agent)
+        acting = self._store.inner.acting(sender)
         if sum(target is not None for target in (to, conversation, channel)) > 1:
             raise InvalidInput("give one of `to`, `conversation` and `channel`")
         if channel is not None:
-            conversation = acting.channels.resolve(channel, sender)
+            conversation = acting.inner.part(Channels).resolve(channel, sender)
         elif conversation is None:
-            to = self._only_other(sender) if to is None else self._store._directory.resolve(to, sender)
+            to = self._only_other(sender) if to is None else self._people.directory.resolve(to, sender)
             conversation = direct_id(sender, to)
-        self._store.agents.documents.seen(sender)
+        self._people.documents.seen(sender)
         message: Entry = {"role": "user", "content": text, "from": sender}
         given: Entry = {"topic": topic, "replyTo": reply_to, "intent": intent, "priority": priority}
         given |= {"confidence": confidence, "model": model, "metadata": metadata}
@@ -123,33 +132,33 @@ class Sending:
             self._ensure_heard(object, sender, to)
             if reply_to is not None and inside.transaction.find(reply_to) is None:
                 raise InvalidInput(f"reply_to: {reply_to[:80]!r} is the id of no message in conversation {inside.id}")
-            if keyed is not None and (before := appended(inside, keyed)) is not None:
+            if keyed is not None and (before := appended(inside.transaction, keyed)) is not None:
                 return before[1], object
             if more := _topic(checked[0], object.channel) | self._mentions(named, object):
                 checked[0] = order_message(checked[0] | more)
             return inside.append(checked)[1][0], object
 
-        with self._store.agents.asking(sender, conversation):
+        with self._store.inner.part(Agents).asking(sender, conversation):
             try:
-                entry, object = acting._change(conversation, act)
+                entry, object = acting.inner.change(conversation, act)
             except _NoTopic as error:
                 topics = (str(each.value) for each in self._owner.index.values_of("topic", conversation))
                 raise InvalidInput(f"{error.message}; it has: {', '.join(topics) or 'none yet'}") from None
             except NotFound:
                 if to is None:
                     raise
-                entry, object = acting._change(ensure_direct(acting, sender, to), act)
+                entry, object = acting.inner.change(ensure_direct(acting, sender, to), act)
         return Sent(conversation, entry["id"], self._told(entry, object), entry.get("mentions") or {})
 
     def _only_other(self, agent: str) -> str:
-        others = [id for id in self._store.agents.names() if id != agent]
+        others = [id for id in self._store.inner.part(Agents).names() if id != agent]
         if len(others) == 1:
             return others[0]
         raise InvalidInput(
             f"say to whom, or in which conversation; the other agents are: {', '.join(others) or 'none'}"
         )
 
-    def _in_thread(self, acting: Store, conversation: str, id: str, topic: str | None) -> Entry:
+    def _in_thread(self, acting: CoreStore, conversation: str, id: str, topic: str | None) -> Entry:
         """The thread that a message is in, and the topic of the thread, unless another one is given."""
         place = self._owner.index.place_of(conversation, id)
         root: Entry = {}
@@ -164,7 +173,7 @@ class Sending:
         found = {}
         for name, kind in mentioned(text).items():
             try:
-                id = EVERYBODY if f"@{name}" == EVERYBODY else self._store._directory.resolve(name, sender)
+                id = EVERYBODY if f"@{name}" == EVERYBODY else self._people.directory.resolve(name, sender)
             except (NotFound, InvalidInput):
                 id = ""
             found[name] = id, kind
@@ -176,13 +185,13 @@ class Sending:
             raise InvalidInput(
                 f"conversation {object.id} is a {object.type}; messages go into directs, groups and channels"
             )
-        documents = self._store.agents.documents
+        documents = self._people.documents
         if object.type != "channel" and not any(id == to or documents.exists(id) for id in object.present - {sender}):
             raise InvalidInput(f"nobody else takes part in conversation {object.id}, so nobody would get this")
 
     def _takes_part(self, agent: str, object: policy.Object) -> bool:
         """Whether an agent takes part in a conversation, and may still read it."""
-        state = self._store._directory.state(agent, object)
+        state = self._people.directory.state(agent, object)
         return policy.relation(agent, object) == "member" and policy.may(agent, "read", object, state).allowed
 
     def _mentions(self, named: Mapping[str, tuple[str, str]], object: policy.Object) -> Entry:
@@ -201,19 +210,19 @@ class Sending:
 
     def _told(self, entry: Entry, object: policy.Object) -> dict[str, str]:
         """Ring for the recipients that don't listen, and leave word for those that are away; what became of each."""
-        owner, sender, presence = self._owner, entry["from"], self._owner.agents.presence
+        owner, sender, people = self._owner, entry["from"], self._owner.inner.part(People)
         if object.type == "channel":
             told = set((entry.get("mentions") or {}).get("valid", ())) - {EVERYBODY, sender}
         else:
-            told = {id for id in object.present - {sender} if owner.agents.documents.exists(id)}
+            told = {id for id in object.present - {sender} if self._people.documents.exists(id)}
         states = dict.fromkeys(sorted(told), "stored")
         here = {id for kind in (doorbells.KIND, KIND_OF_HOMES) for id in owner.engine.machine.ids(kind)} - {sender}
-        idle = [id for id in sorted(here) if policy.relation(id, object) == "member" and not presence.listened(id)]
-        online = presence.online() if idle else {}
+        idle = [id for id in sorted(here) if policy.relation(id, object) == "member" and not people.listened(id)]
+        online = people.online() if idle else {}
         for agent in idle:
             if online.get(agent) or not self._wakes(agent, entry, object):
                 continue
-            if doorbells.ring(owner, agent, partial(owner.messages.pointer, agent)):
+            if doorbells.ring(owner, agent, partial(self._unread.pointer, agent)):
                 states[agent] = "rung"
             if agent not in online:
                 notices.update(owner, agent)
@@ -222,10 +231,10 @@ class Sending:
     def _wakes(self, agent: str, entry: Entry, object: policy.Object) -> bool:
         """Whether a message may wake an agent: it may read it, and wants to hear of it."""
         try:
-            reading = self._owner.agents.documents.part(agent, "reading").get(object.id)
+            reading = self._people.documents.part(agent, "reading").get(object.id)
         except InvalidDocument:
             return False  # What it has not read can't be known either.
-        interest = Interest.of(reading, self._owner._directory.profile(agent))
+        interest = Interest.of(reading, self._people.directory.profile(agent))
         return interest.wakes and interest.counts(entry, agent) and self._takes_part(agent, object)
 
     def status(self, message: str, *, agent: str | None = None) -> Sent:
@@ -252,14 +261,14 @@ class Sending:
         for member in head.participants:
             was_in = member.joined_at <= time and (not member.left_at or member.left_at > time or member.is_in)
             if was_in and member.id != sent.get("from"):
-                cursors = self._owner.agents.documents.part(member.id, "cursors")
+                cursors = self._people.documents.part(member.id, "cursors")
                 is_read = any(self._owner.index.first_behind(id, marks_of(cursors.get(key))) > at for key in keys)
                 rung = not is_read and doorbells.was_rung(self._owner, member.id, time)
                 states[member.id] = "read" if is_read else "rung" if rung else "stored"
         return Sent(id, message, states, sent.get("mentions") or {})
 
 
-def entry_at(store: Store, conversation: str, place: int) -> Entry:
+def entry_at(store: CoreStore, conversation: str, place: int) -> Entry:
     """The message at a place; empty: there is none that the store's agent may read. Cost: reading back to it."""
     first, entries = store.tail_entries(conversation, store.engine.tail(conversation, 0)[1] - place)
     return entries[0] if entries and first == place else {}

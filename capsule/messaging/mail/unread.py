@@ -19,13 +19,14 @@ from capsule.format.json import codec
 from capsule.messaging.mail.cursors import Part, marks_of, parts_in
 from capsule.messaging.mail.mail import Inbox, InboxItem, Mail, Mention
 from capsule.messaging.mail.mentions import Interest
+from capsule.messaging.people.people import People
 from capsule.rules import policy
 from capsule.store.reading import KIND
 from capsule.timestamps import ms_of
 
 if TYPE_CHECKING:
     from capsule.engines.answers import Mine, Place
-    from capsule.store.store import Store
+    from capsule.store.store import CoreStore
 
 #: The types of conversations that are messages between agents.
 TYPES = ("direct", "group", "channel")
@@ -61,13 +62,14 @@ class Unread:
         store: The store, as its owner sees it.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: CoreStore) -> None:
         self._store = store
+        self._people = store.inner.part(People)
         self._kept: dict[str, tuple[policy.State, dict[str, tuple[_Basis, Seat | None]]]] = {}
 
     def wishes(self, agent: str) -> tuple[policy.State, Any]:
         """What of all conversations counts as unread depends on: what the agent may read, and wants to hear of."""
-        return self._store._directory.state(agent), self._store.agents.documents.part(agent, "reading")
+        return self._people.directory.state(agent), self._people.documents.part(agent, "reading")
 
     def seats(self, agent: str, part: Part | None = None, *, refresh: bool = True) -> dict[str, Seat]:
         """The conversations that an agent takes part in, the latest first.
@@ -80,7 +82,7 @@ class Unread:
         Cost: bringing the index up to date, a fraction of a microsecond for each conversation, and two questions to
         the index for each one that changed and is not read.
         """
-        (state, reading), cursors = self.wishes(agent), self._store.agents.documents.part(agent, "cursors")
+        (state, reading), cursors = self.wishes(agent), self._people.documents.part(agent, "cursors")
         for_state, kept = self._kept.get(agent, (state, {}))
         parts, kept = parts_in(cursors), kept if for_state == state else {}
         now: dict[str, tuple[_Basis, Seat | None]] = {}
@@ -137,6 +139,10 @@ class Unread:
         """The inbox of an agent, or of the part that it reads."""
         return Inbox.of(seat.item for seat in self.seats(agent, part).values() if seat.item is not None)
 
+    def pointer(self, agent: str) -> str:
+        """How much is unread that may wake an agent, and from whom. See `Messages.pointer`."""
+        return Inbox.of(item for item in self.inbox(agent).conversations if item.wakes).pointer
+
     def mentioned(self, agent: str) -> list[Place]:
         """Where others mention an agent, in the conversations that it takes part in, the latest first."""
         blocked = Interest.of(None, self.wishes(agent)[0].profiles[agent]).blocked
@@ -146,7 +152,7 @@ class Unread:
 
     def mentions(self, agent: str, in_states: Collection[str], kind: str | None, limit: int) -> list[Mention]:
         """See `Messages.mentions`."""
-        concerns, wanted = self._store.agents.documents.part(agent, "concerns"), dict[str, dict[int, Any]]()
+        concerns, wanted = self._people.documents.part(agent, "concerns"), dict[str, dict[int, Any]]()
         places, seats = self.mentioned(agent), self.seats(agent, refresh=False)
 
         @cache
@@ -173,7 +179,7 @@ class Unread:
         return sorted(found, key=lambda each: each.mail.timestamp, reverse=True)[:limit]
 
 
-def mail_at(store: Store, seat: Seat, places: Mapping[int, Place]) -> list[Mail]:
+def mail_at(store: CoreStore, seat: Seat, places: Mapping[int, Place]) -> list[Mail]:
     """The messages at these places, if they are still there and the agent may still read them.
 
     Args:
@@ -186,7 +192,7 @@ def mail_at(store: Store, seat: Seat, places: Mapping[int, Place]) -> list[Mail]
     """
     if not places:
         return []
-    id, place, acting = seat.mine.id, min(places), store._acting(seat.agent)
+    id, place, acting = seat.mine.id, min(places), store.inner.acting(seat.agent)
     wanted = max(seat.mine.entries, *(at + 1 for at in places)) - place
     data, count = acting.engine.tail(id, wanted)
     while count - place > wanted:  # More were written meanwhile.
@@ -195,7 +201,7 @@ def mail_at(store: Store, seat: Seat, places: Mapping[int, Place]) -> list[Mail]
     entries = codec.decode_entries(data, store.engine.name(KIND, id))
     first = count - len(entries)
     if not all(entry.get("id") and entry.get("timestamp") for entry in entries):  # Somebody typed them.
-        entries = acting._placed(id)["history"][first:]
+        entries = acting.engine.document(KIND, id)["history"][first:]
     return [
         Mail.of(id, seat.mine.type, at, entry, seat.interest.kind(entry, seat.agent), places[at].front)
         for at, entry in enumerate(entries, first)

@@ -18,21 +18,17 @@ from capsule.errors import CapsuleError, InvalidInput, Refused
 from capsule.messaging import notices
 from capsule.messaging.people.contacts import Agent, Contact
 from capsule.messaging.people.documents import KIND_OF_HOMES, Document
-from capsule.messaging.people.presence import Presence
+from capsule.messaging.people.people import People
 from capsule.messaging.people.registration import Registration
 from capsule.rules.consent import DISCOVERABLE, DM_POLICIES, consent
 from capsule.rules.policy import Object, Profile, ensure, may
 
 if TYPE_CHECKING:
-    from capsule.store.store import Store
+    pass
 
 
 class Agents(Registration):
     """The agents of a store: people and programs that exchange messages."""
-
-    def __init__(self, store: Store) -> None:
-        super().__init__(store, self.names)
-        self.presence = Presence(store)
 
     def names(self) -> list[str]:
         """List the ids of the agents, sorted: for an agent, its own and those of the agents that it finds.
@@ -58,7 +54,7 @@ class Agents(Registration):
         id = id if self.documents.exists(id) else self._directory.resolve(id, me)
         if me != id and not may(me, "find", Object(id, "agent"), self._directory.state(me, None, [id])).allowed:
             raise self.documents.missing(named)
-        return self._agent(id, self.presence.online())
+        return self._agent(id, self._people.online())
 
     # -- Who may write to it ---------------------------------------------------------------------------------------
 
@@ -82,7 +78,7 @@ class Agents(Registration):
             if value not in (None, *choices):
                 raise InvalidInput(f"{value[:40]!r} is no policy; it is one of {', '.join(choices)}")
         given = {field: value for field, value in (("dmPolicy", dm), ("discoverable", discoverable)) if value}
-        return self._edit(self._store._subject(id), lambda document: document.update(given), decides=bool(given))
+        return self._edit(self._store.inner.subject(id), lambda document: document.update(given), decides=bool(given))
 
     def allow(self, *, agent: str | None = None, other: str, reason: str | None = None) -> Agent:
         """Let another agent write to a restricted one.
@@ -108,7 +104,7 @@ class Agents(Registration):
         return self._say(agent, other, {"permission": "block", "reason": reason})
 
     def _say(self, agent: str | None, other: str, entry: Document | None) -> Agent:
-        id = self._store._subject(agent)
+        id = self._store.inner.subject(agent)
         is_gone = entry is None and other in self._directory.profile(id).entries  # Perhaps the agent was forgotten.
         whom = other if is_gone else self._directory.resolve(other, id)
         if whom == id:
@@ -128,7 +124,7 @@ class Agents(Registration):
 
         Raises NotFound, Refused, InvalidDocument. Cost: a look at each document.
         """
-        me = self._directory.profile(self.documents.known(self._store._subject(agent)))
+        me = self._directory.profile(self._people.known(agent))
         others = (other for other in self._directory.agents.ids() if other not in me.entries and me.dm == "restricted")
         found = self._contacts(me, (other for other in others if me.id in self._asked(other)))
         return sorted(found, key=lambda contact: contact.asked_at)
@@ -141,11 +137,11 @@ class Agents(Registration):
 
         Raises NotFound, Refused, InvalidDocument. Cost: a look at each document.
         """
-        me = self._directory.profile(self.documents.known(self._store._subject(agent)))
+        me = self._directory.profile(self._people.known(agent))
         return self._contacts(me, self._directory.found_by(me.id))
 
     def _contacts(self, me: Profile, others: Iterable[str]) -> Sequence[Contact]:
-        presence = self.presence.online()
+        presence = self._people.online()
         return [
             Contact(
                 Agent.of(self._directory.agents.read(other), presence, is_known=False),
@@ -173,7 +169,7 @@ class Agents(Registration):
         try:
             yield
         except Refused:
-            reach = self._store._state_of(None, ()).reach
+            reach = self._store.inner.state_of(None, ()).reach
             if reach is not None and direct not in reach:
                 raise  # The other would see that it was asked.
             for other in Object(direct, "direct").present - {agent}:
@@ -206,7 +202,7 @@ class Agents(Registration):
         return self._set(agent, notifications=on)
 
     def _set(self, agent: str | None, **fields: Any) -> Agent:
-        return self._edit(self._store._subject(agent), lambda document: document.update(fields))
+        return self._edit(self._store.inner.subject(agent), lambda document: document.update(fields))
 
     def _edit(self, id: str, change: Callable[[Document], object], *, decides: bool = False) -> Agent:
         """Change a document. If that decides on writes, wait for those that were let through before.
@@ -254,8 +250,8 @@ class Agents(Registration):
 
         Raises NotFound, Refused, StorageFailed. Cost: making a small file, the first time.
         """
-        id = self.documents.known(self._store._subject(agent))
-        self._store._acting(id).agents.presence.announce(id)
+        id = self._people.known(agent)
+        self._store.inner.acting(id).inner.part(People).announce(id)
 
     def at(self, folder: str) -> Sequence[str]:
         """Look up the agents of a folder: those whose project it is, or the nearest one above it that is one's.
@@ -276,7 +272,7 @@ class Agents(Registration):
 
         Raises InvalidDocument. Cost: a look at each document, and reading those that changed.
         """
-        presence = self.presence.online()
+        presence = self._people.online()
         return [self._agent(id, presence) for id in self.names()]
 
     def _agent(self, id: str, presence: dict[str, bool]) -> Agent:

@@ -59,7 +59,7 @@ class Agent:
 
         Args:
             document: The document.
-            presence: Those who are online, as `Presence.online` tells it.
+            presence: Those who are online, as `People.online` tells it.
             is_known: Whether it is told what the agent says of others.
         """
         about = Profile.of(document)

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound
-from capsule.format.documents.agents import GLOBAL, is_agent_id, project_id
+from capsule.format.documents.agents import GLOBAL, direct_id, is_agent_id, project_id
 from capsule.format.kinds import AGENT, PROJECT
-from capsule.messaging.conversations import direct_id
 from capsule.messaging.people.documents import AgentDocuments, Document, ProjectDocuments
 from capsule.rules.policy import Object, Profile, State, may
 

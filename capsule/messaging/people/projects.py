@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from capsule import timestamps
 from capsule.errors import InvalidInput
 from capsule.format.documents.head import camel
+from capsule.messaging.people.people import People
 from capsule.rules.policy import Object, ensure, in_scope, may
 
 if TYPE_CHECKING:
     from capsule.messaging.people.documents import Document
-    from capsule.store.store import Store
+    from capsule.store.store import CoreStore
 
 #: How a link is called at its other end.
 _OPPOSITE = {"both": "both", "out": "in", "in": "out"}
@@ -54,9 +55,9 @@ class Project:
 class Projects:
     """The projects of a store, and the links between them."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: CoreStore) -> None:
         self._store = store
-        self._directory = store._directory
+        self._directory = store.inner.part(People).directory
 
     def list(self) -> Sequence[Project]:
         """List the projects, in the order of their ids: for an agent, those in its reach.
@@ -121,7 +122,7 @@ class Projects:
         """
         if direction not in _OPPOSITE:
             raise InvalidInput(f"{direction[:40]!r} is no direction; it is one of {', '.join(_OPPOSITE)}")
-        made = {"enabled": True, "createdBy": self._store._holder.me().user, "createdAt": timestamps.now()}
+        made = {"enabled": True, "createdBy": self._store.inner.holder.me().user, "createdAt": timestamps.now()}
         return self._set(a, b, {"direction": direction} | made, {"direction": _OPPOSITE[direction]} | made)
 
     def unlink(self, a: str, b: str) -> Project:

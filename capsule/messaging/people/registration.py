@@ -25,13 +25,15 @@ from capsule.format.documents.agents import (
 )
 from capsule.ids import folder_ids
 from capsule.messaging import notices
+from capsule.messaging.channels import Channels
 from capsule.messaging.people.directory import meant
 from capsule.messaging.people.documents import Document
+from capsule.messaging.people.people import People
 from capsule.rules.policy import Object, ensure, may
 
 if TYPE_CHECKING:
     from capsule.messaging.people.contacts import Agent
-    from capsule.store.store import Store
+    from capsule.store.store import CoreStore
 
 _log = logging.getLogger("capsule")
 
@@ -43,10 +45,10 @@ class Registration:
     get: Callable[[str], Agent]
     at: Callable[[str], Sequence[str]]
 
-    def __init__(self, store: Store, names: Callable[[], list[str]]) -> None:
+    def __init__(self, store: CoreStore) -> None:
         self._store = store
-        self._directory = store._directory
-        self.documents = self._directory.agents.known_as(names)
+        self._people = store.inner.part(People)
+        self._directory, self.documents = self._people.directory, self._people.documents
 
     def identity(self, name: str, folder: str | None = None) -> str:
         """Look up the agent that somebody acts as.
@@ -157,7 +159,7 @@ class Registration:
             where: The project, by its id and its folder; None: as it is.
         """
         given = {field: value for field, value in about.items() if value is not None}
-        self._ensure_manages(self._store._subject(id))
+        self._ensure_manages(self._store.inner.subject(id))
 
         def change(document: Document) -> None:
             project = project_of(document)
@@ -201,7 +203,7 @@ class Registration:
         return self._with_defaults(about.id, ())
 
     def _ensure_manages(self, id: str) -> None:
-        ensure(may(self._store.agent, "manage", Object(id, "agent"), self._store._state_of(None, ())), id)
+        ensure(may(self._store.agent, "manage", Object(id, "agent"), self._store.inner.state_of(None, ())), id)
 
     def _set_home(self, id: str, path: str) -> None:
         """Note the folder where a person says that an agent works here: what waits for it is told there."""
@@ -210,7 +212,7 @@ class Registration:
         self.documents.set_home(id, path)
 
     def _with_defaults(self, id: str, exclude: Iterable[str]) -> Agent:
-        self._store.channels.join_defaults(id, exclude)
+        self._store.inner.part(Channels).join_defaults(id, exclude)
         return self.get(id)
 
 

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from capsule.errors import InvalidInput
 from capsule.fence import Fence, many, quoted, visible, word
+from capsule.format.documents.agents import direct_id
 from capsule.mcp_server.stores import store_of, stores_of
 from capsule.mcp_server.tools.answers.budget import within
 from capsule.mcp_server.tools.answers.forms import forms_of
@@ -24,14 +25,14 @@ from capsule.mcp_server.tools.answers.results import MESSAGES as _BUDGET
 from capsule.mcp_server.tools.answers.results import Answer, Rows, answer, fitting, rows
 from capsule.mcp_server.tools.waiting import has_left, waited
 from capsule.mcp_server.tools.writing import Key
-from capsule.messaging.conversations import direct_id
+from capsule.messaging.people.people import People
 from capsule.messaging.tools.unread import reader_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from capsule.messaging.mail.mail import Mail
-    from capsule.store.store import Store
+    from capsule.public import Store
 
 #: Characters of the longest cursor: it names a message of each conversation that a hundred messages are in.
 _CURSOR = 20_000
@@ -199,7 +200,7 @@ def _place(store: Store, channel: str, conversation: str, other: str = "") -> st
     if sum(map(bool, (channel, conversation, other))) > 1:
         raise InvalidInput("name one: a channel, a conversation or an agent")
     if other:
-        return direct_id(str(store.agent), store._directory.resolve(other, store.agent))
+        return direct_id(str(store.agent), store.inner.part(People).directory.resolve(other, store.agent))
     return store.channels.resolve(channel) if channel else conversation or None
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from capsule.mcp_server.stores import Stores
     from capsule.messaging.mail.delivery import Messages
     from capsule.messaging.mail.mail import Mail
-    from capsule.store.store import Store
+    from capsule.public import Store
 
 _log = logging.getLogger("capsule")
 #: Seconds between two looks while messages wait: a doorbell rings again after a minute at the earliest.

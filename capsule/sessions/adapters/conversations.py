@@ -14,15 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.messaging.conversations import ensure_direct
-from capsule.messaging.mail.unread import mail_at
+from capsule.messaging.mail.delivery import Messages
+from capsule.messaging.mail.receipts import Receipts
+from capsule.messaging.mail.unread import Unread, mail_at
+from capsule.messaging.people.people import People
 from capsule.rules.policy import Object
 from capsule.sessions.adapters.interface import Adapter, Arrived, File, Outgoing, Receiver
+from capsule.sessions.registry import Registry
+from capsule.store.listeners import Listeners
 from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
     from capsule.messaging.mail.mail import Mail
     from capsule.messaging.mail.unread import Seat
-    from capsule.store.store import Store
+    from capsule.store.store import CoreStore
 
 _log = logging.getLogger("capsule")
 #: How many messages of a conversation are brought at once.
@@ -38,9 +43,9 @@ class Conversations(Adapter):
 
     name = "conversations"
 
-    def __init__(self, store: Store) -> None:
-        self._store = store._acting(None)
-        self._registry = self._store.sessions.registry
+    def __init__(self, store: CoreStore) -> None:
+        self._store = store.inner.acting(None)
+        self._registry = Registry(self._store.engine)
         self._woken = threading.Event()
         self._stopped = False
         self._thread: threading.Thread | None = None
@@ -63,17 +68,17 @@ class Conversations(Adapter):
         if self._thread is not None:
             self._thread.join()
         for agent in self._listening:
-            self._store._acting(agent).agents.presence.announce(agent, -1)
+            self._store.inner.acting(agent).inner.part(People).announce(agent, -1)
 
     def _run(self, receiver: Receiver) -> None:
-        hub = self._store._listeners.ensure_hub()
+        hub = self._store.inner.part(Listeners).ensure_hub()
         waiter = hub.waiter(None, self._woken.set)
         with hub.listening():
             while not (self._stopped or hub.closed):
                 self._woken.clear()
                 try:
                     for agent in self._registry.read().agents:
-                        if self._store.agents.documents.exists(agent):
+                        if self._store.inner.part(People).documents.exists(agent):
                             self._bring(agent, receiver)
                 except Exception as error:  # The next change, or look, tries again.
                     _log.warning("messages to agents could not be looked for: %s", error, exc_info=True)
@@ -83,10 +88,10 @@ class Conversations(Adapter):
     def _bring(self, agent: str, receiver: Receiver) -> None:
         """Bring what an agent has not read. Cost: as `Messages.inbox`, and reading the messages."""
         if agent not in self._listening:
-            self._store._acting(agent).agents.presence.announce(agent, +1)
+            self._store.inner.acting(agent).inner.part(People).announce(agent, +1)
             self._listening.add(agent)
-        marks, messages = {}, self._store.messages
-        for id, seat in messages._unread.seats(agent).items():
+        marks, receipts = {}, self._store.inner.part(Receipts)
+        for id, seat in self._store.inner.part(Unread).seats(agent).items():
             if seat.item is None:
                 continue
             try:
@@ -97,7 +102,7 @@ class Conversations(Adapter):
                 continue  # It went, was damaged, or is not for the agent any more.
             try:
                 receiver.receive(
-                    [_arrived(each, seat, self._store.agents.documents.exists(each.from_)) for each in mail]
+                    [_arrived(each, seat, self._store.inner.part(People).documents.exists(each.from_)) for each in mail]
                 )
             except Exception as error:
                 _log.warning("what %s was told in %s is brought later: %s", agent, id, error)
@@ -106,16 +111,16 @@ class Conversations(Adapter):
                 marks[id] = mail[-1].at, mail[-1].front
             if len(unread) > _MOST:
                 self._woken.set()
-        messages._receipts.acknowledge(agent, marks, refresh=False)
+        receipts.acknowledge(agent, marks, refresh=False)
 
     def deliver(self, out: Outgoing) -> str:
         """See `Adapter.deliver`. Cost: as `Messages.send`; an edit, as `Edits.message`."""
         if out.kind == "edit":
-            self._store._acting(out.agent).edits.message(out.place, out.target, out.text)
+            self._store.inner.acting(out.agent).edits.message(out.place, out.target, out.text)
             return out.target
         two = Object(out.place, "direct").present
         if out.agent in two and not self._store.engine.exists(KIND, out.place):  # A destination may be one to come.
-            ensure_direct(self._store._acting(out.agent), out.agent, *(two - {out.agent}))
+            ensure_direct(self._store.inner.acting(out.agent), out.agent, *(two - {out.agent}))
         thread, reply_to = out.thread or None, out.target or out.reply_to or None
         try:
             return self._sent(out, thread, reply_to)
@@ -131,9 +136,9 @@ class Conversations(Adapter):
             more: dict[str, Any] = {"thread": thread, "replyTo": reply_to, "metadata": about}
             more = {name: value for name, value in more.items() if value is not None}
             kept = [self._kept(file) for file in out.files]
-            acting = self._store._acting(out.agent)
+            acting = self._store.inner.acting(out.agent)
             return str(acting.append_once(out.place, out.id, content=text, attachments=kept, **more)[0].id)
-        sent = self._store.messages.send(
+        sent = self._store.inner.part(Messages).send(
             text,
             agent=out.agent,
             conversation=out.place,

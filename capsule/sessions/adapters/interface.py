@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 from capsule.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from capsule.store.store import Store
+    from capsule.store.store import CoreStore
 
 #: The group of entry points that name adapters.
 ENTRY_POINTS = "capsule.adapters"
@@ -152,7 +152,7 @@ class Adapter(ABC):
         """End its threads. What it was given and did not acknowledge comes again."""
 
 
-def installed(store: Store) -> list[Adapter]:
+def installed(store: CoreStore) -> list[Adapter]:
     """The adapters of other distributions, for a store as its owner sees it.
 
     Raises InvalidInput: one can't be loaded; it names it. Cost: importing them.

@@ -33,12 +33,13 @@ from capsule.sessions.host.router import Router
 from capsule.sessions.host.supervisor import Spawn, Supervisor
 from capsule.sessions.registry import KIND_OF_COMMANDS
 from capsule.sessions.rules import deliveries, destinations, messages, questions, schedules
+from capsule.sessions.sessions import Sessions
 
 if TYPE_CHECKING:
     from capsule.sessions.folds import Folds
     from capsule.sessions.registry import AgentGroup, State
     from capsule.sessions.session import Edit, Session
-    from capsule.store.store import Store
+    from capsule.store.store import CoreStore
 
 #: The longest wait, in seconds; and how often what comes without a notice is looked for.
 LOOK_S = 30.0
@@ -64,19 +65,19 @@ class Host:
 
     def __init__(
         self,
-        store: Store,
+        store: CoreStore,
         *,
         spawn: Spawn,
         adapters: Iterable[Adapter] = (),
         log: Callable[[dict[str, Any]], None] = lambda line: None,
         max_workers: int = 8,
     ) -> None:
-        self._store = store._acting(None)
+        self._store = store.inner.acting(None)
         self._engine = self._store.engine
         self._write_log = log
         self._since = timestamps.now()
         self._adapters = {adapter.name: adapter for adapter in (Conversations(self._store), *adapters)}
-        self._opened = Opened(self._engine, self._store.sessions.registry, self._log)
+        self._opened = Opened(self._engine, self._store.inner.part(Sessions).registry, self._log)
         self._router = Router(self._opened, self._step)
         self._deliverer = Deliverer(self._opened, self._adapters, partial(self._trying, "deliver"))
         self._workers = Supervisor(spawn, max_workers, self._log, self._ring)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from capsule.sessions.events import Action, Event
     from capsule.sessions.folds import Folds
     from capsule.sessions.outbound import OutMessage
-    from capsule.store.store import Store
+    from capsule.store.store import CoreStore
 
 #: Bytes of the keys and texts that a session keeps for its later runs.
 MOST = 64 * 1024
@@ -54,7 +54,7 @@ class Said:
     earlier: str | None = None
 
 
-def bind(store: Store, session: str) -> None:
+def bind(store: CoreStore, session: str) -> None:
     """Let a store that acts for an agent write only where the agent may send in a session.
 
     Args:
@@ -63,7 +63,7 @@ def bind(store: Store, session: str) -> None:
 
     Raises Refused: it is no session of this agent.
     """
-    engine, state_of = store._whole, store._state_of
+    engine, state_of = store.inner.whole, store.inner.state_of
     row = Registry(engine).read().sessions.get(session)
     if row is None or row.agent != store.agent:
         whose = f"is {row.agent}'s" if row else "is not in this store"
@@ -72,7 +72,7 @@ def bind(store: Store, session: str) -> None:
     def within(object: Object | None, others: Iterable[str]) -> State:
         return replace(state_of(object, others), reach=reach(Session(engine, session).folds()))
 
-    store._state_of = within
+    store.inner.state_of = within
 
 
 class Toolkit:
@@ -89,8 +89,8 @@ class Toolkit:
         folder: The folder whose files may be sent; None: none.
     """
 
-    def __init__(self, store: Store, session: str, message: str = "", folder: str | None = None) -> None:
-        self.engine: Engine = store._whole
+    def __init__(self, store: CoreStore, session: str, message: str = "", folder: str | None = None) -> None:
+        self.engine: Engine = store.inner.whole
         self.session = check_id(session)
         row = Registry(self.engine).read().sessions.get(session)
         if store.agent not in (None, row and row.agent):

@@ -27,6 +27,7 @@ from capsule.sessions.registry import Registry
 from capsule.sessions.rules.deliveries import send
 from capsule.sessions.rules.messages import SILENT_S, claim, drop, finish, next_due, pick
 from capsule.sessions.session import Session
+from capsule.sessions.sessions import Sessions
 from capsule.sessions.work import command
 from capsule.sessions.work.command import FOR_GOOD, Ended
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from capsule.sessions.events import AckState, Event
     from capsule.sessions.folds import Folds
     from capsule.sessions.inbound import InMessage
-    from capsule.store.store import Store
+    from capsule.store.store import CoreStore
 
 #: The key of the state under which the command keeps what it goes on with.
 CONTINUATION = "continuation"
@@ -115,7 +116,7 @@ class Worker:
 
     def __init__(
         self,
-        store: Store,
+        store: CoreStore,
         agent: str,
         answer: Command,
         *,
@@ -124,7 +125,7 @@ class Worker:
         idle_s: float | None = None,
         log: Callable[..., None] = lambda event, **about: None,
     ) -> None:
-        self._engine = store._whole
+        self._engine = store.inner.whole
         self._instance = store.instance_id
         self._agent, self._session, self._make = agent, session, answer
         self._limit_s, self._idle_s, self._log = limit_s, idle_s, log
@@ -294,7 +295,7 @@ def by_command(words: Sequence[str], env: Mapping[str, str], folder: str | None,
 
 
 def worker_of(
-    store: Store,
+    store: CoreStore,
     agent: str,
     words: Sequence[str],
     env: Mapping[str, str],
@@ -317,10 +318,10 @@ def worker_of(
 
     Raises NotFound: the agent has no command; Refused: it was not approved here. Cost: reading the registry.
     """
-    registry = Registry(store._whole)
+    registry = Registry(store.inner.whole)
     group = registry.read().agents.get(agent)
     if words and group is None:
-        group = store.sessions.set_agent(agent)
+        group = store.inner.part(Sessions).set_agent(agent)
     if group is None or not (words or group.command):
         raise NotFound(f"agent {agent} has no command that answers for it", id=agent)
     if not words and not registry.is_approved(group):

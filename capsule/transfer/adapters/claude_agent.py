@@ -19,7 +19,7 @@ from capsule.transfer.interface import Fields, Pair
 from capsule.transfer.records.coercion import filled, moment, object_of, objects_of, text_of
 
 if TYPE_CHECKING:
-    from capsule.store.store import Store
+    from capsule.store.store import CoreStore
 
 _NAME = "claude-agent-sdk"
 
@@ -75,7 +75,7 @@ def _write(fields: Fields) -> Fields:
 class CapsuleSessionStore:
     """Transcripts as conversations: one for each project, session and subagent."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: CoreStore) -> None:
         """Args: an open store, which must outlive it. Raises nothing. Cost: none worth mentioning."""
         self._store = store.beside(keep_locks=False)
 

@@ -21,8 +21,8 @@ from capsule.transfer.records.pairs import Fields, Pair, applied, difference, wi
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
-    from capsule.store.change import Conversation
-    from capsule.store.store import Store
+    from capsule.store.change.conversation import Conversation
+    from capsule.store.store import CoreStore
 
 #: The key under which what an item has besides is kept as JSON: it has half of a character, which no document can hold.
 _ESCAPED = "$json"
@@ -36,7 +36,9 @@ class Items:
         id: The id of the conversation, made of that of the session.
     """
 
-    def __init__(self, store: Store, name: str, session: str, item: Pair, key: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, store: CoreStore, name: str, session: str, item: Pair, key: Mapping[str, str] | None = None
+    ) -> None:
         """Args: a store that keeps no locks; the name of the SDK, the id of the session there; the pair for an item;
         what `sessions` gives back for the session, None: it does not give it."""
         self._store, self._name, self._item, self._key = store, name, item, key
@@ -73,7 +75,7 @@ class Items:
 
         while True:
             try:
-                return self._store._change(self.id, act)
+                return self._store.inner.change(self.id, act)
             except NotFound:
                 try:
                     self._store.create(id=self.id)
@@ -94,7 +96,7 @@ class Items:
         return applied(self._item.write(plain), json.loads(rest[_ESCAPED]) if _ESCAPED in rest else rest)
 
 
-def sessions(store: Store, name: str) -> Iterator[tuple[Head, Fields]]:
+def sessions(store: CoreStore, name: str) -> Iterator[tuple[Head, Fields]]:
     """The conversations of the sessions of an SDK, whose name is a tag of them, with their keys.
 
     Cost: reading the head of each.

@@ -16,7 +16,7 @@ from capsule.transfer.interface import Fields, Pair
 from capsule.transfer.records.coercion import json_of, part_text, text_of
 
 if TYPE_CHECKING:
-    from capsule.store.store import Store
+    from capsule.store.store import CoreStore
 
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 
@@ -69,7 +69,7 @@ class CapsuleSession:
         conversation_id: The id of the conversation.
     """
 
-    def __init__(self, session_id: str, store: Store, *, session_settings: Any = None) -> None:
+    def __init__(self, session_id: str, store: CoreStore, *, session_settings: Any = None) -> None:
         """Args: the id, any text; an open store, which must outlive it; and the settings of the SDK.
 
         Raises nothing. Cost: none worth mentioning. The conversation is made by the first item.

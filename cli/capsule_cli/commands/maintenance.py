@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from capsule import git
+from capsule import rooms
 from capsule.errors import CapsuleError, InvalidDocument, NotFound, Problem, Refused
 from capsule_cli.boundary import end_with
 from capsule_cli.completion import complete_id
@@ -68,9 +68,9 @@ def doctor(
 
 
 def _ancestor(store: Store) -> Ancestor | None:
-    """What finds in git which version a conflict copy began from; None where the store lies in no repository."""
-    clone = git.open(store)
+    """What finds in git which version a conflict copy began from; None where the store is in no repository."""
     try:
+        clone = rooms.load(rooms.CLONE)(store)
         return clone.ancestor if clone.repository else None
     except (NotFound, Refused):
         return None

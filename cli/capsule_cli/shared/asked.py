@@ -16,6 +16,7 @@ class Asked:
         json: Whether to print JSON.
         no_pager: Whether a person wants long output all at once.
         store: The store's directory; None: to be discovered.
+        meant_store: The store in the words, before they are parsed: which commands there are may depend on it.
         instance: The name of the instance, when one was given as an option.
         as_: The agent to act for, when one was given as an option.
     """
@@ -23,12 +24,13 @@ class Asked:
     json: bool = False
     no_pager: bool = False
     store: str | None = None
+    meant_store: str | None = None
     instance: str | None = None
     as_: str | None = None
 
     def forget(self) -> None:
         """Begin another command."""
-        self.json, self.no_pager, self.store, self.instance, self.as_ = False, False, None, None, None
+        self.__init__()  # type: ignore[misc]
 
 
 asked = Asked()

@@ -145,3 +145,13 @@ def test_options_of_a_capture_reach_it(capsule: Any, project: Path, monkeypatch:
 def test_a_capture_shows_a_bar_in_a_terminal(capsule: Any, project: Path) -> None:
     id = capsule.new("Plan")
     assert "capturing" in capsule.terminal("context", "capture", id, str(project), has_bars=True)
+
+
+def test_a_project_that_was_deleted_is_an_error_in_words(
+    capsule: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = capsule.new("Plan")
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert "working directory" in capsule("context", "capture", id, expect=3).stderr

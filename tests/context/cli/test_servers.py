@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 
 def test_servers_are_switched_toggled_removed_and_listed(capsule: Any) -> None:
     id = capsule.new("Plan")
@@ -45,3 +47,15 @@ def test_a_name_from_a_file_commands_no_terminal(capsule: Any) -> None:
         data.replace(b'"titleSetBy"', b'"mcpServers": {"a\\u001b[2J": {"enabled": true}}, "titleSetBy"')
     )
     assert "\x1b" not in capsule("servers", "list", id).stdout + capsule("servers", "toggle", id, "x").stdout
+
+
+def test_the_overrides_that_wait_are_checked_as_what_they_are(capsule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    capsule("servers", "set", "@next", "git", "off")
+    path = capsule.root / "overrides" / "next.json"
+    assert capsule.json("validate", str(path)) == {"ok": True, "files": 1, "problems": []}
+    assert capsule.json("validate")["files"] == 1
+    path.write_text('{\n  "mcpServers": {"git": "off"}\n}')
+    for words in (("validate",), ("validate", str(path))):
+        assert f"{path}:2:17: mcpServers: must be an object of names" in capsule(*words, expect=5).stdout
+    monkeypatch.chdir(path.parent)
+    assert "next.json:2:17: mcpServers" in capsule("validate", "next.json", expect=5).stdout

@@ -139,6 +139,14 @@ def plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
+def completed(line: str, at: int, shell: str = "bash") -> list[str]:
+    """What the shell is offered for a word of a line."""
+    asked = {"COMP_WORDS": line, "COMP_CWORD": str(at), "_TYPER_COMPLETE_ARGS": line}  # As bash and zsh ask.
+    result = CliRunner().invoke(app, env={"_CAPSULE_COMPLETE": f"complete_{shell}", **asked}, prog_name="capsule")
+    assert (result.stderr, result.exit_code) == ("", 0)
+    return result.stdout.split()
+
+
 PATHS = os.pathsep.join((str(ROOT), str(ROOT / "cli")))
 
 

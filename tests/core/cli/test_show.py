@@ -89,13 +89,11 @@ def test_what_stands_in_a_file_cannot_command_the_terminal(capsule: Any) -> None
         capsule.terminal("show", id),
         capsule.terminal("show", id, "--json"),
         capsule.terminal("show", id, "--raw"),
-        capsule.terminal("export", id, "--format", "markdown"),
         capsule.terminal("show", f"{id}\u202e", "--json", expect=2),
     ):
         assert not set("\x1b\x07\x9b\u202e\r") & set(plain(text))
     assert "a\\x1b]0;owned\\x07b\\x9b31mc\\u202ed\ttab\nnext" in capsule("show", id).stdout
     assert json.loads(capsule.terminal("show", id, "--json"))["history"][0]["content"] == evil
-    assert "a\x1b]0;owned\x07b\x9b31mc\u202ed" in capsule("export", id, "--format", "markdown").stdout
 
 
 WRITTEN = "Vec<String>  <think>hm</think>\none line\nand `another`, __init__ <!-- seen -->\n- a list\n\tof *two*"

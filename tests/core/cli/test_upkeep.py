@@ -81,18 +81,6 @@ def test_bad_files_are_told_by_place_and_never_change(capsule: Any) -> None:
         assert path.read_bytes() == data
 
 
-def test_the_overrides_that_wait_are_checked_as_what_they_are(capsule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    capsule("servers", "set", "@next", "git", "off")
-    path = capsule.root / "overrides" / "next.json"
-    assert capsule.json("validate", str(path)) == {"ok": True, "files": 1, "problems": []}
-    assert capsule.json("validate")["files"] == 1
-    path.write_text('{\n  "mcpServers": {"git": "off"}\n}')
-    for words in (("validate",), ("validate", str(path))):
-        assert f"{path}:2:17: mcpServers: must be an object of names" in capsule(*words, expect=5).stdout
-    monkeypatch.chdir(path.parent)
-    assert "next.json:2:17: mcpServers" in capsule("validate", "next.json", expect=5).stdout
-
-
 def test_documents_without_a_history_are_checked_as_what_they_are(capsule: Any) -> None:
     folder = capsule.root / "agents"
     folder.mkdir(exist_ok=True)

@@ -16,8 +16,6 @@ from capsule.format.documents.new import new_capsule
 from capsule.format.json import codec
 from capsule.format.kinds import AGENT, CONVERSATION, KINDS, PROJECT, Kind
 from capsule.format.merge.clean_form import clean
-from capsule.git.drivers.filter import kind_of
-from capsule.git.setup.attributes import attribute_lines
 
 STAMP = "2026-01-01T00:00:00.000Z"
 LINK = {"direction": "out", "enabled": True, "createdBy": None, "createdAt": STAMP}
@@ -57,12 +55,6 @@ def test_a_document_of_each_kind_is_valid_by_the_schema_too_and_stays_as_it_is(k
     assert row.problems_of(data, "x") == [] and row.is_id(document["id"]) and not row.is_id("../x")
     assert codec.encode(row.read(data, "x")) == clean(data, "x", kind) == data
     jsonschema.validate(document, schema.schema(row.part or "capsule"), cls=jsonschema.Draft202012Validator)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_git_treats_the_documents_of_each_kind_alike(kind: str) -> None:
-    assert kind_of(f"below/{kind}/x.json") == kind and kind_of("elsewhere/x.json") == CONVERSATION.name
-    assert [line for line in attribute_lines() if line.startswith(f"{kind}/*.json")]
 
 
 @pytest.mark.parametrize(

@@ -48,16 +48,6 @@ def test_of_two_equally_old_messages_the_better_fit_stands_first(store: Store) -
         assert order(store, "plan", profile=profile) == [1, 2, 0]
 
 
-def test_an_agent_that_reads_everything_has_the_scores_of_the_owner(store: Store) -> None:
-    fill(store, ("a plan among many other words", 5), ("Plan, plan", 5), ("the planet", 5), ("the budget plan", 5))
-    store.create(title="Übung", messages=[{"role": "user", "content": "Die ÜBUNG der übung plan"}])
-    agent = store.beside(agent="anna")
-    for query in ("plan", "plan OR budget", '"the budget"', "plan*", "übung", "plan NOT budget"):
-        both = [each.search(query, profile="exact").hits for each in (store, agent)]
-        assert [hit.message for hit in both[0]] == [hit.message for hit in both[1]]
-        assert [hit.score for hit in both[0]] == pytest.approx([hit.score for hit in both[1]], rel=1e-4), query
-
-
 def test_of_two_that_fit_alike_the_newer_stands_first(store: Store) -> None:
     fill(store, ("the plan", 50), ("the plan", 3), ("the plan", 700))
     for profile in PROFILES:
@@ -103,7 +93,6 @@ def test_only_the_newest_matches_are_ranked_when_there_are_very_many(
     assert len(found) == 5
     assert 0 not in found
     assert order(store, "plan", profile="exact")[0] == 0
-    assert order(store.beside(agent="anna"), "plan", profile="exact") == found
 
 
 def test_exact_ranks_all_whatever_narrows_them(store: Store) -> None:

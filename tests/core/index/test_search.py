@@ -304,15 +304,11 @@ def test_pages_repeat_nothing_and_skip_nothing_while_others_append(store: Store,
     assert sorted(met) == sorted(["c@None", *(f"c@{at}" for at in range(60))])
 
 
-@pytest.mark.parametrize(
-    ("query", "profile", "agent"),
-    [("word", "balanced", None), ("word", "exact", "anna"), (":)", "balanced", None), (":)", "exact", None)],
-)
+@pytest.mark.parametrize(("query", "profile"), [("word", "balanced"), (":)", "balanced"), (":)", "exact")])
 def test_pages_go_on_behind_the_newest_matches_that_are_ranked(
-    store: Store, monkeypatch: pytest.MonkeyPatch, query: str, profile: str, agent: str | None
+    store: Store, monkeypatch: pytest.MonkeyPatch, query: str, profile: str
 ) -> None:
     monkeypatch.setattr(module, "WINDOW", 8)
-    store = store.beside(agent=agent)
     store.create(id="c", title="word :)", messages=[{"role": "user", "content": "word :)"} for _ in range(30)])
     first = store.search(query, limit=3, profile=profile)
     assert first.total is None

@@ -11,8 +11,7 @@ from mcp.client.subscriptions import listen
 from mcp.shared.exceptions import MCPError
 
 from capsule import Store
-from tests.core.mcp_server.talking import acting, serving, until
-from tests.messaging.making import make
+from tests.core.mcp_server.talking import serving, until
 
 pytestmark = [
     pytest.mark.anyio,
@@ -93,36 +92,3 @@ async def test_nothing_is_followed_for_a_client_that_never_asked(store: Store, e
         await client.list_tools()
         await client.read_resource("capsule://conversations")
         assert not server.following.followed
-
-
-@pytest.mark.both_eras
-async def test_a_subscriber_hears_only_of_what_its_agent_may_read(store: Store, era: str) -> None:
-    store.agents.register("eve")
-    make(store, "team", "anna")
-    make(store, "plan")
-    uris = [f"capsule://conversations{path}" for path in ("/team", "/plan", "")]
-    hearing = Hearing()
-
-    async def write_and_wait() -> None:
-        other = store.beside()
-        other.append("team", content="hidden")
-        other.changes()
-        make(other, "theirs", "anna")
-        other.changes()
-        other.delete("theirs")
-        other.append("plan", content="seen")
-        await until(lambda: ("updated", uris[1]) in hearing.heard)
-        tasks.cancel_scope.cancel()
-
-    options = {"message_handler": hearing} if era == "legacy" else {}
-    async with acting(store, "eve", era, **options) as client, anyio.create_task_group() as tasks:
-        if era == "legacy":
-            for uri in uris:
-                await client.subscribe_resource(uri)
-            await write_and_wait()
-        else:
-            async with listen(client.session, resource_subscriptions=uris, resources_list_changed=True) as stream:
-                tasks.start_soon(hearing.listen, stream)
-                await write_and_wait()
-    heard = [uri for _, uri in hearing.heard]
-    assert set(heard) <= set(uris[1:]) and heard.count(uris[2]) <= 1

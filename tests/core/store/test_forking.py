@@ -149,7 +149,7 @@ def test_a_damaged_source_is_deleted_and_its_forks_stay(root: Path, store: Store
 def test_forks_of_each_other_can_be_deleted(store: Store) -> None:
     id = source(store)
     fork = store.forks.create(id).id
-    store._change_head(id, lambda head: head["metadata"].update(forkedFrom=fork))
+    store.inner.change_head(id, lambda head: head["metadata"].update(forkedFrom=fork))
     assert store.forks.list(id, deep=True) == [fork] and store.forks.list(fork, deep=True) == [id]
     store.delete(id)
     assert store.head(fork).forked_from is None

@@ -13,7 +13,8 @@ import pytest
 from capsule import Store
 from capsule.engines.changes import Change
 from capsule.errors import InvalidInput
-from capsule.watch import listeners
+from capsule.store import listeners
+from capsule.store.listeners import Listeners
 from capsule.watch.stream import Watch
 from tests.processes import PATIENCE_S, until
 
@@ -186,7 +187,7 @@ def test_closing_the_store_ends_every_wait() -> None:
     polled: list[object] = []
     poll = threading.Thread(target=lambda: polled.append(store.wait_for_changes(cursor).changes))
     poll.start()
-    until(lambda: store._listeners.hub is not None and store._listeners.hub.running)
+    until(lambda: store.inner.part(Listeners).hub is not None and store.inner.part(Listeners).hub.running)
 
     async def follow() -> None:
         watches = [asyncio.ensure_future(anext(store.watch(), None)) for _ in range(3)]
@@ -237,7 +238,7 @@ def test_a_store_without_a_watch_keeps_no_own_writes_and_no_hub(store: Store) ->
     id = store.create(type="group").id
     store.append(id, content="x")
     store.changes()
-    assert store._own is None and store._listeners.hub is None
+    assert store.inner.own is None and store.inner.part(Listeners).hub is None
 
 
 def test_the_memory_of_own_writes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from capsule.disk.notices import Watcher
 from capsule.engines.index import refreshing
 from capsule.engines.values import Notices, Tracker
 from capsule.errors import StorageFailed
+from capsule.store.listeners import Listeners
 from capsule.watch import hub
 from tests.core.watch.conftest import Follower
 from tests.processes import PATIENCE_S
@@ -232,6 +233,7 @@ def test_a_process_ends_cleanly_during_a_watch(root: Path, child: Callable[..., 
     process = child(
         f"""
         import threading, asyncio
+        from capsule.store.listeners import Listeners
         store = Store.open(sys.argv[1], keep_locks=False)
         polling = threading.Thread(target=store.wait_for_changes, daemon=True)
         polling.start()
@@ -240,7 +242,7 @@ def test_a_process_ends_cleanly_during_a_watch(root: Path, child: Callable[..., 
             await asyncio.sleep(0)
             waiting.cancel()
         asyncio.run(follow())
-        while not store._listeners.hub.running:
+        while not store.inner.part(Listeners).hub.running:
             pass
         say()
         {how}
@@ -261,7 +263,7 @@ def test_the_watch_thread_ends_after_a_time_without_waits(
     for thread in threading.enumerate():
         if thread.name == "capsule-watch":
             thread.join()
-    assert store._listeners.hub is not None and not store._listeners.hub.running
+    assert store.inner.part(Listeners).hub is not None and not store.inner.part(Listeners).hub.running
     id = other.create().id
     follower = Follower(store)
     assert [change.id for change in store.changes(cursor).changes] == [id]

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.core.cli.conftest import completed
+
 
 @pytest.fixture
 def team(capsule: Any, tmp_path: Path) -> Any:
@@ -80,3 +82,10 @@ def test_projects_are_linked_by_the_owner(team: Any) -> None:
     assert team("projects", "unlink", "api", "web").stdout == f"{api['id']}: no link\n"
     team("projects", "link", "api", "nowhere", expect=3)
     team("projects", "link", "api", "api", expect=2)
+
+
+def test_agents_are_completed(capsule: Any) -> None:
+    for name in ("anna", "annika", "bob"):
+        capsule("agents", "register", "--as", name)
+    assert completed("capsule send --to an", 3) == ["anna", "annika"]
+    assert completed("capsule inbox --as b", 3) == ["bob"]

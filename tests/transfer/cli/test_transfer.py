@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.core.cli.conftest import plain
+
 TOKEN = "ghp_" + "a1B2" * 9
 
 
@@ -178,3 +180,10 @@ def test_formats_are_completed() -> None:
     from capsule_cli.commands.transfer.transfer import complete_format
 
     assert [name for name, _ in complete_format("shareg")] == ["sharegpt"]
+
+
+def test_what_stands_in_a_file_cannot_command_the_terminal(capsule: Any) -> None:
+    evil = "a\x1b]0;owned\x07b\x9b31mc\u202ed"
+    id = capsule.new("A", "--message", evil)
+    assert not set("\x1b\x07\x9b\u202e\r") & set(plain(capsule.terminal("export", id, "--format", "markdown")))
+    assert evil in capsule("export", id, "--format", "markdown").stdout

@@ -18,8 +18,8 @@ from capsule.timestamps import known
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
+    from capsule.public import Store
     from capsule.store.pages import Page as Read
-    from capsule.store.store import Store
 
 _OVERHEAD = 400  # The lines around the messages, the fence's note, the cursors.
 _MARKS = 10

@@ -24,7 +24,7 @@ from typing import Any
 import typer
 
 from capsule.errors import Locked
-from capsule.git.program import outside_hooks
+from capsule.git_program import outside_hooks
 from capsule_cli.commands.demo import workers
 from capsule_cli.commands.demo.stage import DEADLINE_S, Process, must, say
 from capsule_cli.shared.asked import asked

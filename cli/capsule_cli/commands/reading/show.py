@@ -32,9 +32,9 @@ from capsule_cli.shared.output import (
 from capsule_cli.shared.pager import paged
 
 if TYPE_CHECKING:
-    from capsule import Store
     from capsule.format.documents.head import Head
     from capsule.format.tree.tree import Tree
+    from capsule.store.store import CoreStore
 
 commands = typer.Typer()
 
@@ -71,7 +71,7 @@ def show(
     parts = all_ + tree + raw + (last is not None) + (around is not None) > 1 or (tree and (markdown or rendered))
     refuse(parts, "--all, --tree, --raw, --last and --around exclude each other, and --tree the forms of text")
     with store_of() as store, paged():
-        source = store  # Or one that holds a past version.
+        source: CoreStore = store  # Or one that holds a past version.
         if at is None:
             id = store.resolve(id)
         else:
@@ -104,7 +104,7 @@ def show(
 
 
 def _chosen(
-    source: Store, id: str, last: int | None, around: str | None, span: int, *, all_: bool
+    source: CoreStore, id: str, last: int | None, around: str | None, span: int, *, all_: bool
 ) -> tuple[list[Placed], Tree | None]:
     """The messages that were asked for, and the tree, where other branches may be."""
     if all_:

@@ -16,14 +16,15 @@ from capsule.format.documents import new
 from capsule.format.fields import names
 from capsule.format.json import canonical, codec
 from capsule.format.text.titles import title_by_rule
-from capsule.store.appends import complete, continued, encoded_within, signed
+from capsule.store.change.appends import complete, continued, encoded_within, signed
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Transaction
     from capsule.engines.values import Reads
     from capsule.format.documents.head import ParsedHead
     from capsule.rules.policy import Action, Object, StateOf
-    from capsule.store.writing import Writing
+    from capsule.settings import Settings
+    from capsule.watch.own_writes import Own
 
 Document = dict[str, Any]
 #: The kind of document in the trash that holds removed messages of a conversation.
@@ -48,35 +49,39 @@ class Conversation:
     """A conversation in a transaction. It keeps the rules of every change: times, active branch, title, lock.
 
     Args:
-        store: The store that writes.
         transaction: The transaction.
         admit: Called once, before the first write: raises, or gives the lock to record with it (None: as it is).
         tries: The number of earlier tries of this write that another writer interrupted.
-        is_own: Whether the store's watchers see the change as its own.
+        agent: The agent that writes; None: the store's owner.
+        state_of: Gives what a decision of the rule depends on besides the conversation.
+        limits: The store's settings.
+        own: Where the change is remembered as the store's own; None: its watchers see it as another's.
         is_ruled: Whether each write must be one that the agent or the owner may make.
     """
 
     def __init__(
         self,
-        store: Writing,
         transaction: Transaction,
         admit: Callable[[Conversation], Document | None],
         tries: int,
         *,
-        is_own: bool,
+        agent: str | None,
+        state_of: StateOf,
+        limits: Settings,
+        own: Own | None,
         is_ruled: bool,
     ) -> None:
         self.transaction = transaction
         self.id = transaction.id
         self.name = transaction.name
         self._tries = tries
-        self._limits = store.settings
+        self._limits = limits
         self._admit = admit
         self._is_admitted = False
         self._lock: Document | None = None
-        self._own = store._own if is_own else None
-        self._agent = store.agent
-        self._state_of = store._state_of
+        self._own = own
+        self._agent = agent
+        self._state_of = state_of
         self._is_ruled = is_ruled
         #: What may be done with the conversation as it is.
         self._allowed: set[Action] = set()
@@ -181,7 +186,7 @@ class Conversation:
         if is_plain:
             move = False
         else:
-            entries, is_active = continued(self, entries)
+            entries, is_active = continued(self.transaction, entries)
             move = move and not is_active
         encoded, size = [], at.size
         for entry in entries:

@@ -1,7 +1,8 @@
-"""Who is there right now: which agents are online, and which of them listen.
+"""The agents as one open store knows them, for all of messaging: who there is, and who is there right now.
 
-What must stay true: an agent is online while an instance that serves it is alive, which the kernel knows, so that
-nobody stays online after a crash; and it stays online when a wait ends.
+What must stay true: an error about an agent names only those that the store's agent finds. An agent is online while an
+instance that serves it is alive, which the kernel knows, so that nobody stays online after a crash; and it stays online
+when a wait ends.
 """
 
 from __future__ import annotations
@@ -12,26 +13,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from capsule.messaging.people.directory import Directory
+
 if TYPE_CHECKING:
-    from capsule.store.store import Store
+    from capsule.store.store import CoreStore
 
 #: Seconds. So soon after a look nobody looks again: a listener may as well die right behind it.
 _INSTANT_S = 0.05
 
 
-class Presence:
-    """What one open store says of the agent that it serves, and what all of them say.
+class People:
+    """The agents of an open store. Each store has one: `store.inner.part(People)`.
 
-    Args:
-        store: The store that acts for the agent; `online` asks any store.
+    Attributes:
+        directory: Who there is; the same for all stores that were opened beside one another.
+        documents: The documents of the agents, with errors that name only those that the store's agent finds.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: CoreStore) -> None:
+        guard = store.inner.guard
+        assert isinstance(guard, Directory)  # It is this room's.
+        self.directory = guard
+        self.documents = guard.agents.known_as(lambda: guard.known_to(store.agent))
         self._store = store
         self._guard = threading.Lock()
         self._waits = 0
         self._listening: set[str] = set()
         self._asked = 0.0
+
+    def known(self, agent: str | None) -> str:
+        """The agent that a call is about. Raises NotFound if it is not registered, and as `Inner.subject`."""
+        return self.documents.known(self._store.inner.subject(agent))
 
     def announce(self, agent: str, waits: int = 0) -> None:
         """Announce that this instance serves an agent, until the store is closed.

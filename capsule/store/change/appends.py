@@ -22,9 +22,9 @@ from capsule.ids import keyed_message_id, new_message_id
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from capsule.engines.interface import Transaction
     from capsule.format.models import Message
     from capsule.format.tree.tree import Link
-    from capsule.store.change import Conversation
 
 Entry = dict[str, Any]
 _LONGEST_KEY = 256
@@ -68,11 +68,11 @@ def encoded_within(entry: Entry, limit: int) -> bytes:
     )
 
 
-def continued(conversation: Conversation, entries: list[Entry]) -> tuple[list[Entry], bool]:
+def continued(transaction: Transaction, entries: list[Entry]) -> tuple[list[Entry], bool]:
     """The entries with the parents they need when they are appended in this order.
 
     Args:
-        conversation: Under its mutex.
+        transaction: The transaction of the conversation.
         entries: Complete messages; not to be changed in place.
 
     Returns:
@@ -81,27 +81,27 @@ def continued(conversation: Conversation, entries: list[Entry]) -> tuple[list[En
     Raises:
         InvalidInput: A parent is not a message of the conversation.
     """
-    current = conversation.head.current
+    current = transaction.head.current
     if current is None:  # The last message is the end of the active branch, whatever it answers.
         there = set[str]()
         for entry in entries:
             parent = entry.get("parent")
-            if parent is not None and parent not in there and conversation.transaction.find(parent) is None:
-                raise _unknown(conversation.id, parent)
+            if parent is not None and parent not in there and transaction.find(parent) is None:
+                raise _unknown(transaction.id, parent)
             there.add(entry["id"])
         return entries, True
-    if conversation.transaction.state.ends_active and not any("parent" in entry for entry in entries):
+    if transaction.state.ends_active and not any("parent" in entry for entry in entries):
         return entries, True
     from capsule.format.tree.tree import Tree, link_of
 
-    links: list[Link] = [link_of(entry) for entry in conversation.document()["history"]]
+    links: list[Link] = [link_of(entry) for entry in transaction.document()["history"]]
     ids = {id for id, _ in links}
     result: list[Entry] = []
     leaf = Tree.of_links(links).active_leaf(current)
     for entry in entries:
         if "parent" in entry:
             if entry["parent"] is not None and entry["parent"] not in ids:
-                raise _unknown(conversation.id, entry["parent"])
+                raise _unknown(transaction.id, entry["parent"])
         elif 0 <= leaf < len(links) - 1:
             entry = order_message(entry | {"parent": links[leaf][0]})
         links.append(link_of(entry))
@@ -135,19 +135,19 @@ def check_key(key: str) -> str:
 
 
 def appended(
-    conversation: Conversation, message: dict[str, Any], same: Iterable[str] = _SAME
+    transaction: Transaction, message: dict[str, Any], same: Iterable[str] = _SAME
 ) -> tuple[int, dict[str, Any]] | None:
     """The place of a keyed message and the message, if it was appended before; else None.
 
     Args:
-        conversation: In its transaction.
+        transaction: The transaction of the conversation.
         message: As `keyed_message` gives it.
         same: The fields that a retry must repeat.
 
     Raises:
         InvalidInput: The key was used for another message.
     """
-    placed = conversation.transaction.find(message["id"])
+    placed = transaction.find(message["id"])
     if placed is None:
         return None
     at, entry = placed
@@ -155,8 +155,8 @@ def appended(
     same = [name for name in same if name != "parent" or name in message]
     if "editedAt" not in entry and any(entry.get(name) != message.get(name) for name in same):
         raise InvalidInput(
-            f"this idempotency key was used before in conversation {conversation.id}, for another message (@{at}); "
+            f"this idempotency key was used before in conversation {transaction.id}, for another message (@{at}); "
             "nothing was written. Use a new key for a new message"
         )
-    conversation.transaction.ensure_durable()  # The first writer may have died or failed before it was.
+    transaction.ensure_durable()  # The first writer may have died or failed before it was.
     return placed

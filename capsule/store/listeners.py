@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.ids import check_id
-from capsule.store.change import unasked
+from capsule.store.change.conversation import unasked
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Change, Changes
-    from capsule.store.change import Conversation
-    from capsule.store.store import Store
+    from capsule.store.change.conversation import Conversation
+    from capsule.store.writing import Writing
     from capsule.watch.hub import Hub, Waiter
     from capsule.watch.stream import Event, Watch
 
@@ -34,7 +34,7 @@ _log = logging.getLogger("capsule")
 class Listeners:
     """The watchers of a store. Nothing is started before the first watch."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Writing) -> None:
         self._store = store
         self._guard = threading.Lock()
         #: None until the first watch. Stores made by `beside` share the hub of their main store.
@@ -49,7 +49,7 @@ class Listeners:
 
         wanted = _wanted(ids)
         if since is not None:
-            Cursor.of(str(self._store._place(since)))
+            Cursor.of(str(self._store.inner.place(since)))
         hub = self.ensure_hub()
         return Watch(hub, self._read, self._store.changes().cursor if since is None else since, wanted, stop)
 
@@ -87,15 +87,15 @@ class Listeners:
         from capsule.watch.own_writes import Own
 
         with self._guard:
-            if self._store._own is None:
-                self._store._own = Own()
+            if self._store.inner.own is None:
+                self._store.inner.own = Own()
 
     def ensure_hub(self) -> Hub:
         """The hub. From now on the store remembers its own writes."""
         if self.hub is None:
             self.remember_own()
-            if (main := self._store._main_store) is not None:
-                self.hub = main._listeners.ensure_hub()
+            if (main := self._store.inner.main) is not None:
+                self.hub = main.part(Listeners).ensure_hub()
                 return self.hub
             from capsule.watch.hub import Hub
 
@@ -107,11 +107,11 @@ class Listeners:
 
     def close(self) -> None:
         """End every watch."""
-        if self.hub is not None and self._store._main_store is None:
+        if self.hub is not None and self._store.inner.main is None:
             self.hub.close()
 
     def _look(self, since: str | None) -> tuple[list[Change], str]:
-        index = self._store._whole.index  # Other agents' stores wait on this hub too.
+        index = self._store.inner.whole.index  # Other agents' stores wait on this hub too.
         changes, cursor = index.changes(since, _MOST)
         if since is None:
             self._locks = index.locks()
@@ -127,12 +127,12 @@ class Listeners:
 
         def act(conversation: Conversation) -> None:
             lock = conversation.head.lock
-            if lock is not None and self._store._holder.is_dead(lock):
+            if lock is not None and self._store.inner.holder.is_dead(lock):
                 conversation.set_lock(None)
 
-        for id in [id for id, lock in self._locks.items() if self._store._holder.is_dead(lock)]:
+        for id in [id for id, lock in self._locks.items() if self._store.inner.holder.is_dead(lock)]:
             try:
-                self._store._change(id, act, unasked, is_own=False)  # No caller asked for it.
+                self._store.inner.change(id, act, unasked, is_own=False)  # No caller asked for it.
             except CapsuleError as error:
                 _log.debug("the lock on %s, whose holder is gone, could not be released: %s", id, error)
             else:
@@ -141,12 +141,12 @@ class Listeners:
     def _read(self, waiter: Waiter, since: str) -> Changes:
         """The changes since a cursor; the index is brought up to date first, unless the hub has just done so."""
         refresh, waiter.unsure = waiter.unsure, False
-        place = self._store._place(since)
+        place = self._store.inner.place(since)
         while True:
             changes, cursor = self._store.index.changes(place, _MOST, refresh=refresh)
             wanted = [change for change in changes if waiter.wants((change.id,))]
             if wanted or len(changes) < _MOST:
-                return self._store._marked(wanted, cursor)
+                return self._store.inner.marked(wanted, cursor)
             place = cursor
 
 

@@ -1,0 +1,63 @@
+"""The `Store` that users of the library open: the core's, and a typed line for each object of a room.
+
+What must stay true: nothing below imports this module, not even for types, so that the core works without a room.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capsule.store.offered import offered
+from capsule.store.store import CoreStore
+
+if TYPE_CHECKING:
+    from capsule.messaging.channels import Channels
+    from capsule.messaging.configuration.configuration import Configuration
+    from capsule.messaging.conversations import Groups
+    from capsule.messaging.mail.delivery import Messages
+    from capsule.messaging.notes import Notes
+    from capsule.messaging.people.agents import Agents
+    from capsule.messaging.people.projects import Projects
+    from capsule.sessions.sessions import Sessions
+    from capsule.transfer.exporting import Export
+    from capsule.transfer.importing import Import
+
+
+class Store(CoreStore):
+    """An open store: one instance, which several threads may use.
+
+    Open one with `Store.open`. A `chat` is exclusive: a save locks it for this instance until `locks.release`, the end
+    of `with store.locks.take(id)`, or `close`; conversations of other types have many writers.
+
+    Attributes:
+        root: The store's directory.
+        settings: The settings in its `capsule.toml`.
+        agent: The agent that it acts for; None: the store's owner.
+        locks: Locks on conversations.
+        branches: The branches of conversations.
+        forks, summaries: Conversations that were split off from others; those that sum up others.
+        edits, titles: Changes of messages and files that exist; suggested titles.
+        context, servers: Project contexts; MCP servers that are switched on or off.
+        trash, versions: Deleted conversations and messages; earlier versions.
+        conflicts, incoming: Fields that a merge left for a person to decide; versions from other clones.
+        agents: The agents that exchange messages.
+        projects: The folders that agents work in, and which of them see which.
+        groups: Conversations of several agents.
+        channels: Conversations that agents find by a name.
+        messages: Messages between agents.
+        notes: What an agent writes for itself.
+        configuration: What files declare of channels, agents and links.
+        sessions: Workers that messages wake; for the owner only.
+        import_, export: Conversations of other programs, in and out.
+    """
+
+    agents: Agents = offered("capsule.messaging.people.agents", "Agents")
+    projects: Projects = offered("capsule.messaging.people.projects", "Projects")
+    groups: Groups = offered("capsule.messaging.conversations", "Groups")
+    channels: Channels = offered("capsule.messaging.channels", "Channels")
+    messages: Messages = offered("capsule.messaging.mail.delivery", "Messages")
+    notes: Notes = offered("capsule.messaging.notes", "Notes")
+    configuration: Configuration = offered("capsule.messaging.configuration.configuration", "Configuration")
+    sessions: Sessions = offered("capsule.sessions.sessions", "Sessions")
+    import_: Import = offered("capsule.transfer.importing", "Import")
+    export: Export = offered("capsule.transfer.exporting", "Export")

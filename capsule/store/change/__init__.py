@@ -1,0 +1,1 @@
+"""One change of one conversation: below the Store, its locks and its watchers."""

@@ -1,0 +1,256 @@
+"""The inner interface of an open store: what its own objects and the rooms use of it.
+
+What must stay true: every change of a conversation is one `Inner.change`. No private name of a store is used
+from outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from capsule.engines.changes import Change, Changes
+from capsule.engines.interface import CONVERSATIONS
+from capsule.engines.retrying import overtaken
+from capsule.errors import Interfered, InvalidInput, Refused
+from capsule.format.documents.head import Head
+from capsule.ids import check_id
+from capsule.locks.holder import Holder
+from capsule.rooms import GUARD, KEEPERS, load
+from capsule.store.change.conversation import TRIES, Conversation, unasked
+
+if TYPE_CHECKING:
+    from capsule.engines.interface import Engine
+    from capsule.rules.policy import Object, State, StateOf
+    from capsule.settings import Settings
+    from capsule.store.sealed import Seal
+    from capsule.watch.own_writes import Own
+
+S = TypeVar("S")
+T = TypeVar("T")
+Document = dict[str, Any]
+
+
+class Guard:
+    """What a room has to say before an agent reads or writes, made once for a store.
+
+    This one stands for a room that is not installed, and fails closed: agents are refused what the room would have
+    judged, and the owner is not.
+
+    Args:
+        engine: The engine of the whole store.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        pass
+
+    def state(self, subject: str | None, object: Object | None, others: Iterable[str]) -> State:
+        """What a decision depends on besides the object.
+
+        Args:
+            subject: The agent that asks; None: the store's owner.
+            object: The conversation that it is about; None: agents.
+            others: The agents that it is about.
+        """
+        from capsule.rules.policy import State
+
+        return State(is_guarded=subject is None)
+
+    def identity_for(self, store: Any, text: str, folder: str | None) -> str:
+        """The id of the agent that a store is opened for.
+
+        Args:
+            store: The store, which acts for the owner so far, and makes the agent if need be.
+            text: Its id, `name@project`, or the name of an agent in the project of the folder.
+            folder: The folder where it is said; None: none.
+
+        Raises InvalidInput, NotFound.
+        """
+        return text
+
+
+class Inner(Generic[S]):
+    """The inner interface of an open store, `store.inner`. `S` is the class of the store.
+
+    Attributes:
+        store: The store.
+        agent: The agent that it acts for; None: its owner.
+        settings: The settings in its `capsule.toml`.
+        whole: The engine of the whole store, whoever it acts for.
+        engine: The engine as the agent sees it; for the owner the whole one.
+        holder: The locks of this instance.
+        main: The inner interface of the store that this one was opened beside; None: it has the engine of its own.
+        own: The writes of this store; None until it is watched.
+        state_of: Gives what a decision of the rule depends on besides an object. A session replaces it.
+        opened: The stores that `acting` opened, by agent.
+        parts: The objects that `part` made, by class.
+    """
+
+    def __init__(
+        self,
+        store: S,
+        engine: Engine,
+        settings: Settings,
+        open_for: Callable[[str | None], S],
+        *,
+        keep_locks: bool,
+        instance: str | None,
+        user: str | None,
+        main: Inner[Any] | None,
+    ) -> None:
+        self.store = store
+        self.agent: str | None = None
+        self.settings = settings
+        self.whole = self.engine = engine
+        self.holder = Holder(engine, settings, self.change_unasked, keep_locks=keep_locks, name=instance, user=user)
+        self.main = main
+        self.own: Own | None = None
+        self.state_of: StateOf = lambda object, others: self.guard.state(self.agent, object, others)
+        self.opened: dict[str | None, S] = {}
+        self.parts: dict[type, Any] = {}
+        self._open_for = open_for
+        #: The cursors of an agent are sealed.
+        self._seal: Seal | None = None
+
+    # -- Who it acts for -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def guard(self) -> Guard:
+        """What a room has to say before an agent reads or writes."""
+        if self.main is not None:
+            return self.main.guard
+        kind = Guard
+        with suppress(Refused):
+            kind = load(GUARD)
+        return kind(self.whole)
+
+    def act_for(self, agent: str, folder: str | None) -> None:
+        """Act for an agent from now on; until now it was the owner's, who makes the agent if need be.
+
+        Args:
+            agent: Its id, or as `Guard.identity_for` takes it.
+            folder: The folder where it is said; None: none.
+        """
+        from capsule.store.sealed import Seal
+        from capsule.store.view import seen_by
+
+        self.agent = check_id(self.guard.identity_for(self.store, agent, folder))
+        self.parts.clear()
+        self._seal = Seal(self.agent, self.whole.machine)
+        self.engine = seen_by(self.agent, self.whole, lambda object, others: self.state_of(object, others))
+
+    def subject(self, agent: str | None) -> str:
+        """The agent that a call is about: the given one, or the one that the store acts for.
+
+        Raises InvalidInput if there is none, and Refused if the store acts for another one.
+        """
+        agent = self.agent if agent is None else agent
+        if agent is None:
+            raise InvalidInput("say which agent this is for")
+        if self.agent not in (None, agent):
+            raise Refused(f"this store acts for {self.agent}, and not for {agent}", path="")
+        return agent
+
+    def acting(self, agent: str | None) -> S:
+        """The store that acts for an agent, or for the owner (None): this one, or one beside it, which is kept."""
+        if self.agent == agent:
+            return self.store
+        if agent not in self.opened:
+            self.opened.setdefault(agent, self._open_for(agent))
+        return self.opened[agent]
+
+    def part(self, kind: Callable[[S], T]) -> T:
+        """The object of a class that the store offers, or that a room keeps with it: the same at each call.
+
+        Args:
+            kind: The class; it takes the store.
+        """
+        part: T | None = self.parts.get(kind)  # type: ignore[call-overload]
+        return self.parts.setdefault(kind, kind(self.store)) if part is None else part  # type: ignore[call-overload]
+
+    def forget_purged(self) -> None:
+        """Let each room remove what it keeps of deleted texts. Raises StoreBusy, Refused, StorageFailed."""
+        for place, method in KEEPERS.items():
+            try:
+                kind = load(place)
+            except Refused:
+                continue  # It is not installed.
+            getattr(self.part(kind), method)()
+
+    # -- Changes ---------------------------------------------------------------------------------------------------
+
+    def change(
+        self,
+        id: str,
+        edit: Callable[[Conversation], T],
+        admit: Callable[[Conversation], Document | None] | None = None,
+        *,
+        is_own: bool = True,
+    ) -> T:
+        """Change a conversation: a transaction, the check who may write, the change, and the lock recorded with it.
+
+        It starts over when another program wrote the file in between.
+
+        Args:
+            id: The conversation.
+            edit: Makes the change. It runs again when another program wrote in between, so new ids are made outside it.
+            admit: Decides who may write, as `Conversation` takes it; None: as for a save, which also asks what the
+                agent may do.
+            is_own: Whether this store's watchers see the change as its own.
+        """
+        own = self.own if is_own else None
+        for tries in range(TRIES):  # Not by `again`: an append goes this way, through as few functions as can be.
+            with suppress(Interfered), self.engine.transaction(CONVERSATIONS, id) as transaction:
+                conversation = Conversation(
+                    transaction,
+                    admit or self.holder.admit,
+                    tries,
+                    agent=self.agent,
+                    state_of=self.state_of,
+                    limits=self.settings,
+                    own=own,
+                    is_ruled=admit is None,
+                )
+                with nullcontext() if own is None else own.writing(transaction):
+                    result = edit(conversation)
+                if conversation.recorded is not None:
+                    self.holder.now_held(id, conversation.recorded)
+                return result
+        raise overtaken(f"conversation {id}", id)
+
+    def change_unasked(self, id: str, action: Callable[[Conversation], T]) -> T:
+        """Change a conversation whoever holds its lock, for changes that were permitted already."""
+        return self.change(id, action, unasked)
+
+    def change_head(self, id: str, change: Callable[[Document], None]) -> Head:
+        """Change the head of a conversation in place; the head as written."""
+        return self.head_of(id, self.change(id, lambda conversation: conversation.change_head(change)))
+
+    def head_of(self, id: str, fields: Document, size: int = 0) -> Head:
+        """The head with the fields just written. Raises InvalidDocument."""
+        head = Head.of(fields, self.engine.name(CONVERSATIONS, id), size)
+        assert head is not None  # It was validated.
+        return head
+
+    # -- What watchers see -----------------------------------------------------------------------------------------
+
+    def wrote(self, id: str, *marks: str, entries: Iterable[Document] = ()) -> None:
+        """Remember own writes for this store's watchers: messages, and marks as `Own.wrote` takes them."""
+        if self.own is not None:
+            self.own.wrote(id, *marks)
+            self.own.appended(id, entries)
+
+    def under_way(self, id: str) -> AbstractContextManager[None]:
+        """Hold back reports of changes of a conversation while the body writes it, if the store is watched."""
+        return nullcontext() if self.own is None else self.own.under_way(id)
+
+    def place(self, since: str | None) -> str | None:
+        """The place in the journal that a cursor of this store means. Raises InvalidInput if it is none."""
+        return since if self._seal is None else self._seal.place(since)
+
+    def marked(self, changes: list[Change], cursor: str) -> Changes:
+        """Changes as a caller gets them: own ones marked, and the cursors of an agent sealed."""
+        marked = Changes(changes if self.own is None else self.own.marked(changes), cursor)
+        return marked if self._seal is None else self._seal.sealed(marked)

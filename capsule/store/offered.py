@@ -1,0 +1,29 @@
+"""The objects that a store offers, a module each, which is imported when the object is first asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from capsule.rooms import load
+
+
+class Offered:
+    """An object that a store offers: the same at each call, in every thread."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, store: Any, owner: type) -> Any:
+        if store is None:
+            return self
+        return vars(store).setdefault(self._name, store.inner.part(load(self._place)))
+
+
+def offered(module: str, kind: str) -> Any:
+    """The object of a class that a store offers, for a typed line in its class. To ask for it raises Refused if its
+    room is not installed.
+    """
+    return Offered(f"{module}:{kind}")

@@ -1,0 +1,86 @@
+"""Purging erases what rooms kept of what was deleted."""
+
+from __future__ import annotations
+
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+
+import orjson
+
+from capsule import Store, timestamps
+from capsule.engines.files.disk.layout import FOLDERS, KINDS
+from capsule.engines.retrying import edited
+from capsule.messaging.doorbells import registry as doorbells
+from capsule.messaging.doorbells.interface import Target
+from capsule.sessions.events import delivered, incoming, outgoing
+from capsule.sessions.registry import MessagingGroup, Question
+from capsule.sessions.rules.deliveries import send
+from capsule.sessions.rules.messages import claim, finish, pick, receive
+from capsule.sessions.session import Session
+from tests.core.store.conftest import store as store
+from tests.core.store.test_purging import canaries_left, canary
+
+
+def _deleted_of_every_kind(store: Store) -> None:
+    """Make a document or file of each kind with its canary, and delete it. No command deletes the last kinds."""
+    store.agents.register("anna")
+    made = [store.create(title=canary("conversations"), type=type).id for type in ("chat", "direct", "group")]
+    made.append(store.channels.create("plan", agent="anna", description=canary("conversations")).id)
+    store.notes.write(canary("conversations"), agent="anna")
+    store.search(canary("conversations"))
+    for id in (*made, "notes_anna"):
+        store.delete(id)
+    store.agents.register("carl", description=canary("agents"))
+    store.agents.documents.set_home("carl", canary("homes"))
+    doorbells.register(store, "carl", Target("command", {"command": canary("doorbells")}))
+    store.agents.forget("carl")
+    store.servers.set(None, {canary("overrides"): True})
+    store.servers.set(None, {canary("overrides"): None})
+    store.sessions.webhooks.keep("news", f"https://{canary('webhooks')}.example")
+    store.sessions.webhooks.remove("news")
+    store.sessions.set_agent("anna", [canary("commands")])
+    store.sessions.set_agent("anna", ["answers"])
+    _import(store, canary("imports"))
+    now, said = timestamps.now(), {"value": canary("sessions"), "from": "anna"}
+    question = Question("q", "s", "m", options=(said,), state="answered", closed_at=now, answers=(said,))
+    place = MessagingGroup("conversations", "gone", canary("sessions"))
+    store.sessions.registry.edit(lambda state: state.put(question, place))
+    session, named = Session.create(store.engine, "s", "anna"), [{"path": "plan"}]
+    heard = incoming(id="m", content=canary("inbound"), attachments=named)
+    answer = outgoing(id="a", content=canary("outbound"), in_reply_to="m", attachments=named)
+    session.tell(lambda folds: receive(folds, [heard]))
+    store.engine.files.keep("inbox", "s", "plan", canary("inbox").encode())
+    session.say(lambda folds: claim(folds, pick(folds, timestamps.now(), first=True), "w"))
+    ended = partial(finish, ids=["m"], instance="w", state="completed")
+    session.say(lambda folds: [*send(folds, [answer]), *ended(folds)], {"plan": canary("outbox").encode()})
+    session.tell(lambda folds: [delivered(message="a", platform_id="p")])
+    store.beside(keep_locks=False, agent="anna").changes()  # It makes a key, which holds no text.
+    for kind in ("applied", "keys", "projects"):
+        edited(store.engine, kind, "9", lambda data: canary(kind).encode())
+        store.engine.delete(kind, "9")
+
+
+def test_a_purge_visits_every_kind_and_leaves_attachments(store: Store, root: Path) -> None:
+    storage = store.engine.storage
+    _deleted_of_every_kind(store)
+    missing = {kind for kind in KINDS if not storage.remembered(kind)}
+    assert missing | {kind for kind in FOLDERS if not store.engine.files.names(kind, "s")} == {"attachments"}
+    for kind in KINDS:  # Of dead writers.
+        Path(storage.layout.temporary(kind, "s")).parent.mkdir(exist_ok=True)
+        Path(storage.layout.temporary(kind, "s")).write_text(canary(kind))
+    store.trash.purge()
+    assert canaries_left(root, KINDS | FOLDERS.keys()) == set()
+
+
+def test_a_purge_keeps_the_files_of_a_message_that_waits(store: Store, root: Path) -> None:
+    session, answer = Session.create(store.engine, "s", "anna"), outgoing(id="a", attachments=[{"path": "plan"}])
+    session.say(lambda folds: send(folds, [answer]), {"plan": b"text", "not named": b"x"})
+    store.trash.purge()
+    assert store.engine.files.names("outbox", "s") == ["plan"]
+
+
+def _import(store: Store, text: str) -> None:
+    """Import a conversation, and delete it."""
+    source = {"id": text, "conversations": [{"from": "human", "value": text}]}
+    store.delete(store.import_(stream=BytesIO(orjson.dumps(source))).conversations[0].id)
