@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from capsule.disk.whole_files import Signature
     from capsule.engines.values import Trashed
+    from capsule.format.saved.repair import Mended
 
 
 class Scanned(NamedTuple):
@@ -37,13 +38,6 @@ class Leftover(NamedTuple):
     kind: str
     id: str
     path: str
-    what: str
-
-
-class Mended(NamedTuple):
-    """A file made whole: its bytes, and in words what was done."""
-
-    data: bytes
     what: str
 
 
@@ -126,9 +120,6 @@ class OutsideEdits(Protocol):
 
     def committed(self, path: str) -> bytes | None:
         """The version of a document that the commit has which is checked out; None: there is none."""
-
-    def cut_back(self, data: bytes) -> Mended | None:
-        """A file cut back to its last whole entry, where it ends as one that a crash or a disk cut."""
 
     def leftovers(self, kind: str) -> list[Leftover]:
         """What dead processes left, and known documents whose file vanished."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from capsule.engines.capabilities import HeldFile, Mended, Scanned
+from capsule.engines.capabilities import HeldFile, Scanned
 from capsule.engines.interface import WITH_ENTRIES
 from capsule.errors import CapsuleError, InvalidDocument, Problem
 from capsule.format import migrations, validation
@@ -18,6 +18,7 @@ from capsule.format.documents.head import Head
 from capsule.format.json import canonical, codec, places
 from capsule.format.kinds import KINDS
 from capsule.format.saved.reconcile import reconcile
+from capsule.format.saved.repair import Mended, mend
 from capsule.format.validation import decoded
 from capsule.ids import is_id
 from capsule.maintenance.conflict_copies import Ancestor, copy_in
@@ -189,7 +190,7 @@ class _Examination:
             if held is not None and got is not None and held.mended(*got) is not None:
                 what = "a crash left it torn; the next write or --repair mends it"
                 return [self._finding("torn", what, repairable=True)]
-            if self._files.cut_back(data) is not None:
+            if mend(data) is not None:
                 what = "it ends too early, and no write left it so; save it again, or have --repair cut it back"
                 at = error.problems[0]
                 return [self._finding("torn", f"{at.what}: {what}", at.line, at.column, repairable=True)]

@@ -13,7 +13,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from capsule.engines.capabilities import HeldFile, Mended, Scanned
+from capsule.engines.capabilities import HeldFile, Scanned
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput
 from capsule.format import migrations
 from capsule.format.documents.message import check_message
@@ -21,6 +21,7 @@ from capsule.format.json import codec
 from capsule.format.json.canonical import order_message
 from capsule.format.merge.order import in_one_order
 from capsule.format.saved import records
+from capsule.format.saved.repair import Mended
 from capsule.format.validation import decoded
 from capsule.store.reading import KIND
 from capsule.store.store import CoreStore

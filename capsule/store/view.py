@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from capsule.engines.index.search.search import Asked
     from capsule.engines.interface import Engine, Transaction
     from capsule.engines.machine import Machine
+    from capsule.engines.values import Tracker
     from capsule.format.documents.head import Head
     from capsule.rules.policy import StateOf
 
 #: What an agent has of an engine as it is: it tells of no conversation that the agent may not read.
-HANDED_ON = frozenset({"create", "edit", "delete", "version", "versions", "name", "tracker", "close"})
+HANDED_ON = frozenset({"create", "edit", "delete", "version", "versions", "name", "close"})
 HANDED_ON |= {"announce", "withdraw", "is_alive"}
 #: The same, of an index.
 HANDED_ON_BY_THE_INDEX = frozenset({"refresh", "rebuild", "drop", "close"})
@@ -55,7 +56,7 @@ def sees(engine: Engine, change: Change) -> bool:
 
 
 class AgentView:
-    """An engine as an agent sees it. See `Engine`; what is not here it has not, but for `HANDED_ON`.
+    """An engine as an agent sees it. `Engine` describes the methods; what is not here it has not, but for `HANDED_ON`.
 
     Args:
         agent: The agent.
@@ -107,7 +108,7 @@ class AgentView:
 
     @contextmanager
     def transaction(self, kind: str, id: str) -> Iterator[Transaction]:
-        """See `Engine.transaction`. Who may not read the document is let in to join it, and else learns nothing.
+        """Who may not read the document is let in to join it, and else learns nothing.
 
         Raises Refused or NotFound.
         """
@@ -124,7 +125,6 @@ class AgentView:
                 policy.ensure(self.may("read", policy.Object.at(transaction.head)), id, self._state_of)
 
     def exists(self, kind: str, id: str) -> bool:
-        """See `Engine.exists`."""
         try:
             return self._engine.exists(kind, id) and (kind != CONVERSATIONS or self.seen_from(id) is not None)
         except NotFound:
@@ -133,7 +133,6 @@ class AgentView:
             return True
 
     def ids(self, kind: str) -> list[str]:
-        """See `Engine.ids`."""
         ids = self._engine.ids(kind)
         if kind != CONVERSATIONS:
             return ids
@@ -141,13 +140,13 @@ class AgentView:
         return [id for id in ids if id not in unseen]
 
     def head(self, id: str) -> tuple[Document, int]:
-        """See `Engine.head`. The size of a file that the agent reads in part is not told: 0."""
+        """The size of a file that the agent reads in part is not told: 0."""
         with self._judged(CONVERSATIONS, id):
             head, size = self._engine.head(id)
         return head, 0 if self.since(head) else size
 
     def document(self, kind: str, id: str) -> Document:
-        """See `Engine.document`. A message that the agent may not read is an empty object."""
+        """A message that the agent may not read is an empty object."""
         with self._judged(kind, id):
             document = self._engine.document(kind, id)
         since = self.since(document) if kind == CONVERSATIONS else ""
@@ -157,20 +156,18 @@ class AgentView:
         return document | {"history": [*({} for _ in range(count)), *document["history"][count:]]}
 
     def read(self, kind: str, id: str) -> bytes:
-        """See `Engine.read`."""
         if kind != CONVERSATIONS or not self.seen_from(id):
             return self._engine.read(kind, id)
         return self.parsed(id, lambda data, _: data)
 
     def parsed(self, id: str, parse: Callable[[bytes, bool], T]) -> T:
-        """See `Engine.parsed`."""
         if not self.seen_from(id):
             return self._engine.parsed(id, parse)
         document = self.document(CONVERSATIONS, id)
         return parse(codec.encode(document | {"history": [entry for entry in document["history"] if entry]}), True)
 
     def tail(self, id: str, n: int) -> tuple[bytes, int]:
-        """See `Engine.tail`. There are fewer entries if the agent may not read those before."""
+        """There are fewer entries if the agent may not read those before."""
         since = self.seen_from(id)
         data, count = self._engine.tail(id, n)
         if not since:
@@ -180,13 +177,18 @@ class AgentView:
 
     @property
     def trash(self) -> TrashView:
-        """See `Engine.trash`."""
         return TrashView(self, self._engine.trash)
 
     @property
     def machine(self) -> Machine:
-        """See `Engine.machine`. An agent reaches some kinds of documents."""
+        """An agent reaches some kinds of documents."""
         return self._engine.machine.for_agent(self.agent)
+
+    def tracker(self, kind: str | None = None) -> Tracker:
+        """Raises Refused for what is not about conversations."""
+        if kind != CONVERSATIONS:
+            raise Refused(f"agent {self.agent} hears of conversations alone", path="")
+        return self._engine.tracker(kind)
 
     def outside_edits(self, what: str = "this") -> NoReturn:
         """Raises Refused: an agent has neither the paths of documents nor versions from outside."""
@@ -194,7 +196,7 @@ class AgentView:
         raise Refused(why, path="")
 
     def instances(self) -> dict[str, dict[str, Any]]:
-        """See `Engine.instances`. Those of agents that the agent does not find are left out."""
+        """Those of agents that the agent does not find are left out."""
         live = self._engine.instances().items()
         return {id: about for id, about in live if self._finds(about.get("agent", self.agent))}
 
@@ -252,7 +254,6 @@ class IndexView:
         return {id for id, until in self.hidden().items() if until is None}
 
     def heads(self, progress: Progress | None = None) -> list[Head]:
-        """See `Index.heads`."""
         return self._shown(self._engine.index.heads(progress), self.hidden())
 
     def _shown(self, heads: list[Head], hidden: dict[str, int | None]) -> list[Head]:
@@ -261,27 +262,24 @@ class IndexView:
         return [replace(head, bytes=0) if head.id in hidden else head for head in there]
 
     def latest(self) -> str | None:
-        """See `Index.latest`. Conversations of one millisecond come in no order."""
+        """Conversations of one millisecond come in no order."""
         heads = [head for head in self.heads() if not head.damaged]
         return max(heads, key=lambda head: sortable(head.updated_at)).id if heads else None
 
     def of_agent(self, agent: str, *, refresh: bool = True) -> list[Mine]:
-        """See `Index.of_agent`."""
         unseen = self.unseen()
         return [mine for mine in self._engine.index.of_agent(agent, refresh=refresh) if mine.id not in unseen]
 
     def forks_of(self, id: str) -> list[str]:
-        """See `Index.forks_of`."""
         unseen = self.unseen()
         return [fork for fork in self._engine.index.forks_of(id) if fork not in unseen]
 
     def locks(self) -> dict[str, dict[str, Any]]:
-        """See `Index.locks`."""
         unseen = self.unseen()
         return {id: lock for id, lock in self._engine.index.locks().items() if id not in unseen}
 
     def changes(self, since: str | None, limit: int, *, refresh: bool = True) -> tuple[list[Change], str]:
-        """See `Index.changes`. Of a conversation that is gone, the trash says whether the agent could read it.
+        """Of a conversation that is gone, the trash says whether the agent could read it.
 
         Of one that the agent joined later, no earlier change is told, and no message that it may not read. What was
         removed there is not named: its time is not known any more. The cursor is that of the last change that is told.
@@ -322,7 +320,6 @@ class IndexView:
         return hidden
 
     def search(self, asked: Asked, now_ms: int, progress: Progress | None = None) -> Found:
-        """See `Index.search`."""
         # Whose a damaged file is can't be known, and its last sound messages are still in the index.
         damaged = {head.id: None for head in self._engine.index.heads() if head.damaged}
         cursor = None if asked.cursor is None else self._seal.open(asked.cursor)
@@ -331,11 +328,9 @@ class IndexView:
         return found if found.cursor is None else replace(found, cursor=self._seal.seal(found.cursor))
 
     def messages_with(self, where: object, conversation: str | None = None) -> list[Place]:
-        """See `Index.messages_with`."""
         return self._engine.index.messages_with(where, conversation, hidden=self.hidden())
 
     def values_of(self, path: str, conversation: str) -> list[Value]:
-        """See `Index.values_of`."""
         return self._engine.index.values_of(path, conversation, hidden=self.hidden())
 
     def listed(
@@ -346,7 +341,6 @@ class IndexView:
         asked: str,
         progress: Progress | None = None,
     ) -> Listed:
-        """See `Index.listed`."""
         hidden = self.hidden()
 
         opened = self._seal.open(cursor) if cursor else ""
@@ -356,5 +350,4 @@ class IndexView:
         return replace(page, _cursor=lambda shown: (text := page._cursor(shown)) and self._seal.seal(text))
 
     def stats(self, progress: Progress | None = None) -> Stats:
-        """See `Index.stats`."""
         return self._engine.index.stats(progress, self.hidden())

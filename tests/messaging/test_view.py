@@ -379,6 +379,8 @@ def test_the_history_in_git_and_the_files_are_a_persons(store: Store) -> None:
 def test_the_files_of_sessions_are_closed_to_an_agent(store: Store, kind: str) -> None:
     eve = store.beside(agent="eve").engine
     for ask in (
+        lambda: eve.tracker(kind),
+        lambda: eve.tracker(),
         lambda: eve.machine.read(kind, "s_1"),
         lambda: eve.machine.ids(kind),
         lambda: eve.machine.edit(kind, "s_1", lambda before: {}),
@@ -413,5 +415,5 @@ def test_every_question_to_an_engine_or_an_index_is_judged_or_listed_as_harmless
 
 
 #: What an agent can't ask an engine, and the index, at all.
-CLOSED_OF_ENGINE = {"files", "beat", "beaten", "hold", "follow", "notices"}
+CLOSED_OF_ENGINE = {"files", "beat", "beaten", "hold", "follow"}
 CLOSED = {"query", "marks_at", "first_behind", "place_of", "conversation_of", "said_after", "behind", "recalled"}

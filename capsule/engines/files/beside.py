@@ -172,7 +172,11 @@ class FileMachine(Machine):
         The note knows the inode and the times of what was written, which nobody can foretell of a clone.
         """
         noted = self._storage.noted(kind, id)
-        return noted is not None and noted.signature == signature and self._storage.is_own(kind, id)
+        if noted is None or noted.signature != signature:
+            return False
+        with suppress(OSError):
+            return self._storage.sys.lstat(self._storage.path(kind, id)).st_uid == os.geteuid()
+        return False
 
 
 class BesideDocuments:

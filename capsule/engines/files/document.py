@@ -30,8 +30,8 @@ from capsule.format.json.anatomy import Anatomy, head_of, survey
 from capsule.timestamps import WIDTH
 
 if TYPE_CHECKING:
-    from capsule.engines.capabilities import Mended
     from capsule.engines.files.storage import FileStorage
+    from capsule.format.saved.repair import Mended
 
 
 class HeldDocument:
@@ -114,7 +114,6 @@ class HeldDocument:
         return self.replace(expected, data, survey(data) if canonical else None, records).tag
 
     def read(self) -> tuple[bytes, Signature] | None:
-        """The whole file and its signature; None when there is none."""
         with whole_files.naming(self.path, "read"), suppress(FileNotFoundError):
             found = self._open()
             return whole_files.pread_all(self.sys, self._mutex.document_fd, found.st_size), whole_files.signature(found)
@@ -142,11 +141,8 @@ class HeldDocument:
         return data
 
     def records(self) -> list[list[bytes]]:
-        """What the store wrote lately, the oldest write first: whatever was given as its records below.
-
-        The records of a write are durable before it touches the document, and are taken out again when it fails and
-        did not change the document; those of one that was interrupted stay. Costs reading the log.
-        """
+        """The records of a write are durable before it touches the document, and are taken out again when it fails and
+        did not change the document; those of one that was interrupted stay. Costs reading the log."""
         with whole_files.naming(self.path, "read the log of"):
             return self.note.records()
 
@@ -354,12 +350,10 @@ class HeldDocument:
         return kept
 
     def quarantine(self, data: bytes, reason: str) -> str:
-        """Keep bytes in the quarantine; the path."""
         with whole_files.naming(self.path, "keep a copy of"):
             return self.storage.keeping.store(data, QUARANTINE, self.kind, self.id, reason)
 
     def delete(self) -> Trashed:
-        """Move the document to the trash."""
         with whole_files.naming(self.path, "delete"):
             whole_files.ensure_regular(self.sys, self.path)
             path = self.storage.keeping.move(self.path, TRASH, self.kind, self.id)

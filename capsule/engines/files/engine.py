@@ -54,6 +54,7 @@ class FilesEngine(BesideDocuments):
         self.files = AttachedFiles(storage)
         self.machine: Machine = FileMachine(storage)
         self.trash = FileTrash(storage, lambda: self.index.drop())
+        self.exists, self.ids, self.name = storage.exists, storage.ids, storage.path
         self._caches = Caches()
         self._guard = threading.Lock()
         self._index: Index | None = None
@@ -87,10 +88,6 @@ class FilesEngine(BesideDocuments):
                 raise missing(kind, id)
             return held.delete()
 
-    def exists(self, kind: str, id: str) -> bool:
-        """Costs an lstat."""
-        return self.storage.exists(kind, id)
-
     def version(self, kind: str, id: str) -> object | None:
         """Costs an lstat."""
         found = self.storage.find(kind, id)
@@ -100,13 +97,6 @@ class FilesEngine(BesideDocuments):
         """Costs one scandir, and an lstat a file."""
         now = time.time_ns()
         return {each.id: _version(each.signature, now) for each in sorted(self.storage.scan(kind))}
-
-    def ids(self, kind: str) -> list[str]:
-        """Costs listing a directory."""
-        return self.storage.ids(kind)
-
-    def name(self, kind: str, id: str) -> str:
-        return self.storage.path(kind, id)
 
     def read(self, kind: str, id: str) -> bytes:
         """Costs reading and checking the file."""

@@ -15,7 +15,6 @@ import orjson
 
 from capsule import timestamps
 from capsule.disk.whole_files import Signature
-from capsule.engines.capabilities import Mended
 from capsule.engines.files.checkouts import replaced
 from capsule.engines.files.protocols import Known
 from capsule.engines.interface import missing
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from capsule.engines.files.document import HeldDocument
     from capsule.engines.files.storage import FileStorage
     from capsule.format.saved.reconcile import Outcome
+    from capsule.format.saved.repair import Mended
 
 _log = logging.getLogger("capsule")
 
@@ -125,7 +125,7 @@ def mendable(held: HeldDocument, data: bytes, signature: Signature, *, asked: bo
         signature: Its signature.
         asked: Whether a person asked for it.
     """
-    from capsule.engines.files import repair
+    from capsule.format.saved import repair
 
     written = splices(held.records())
     # Whoever saved it before the machine was started is done with it.
@@ -134,7 +134,7 @@ def mendable(held: HeldDocument, data: bytes, signature: Signature, *, asked: bo
         splice = repair.Splice(at, [codec.encode_entry(entry) for entry in entries], stamp)
         whole = repair.redo(data, splice, cut=is_left or (n == 0 and held.is_torn(signature)))
         if whole is not None:
-            found: Mended | None = Mended(whole, "completed where a write was interrupted")
+            found: Mended | None = repair.Mended(whole, "completed where a write was interrupted")
             break
     else:
         found = repair.mend(data) if is_left else None

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from capsule.disk import whole_files
 from capsule.disk.syscalls import Syscalls
 from capsule.disk.whole_files import Signature
-from capsule.engines.capabilities import Leftover, Mended, Scanned
+from capsule.engines.capabilities import Leftover, Scanned
 from capsule.engines.files import note
 from capsule.engines.files.checkouts import committed
 from capsule.engines.files.disk.derived import Derived
@@ -37,7 +37,7 @@ _CONTEXT_LINE = b'\n  "context": '
 
 
 class FileStorage:
-    """A store's documents as files below one directory. It is the engine's `OutsideEdits`, and a `Source`.
+    """A store's documents as files below one directory, for the index (`Source`) and for `OutsideEdits`.
 
     Args:
         root: The store's directory.
@@ -124,11 +124,6 @@ class FileStorage:
 
     def is_as_left(self, kind: str, id: str) -> bool:
         return self.known(kind, id) is not None
-
-    def cut_back(self, data: bytes) -> Mended | None:
-        from capsule.engines.files.repair import mend
-
-        return mend(data)
 
     def open(self, path: str, flags: int = os.O_RDONLY) -> tuple[int, os.stat_result]:
         """Open a document. Raises as `files.open_document`."""
@@ -256,12 +251,6 @@ class FileStorage:
                 return None
         return Scanned(id, path, whole_files.signature(found), stat.S_ISREG(found.st_mode), found.st_nlink)
 
-    def is_own(self, kind: str, id: str) -> bool:
-        """Whether the file belongs to the user of this process."""
-        with suppress(OSError):
-            return self.sys.lstat(self.layout.document(kind, id)).st_uid == os.geteuid()
-        return False
-
     def tracker(self, kind: str) -> Tracker | None:
         from capsule.disk.notices import open_tracker
 
@@ -292,7 +281,6 @@ class FileStorage:
         return f"{temporary}: moved to {kept}"
 
     def read_stray(self, kind: str, name: str) -> bytes | None:
-        """A file that lies among the documents of a kind under any name, without `.json`; None: there is none."""
         found = self.find(kind, name)
         if found is None or not found.regular:
             return None
@@ -301,7 +289,6 @@ class FileStorage:
         return None
 
     def set_aside(self, kind: str, name: str, id: str, reason: str) -> str:
-        """Move such a file to the quarantine, as one of the document `id`; its path there. Raises `NotFound`."""
         found = self.find(kind, name)
         if found is None:
             raise NotFound(f"there is no file {name[:200]!r} any more", id=id)
@@ -310,10 +297,7 @@ class FileStorage:
             return self.keeping.move(found.path, QUARANTINE, kind, check_id(id), reason)
 
     def leftovers(self, kind: str) -> list[Leftover]:
-        """What dead processes left, and known documents whose file vanished.
-
-        Takes the mutex of each document that seems to have one.
-        """
+        """Takes the mutex of each document that seems to have one."""
         with whole_files.naming(self.layout.root, "list"):
             dead = [(one, self.layout.derived("instances", one)) for one in self.instances.dead()]
             found = [Leftover("instance", one, path, "left by a process that is dead") for one, path in dead]
@@ -337,7 +321,6 @@ class FileStorage:
         return found
 
     def sweep(self, kind: str, leftover: Leftover) -> str:
-        """Put one leftover away; in words what was done."""
         with whole_files.naming(leftover.path, "put away"):
             if leftover.kind == "instance":
                 self.instances.sweep(leftover.id)

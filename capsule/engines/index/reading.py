@@ -159,7 +159,7 @@ def look(
 
 
 def _is_mendable(data: bytes) -> bool:
-    from capsule.engines.files import repair  # Its patterns take a millisecond, and nearly no file is damaged.
+    from capsule.format.saved import repair  # Its patterns take a millisecond, and nearly no file is damaged.
 
     return repair.mend(data) is not None
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from capsule import Store
+from capsule.engines.files.engine import FilesEngine
 from capsule.engines.interface import CONVERSATIONS, Engine
 from capsule.errors import Interfered, InvalidDocument, InvalidInput, Locked, NotFound, Refused, StoreBusy
 from capsule.format.documents.new import new_capsule
@@ -131,10 +132,31 @@ def test_an_entry_is_found_by_its_id(engine: Engine) -> None:
     engine.create(CONVERSATIONS, new_capsule("keyed", "", STAMP, messages=[message("one", made), message("two")]))
     with engine.transaction(CONVERSATIONS, "keyed") as transaction:
         assert transaction.find(new_id()) is None
-        found = transaction.find(made)
-        assert found is not None and (found[0], found[1]["content"]) == (0, "one")
+        for place, content in enumerate(["one", "two"]):
+            found = transaction.find(transaction.document()["history"][place]["id"])
+            assert found is not None and (found[0], found[1]["content"]) == (place, content)
     with engine.transaction(CONVERSATIONS, id) as transaction:
         assert transaction.find(made) is None
+
+
+def test_an_entry_is_found_far_back_and_by_an_odd_id(engine: Engine) -> None:
+    texts, ids = ["x" * 40_000, "y", "z" * 40_000, "end"], ["first", 'a"b', "c", "d"]
+    id = "far"
+    engine.create(CONVERSATIONS, new_capsule(id, "", STAMP, messages=[*map(message, texts, ids)]))
+    with engine.transaction(CONVERSATIONS, id) as transaction:
+        found = [transaction.find(each) for each in ids]
+        assert [each and (each[0], each[1]["content"]) for each in found] == [*enumerate(texts)]
+        assert transaction.find("x") is None and transaction.state.entries == len(ids)
+
+
+def test_what_only_files_can_do_is_refused_by_name_elsewhere(engine: Engine) -> None:
+    id = make(engine, "one")
+    if isinstance(engine, FilesEngine):
+        files = engine.outside_edits()
+        assert [found.id for found in files.scan(CONVERSATIONS)] == [id] and files.is_as_left(CONVERSATIONS, id)
+    else:
+        with pytest.raises(Refused, match="the doctor needs a store that keeps files"):
+            engine.outside_edits("the doctor")
 
 
 def test_a_second_document_of_one_id_is_refused(engine: Engine) -> None:

@@ -16,10 +16,10 @@ import pytest
 
 from capsule import Store
 from capsule.disk.syscalls import Syscalls
-from capsule.engines.files import repair
 from capsule.errors import InvalidDocument, NotFound
 from capsule.format.documents import new
 from capsule.format.json import anatomy, codec
+from capsule.format.saved import repair
 from capsule.format.validation import decoded
 from capsule.maintenance.doctor import examine
 from tests.core.storage.faults import lock_by_name, nothing, stale_save, store_on, tear

@@ -12,10 +12,10 @@ import pytest
 from capsule.engines.files.document import HeldDocument
 from capsule.engines.files.external_edits import mendable
 from capsule.engines.files.protocols import Known
-from capsule.engines.files.repair import mend
 from capsule.engines.files.storage import FileStorage
 from capsule.errors import CapsuleError, Interfered, InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.format.json import anatomy, codec
+from capsule.format.saved.repair import mend
 from tests.core.storage.conftest import STAMP, document, entry, head, texts_of
 from tests.torture.filesystem import Rebooted
 

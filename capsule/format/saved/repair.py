@@ -28,7 +28,6 @@ from typing import NamedTuple
 import orjson
 
 from capsule import timestamps
-from capsule.engines.capabilities import Mended
 from capsule.format.json import anatomy
 
 _SECTOR = 512
@@ -53,6 +52,13 @@ class Splice(NamedTuple):
     at: int
     entries: list[bytes]
     stamp: str
+
+
+class Mended(NamedTuple):
+    """A file made whole: its bytes, and in words what was done."""
+
+    data: bytes
+    what: str
 
 
 def redo(data: bytes, splice: Splice, *, cut: bool) -> bytes | None:
