@@ -23,6 +23,16 @@ from tests.core.mcp_server.serving import environment, over_stdio
 ROOT = Path(__file__).resolve().parents[1]
 #: Takes the way to the installed source, which would find there what was deleted here.
 NO_OTHER_SOURCE = 'import sys; sys.meta_path[:] = [each for each in sys.meta_path if "ditable" not in repr(each)]\n'
+#: Runs the commands that it is told, one after the other.
+COMMANDS = """
+import json, sys
+from typer.testing import CliRunner
+from capsule_cli.app import app
+for line in sys.stdin:
+    result = CliRunner().invoke(app, json.loads(line))
+    print(json.dumps([result.exit_code, result.stdout, result.stderr or repr(result.exception)]), flush=True)
+"""
+PIPES: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
 
 
 def test_the_table_and_the_rooms_say_the_same() -> None:
@@ -105,12 +115,14 @@ def alone(core: Path) -> dict[str, str]:
 @pytest.mark.sample
 def test_the_core_works_alone_and_says_which_room_is_missing(core: Path, tmp_path: Path) -> None:
     root = tmp_path / "store"
+    process = subprocess.Popen([sys.executable, "-c", COMMANDS], **PIPES, env=alone(core), cwd=tmp_path)
+    assert process.stdin is not None and process.stdout is not None
 
-    def capsule(*words: str, expect: int = 0, **more: Any) -> str:
-        command = [sys.executable, "-m", "capsule_cli", *words]
-        done = subprocess.run(command, capture_output=True, text=True, env=alone(core), cwd=tmp_path, **more)
-        assert done.returncode == expect, done.stderr
-        return done.stdout if expect == 0 else done.stderr
+    def capsule(*words: str, expect: int = 0) -> str:
+        print(json.dumps(words), file=process.stdin, flush=True)
+        code, out, said = json.loads(process.stdout.readline())
+        assert code == expect, said
+        return str(out if expect == 0 else said)
 
     capsule("init", str(root))
     at = ("--store", str(root))
@@ -119,7 +131,7 @@ def test_the_core_works_alone_and_says_which_room_is_missing(core: Path, tmp_pat
     capsule("append", id, "world", *at)
     assert "world" in capsule("show", id, *at) and id in capsule("list", *at) and id in capsule("search", "wor*", *at)
     watch = [sys.executable, "-m", "capsule_cli", "watch", "--cursor", cursor, *at]
-    with subprocess.Popen(watch, stdout=subprocess.PIPE, text=True, env=alone(core)) as watching:
+    with subprocess.Popen(watch, **PIPES, env=alone(core)) as watching:
         assert watching.stdout is not None and "appended" in watching.stdout.readline()
         watching.terminate()
     capsule("delete", id, *at)
@@ -133,8 +145,11 @@ def test_the_core_works_alone_and_says_which_room_is_missing(core: Path, tmp_pat
         assert f"{room} is not installed here" in capsule(command, "x", *at, expect=Refused.exit_code)
         assert command not in re.findall(r"\w+", capsule("--help").replace("with git", ""))
     assert "git is not installed" in capsule("show", id, "--at", "HEAD", *at, expect=6)
-    assert "installed" in capsule("mcp", "--tools", "messaging", *at, expect=6, stdin=subprocess.DEVNULL)
+    tools = [sys.executable, "-m", "capsule_cli", "mcp", "--tools", "messaging", *at]
+    served = subprocess.run(tools, capture_output=True, text=True, env=alone(core), stdin=subprocess.DEVNULL)
+    assert served.returncode == 6 and "installed" in served.stderr
     assert "No such command" in capsule("sendd", *at, expect=2)
+    process.communicate()
 
 
 @pytest.mark.slow
