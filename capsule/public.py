@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capsule.store.offered import offered
+from capsule.store.offered import of_room
 from capsule.store.store import CoreStore
 
 if TYPE_CHECKING:
@@ -51,13 +51,13 @@ class Store(CoreStore):
         import_, export: Conversations of other programs, in and out.
     """
 
-    agents: Agents = offered("capsule.messaging.people.agents", "Agents")
-    projects: Projects = offered("capsule.messaging.people.projects", "Projects")
-    groups: Groups = offered("capsule.messaging.conversations", "Groups")
-    channels: Channels = offered("capsule.messaging.channels", "Channels")
-    messages: Messages = offered("capsule.messaging.mail.delivery", "Messages")
-    notes: Notes = offered("capsule.messaging.notes", "Notes")
-    configuration: Configuration = offered("capsule.messaging.configuration.configuration", "Configuration")
-    sessions: Sessions = offered("capsule.sessions.sessions", "Sessions")
-    import_: Import = offered("capsule.transfer.importing", "Import")
-    export: Export = offered("capsule.transfer.exporting", "Export")
+    agents: Agents = of_room("messaging")
+    projects: Projects = of_room("messaging")
+    groups: Groups = of_room("messaging")
+    channels: Channels = of_room("messaging")
+    messages: Messages = of_room("messaging")
+    notes: Notes = of_room("messaging")
+    configuration: Configuration = of_room("messaging")
+    sessions: Sessions = of_room("sessions")
+    import_: Import = of_room("transfer")
+    export: Export = of_room("transfer")

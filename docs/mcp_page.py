@@ -9,7 +9,7 @@ from typing import Any
 from mcp_types import Prompt, Resource, ResourceTemplate, Tool
 
 from capsule.mcp_server.added import added_to
-from capsule.mcp_server.server import build, instructions
+from capsule.mcp_server.server import build
 from capsule.mcp_server.tools.registry import CONVERSATIONS
 
 #: Listing what the server has asks nothing of a store.
@@ -116,7 +116,7 @@ def text() -> str:
     parts = [
         _INTRODUCTION,
         "What the server tells a client's model, of the tools that it offers:\n",
-        *(f"> {instructions(tools, added_to(tools))}\n" for tools in ("conversations", "messaging", "session")),
+        *(f"> {added_to(tools)[0].instructions}\n" for tools in ("conversations", "messaging", "session")),
     ]
     own = {tool.__name__ for tool, _ in CONVERSATIONS}
     parts += ["## Tools of conversations\n", *(_tool(tool) for tool in tools if tool.name in own)]

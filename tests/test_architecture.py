@@ -41,7 +41,8 @@ def names_in(module: str) -> set[str]:
 
 def test_every_path_on_the_page_exists() -> None:
     in_rooms = [f"{room}{path}" for room, paths in rooms().items() for path in paths]
-    elsewhere = [word for word in in_code(PAGE.partition("## An append")[2]) if is_path(word)]
+    elsewhere = [word for word in in_code(PAGE) if is_path(word) and word.startswith(("capsule/", "cli/", "tests/"))]
+    elsewhere = [word for word in elsewhere if "NAME" not in word]
     assert len(elsewhere) > 100
     assert [path for path in in_rooms + elsewhere if not (ROOT / path).exists()] == []
 
@@ -71,7 +72,11 @@ def test_every_room_is_on_the_page() -> None:
 
 
 def test_every_row_of_changes_names_modules_and_tests() -> None:
-    rows = [row.split("|")[1:4] for row in PAGE.partition("## Where do I change")[2].splitlines() if "`" in row]
+    rows = [
+        row.split("|")[1:4]
+        for row in PAGE.splitlines()
+        if row.startswith("| ") and row.count(" | ") == 2 and "`" in row
+    ]
     assert len(rows) >= 25
     for what, modules, tests in rows:
         assert any(path.startswith(("capsule/", "cli/")) for path in in_code(modules)), what

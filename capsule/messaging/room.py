@@ -56,5 +56,5 @@ ROOM = Room(
     ),
     quick={"agents": "capsule_cli.commands.messaging.hook:quick"},
     tools={"messaging all": "capsule.messaging.tools.added:MESSAGING"},
-    resources="capsule.messaging.tools.resources:register",
+    resources="capsule.messaging.tools.agents:register",
 )

@@ -10,8 +10,9 @@ from capsule.rooms import load
 class Offered:
     """An object that a store offers: the same at each call, in every thread."""
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str = "", room: str = "") -> None:
         self._place = place
+        self._room = room
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -19,7 +20,8 @@ class Offered:
     def __get__(self, store: Any, owner: type) -> Any:
         if store is None:
             return self
-        return vars(store).setdefault(self._name, store.inner.part(load(self._place)))
+        place = self._place or load(f"capsule.{self._room}.room:ROOM").objects[self._name]
+        return vars(store).setdefault(self._name, store.inner.part(load(place)))
 
 
 def offered(module: str, kind: str) -> Any:
@@ -27,3 +29,8 @@ def offered(module: str, kind: str) -> Any:
     room is not installed.
     """
     return Offered(f"{module}:{kind}")
+
+
+def of_room(room: str) -> Any:
+    """The same for an object of a room, whose class the room names under the name of the line."""
+    return Offered(room=room)

@@ -85,10 +85,11 @@ class CoreStore(Writing):
             user=user,
             main=main,
         )
-        if agent is not None:
-            self.inner.act_for(agent, folder)
         super().__init__(self.inner)
         self.locks = Locks(self.inner.holder, self.heads)
+        if agent is not None:  # Until then it is the owner's, who makes the agent if need be.
+            self.inner.act_for(agent, folder)
+            super().__init__(self.inner)
 
     @classmethod
     def init(cls, directory: str | os.PathLike[str]) -> list[str]:

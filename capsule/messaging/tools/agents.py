@@ -6,18 +6,25 @@ is somebody else. An agent is shown those that it may find, with what the rule w
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult
 from pydantic import Field
 
+from capsule.errors import NotFound
 from capsule.fence import many, quoted, word
 from capsule.format.documents.agents import GLOBAL
+from capsule.mcp_server.resources import JSON, as_json
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools.answers.forms import forms_of
 from capsule.mcp_server.tools.answers.results import MESSAGES, Answer, Rows, answer, fitting, rows
 from capsule.messaging.tools.messages import Other
+
+if TYPE_CHECKING:
+    from capsule.mcp_server.server import CapsuleServer
+
+DIRECTORY = ("agents", "channels", "projects")
 
 
 class Known(Answer):
@@ -112,3 +119,16 @@ def set_status(
     """Tell the other agents what you are doing, in list_agents."""
     store_of(ctx).agents.set_status(None, text, busy=busy)
     return answer("The others see it in list_agents.", Status(status=text))
+
+
+def directory(ctx: Context, what: str) -> str:
+    """The agents, channels or projects of the store (`what`), for an agent those that it may find."""
+    if what not in DIRECTORY:
+        raise NotFound(f"there is nothing called {what[:40]!r}; there is: {', '.join(DIRECTORY)}", id=what[:40])
+    return as_json({what: [each.as_json() for each in getattr(store_of(ctx), what).list()]})
+
+
+def register(server: CapsuleServer) -> None:
+    """Register the resource on a server, with the values of its argument."""
+    server.resource("capsule://directory/{what}", mime_type=JSON)(directory)
+    server.choices["what"] = DIRECTORY

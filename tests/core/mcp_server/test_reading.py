@@ -11,6 +11,7 @@ from mcp_types import CallToolResult
 
 from capsule import Store
 from capsule.mcp_server.tools.answers.budget import tokens, within
+from capsule.store import pages as module
 from tests.core.mcp_server.talking import data, talking, text
 
 pytestmark = pytest.mark.anyio
@@ -56,10 +57,10 @@ async def test_reading_the_newest_reads_no_more_than_the_end(store: Store, monke
         raise AssertionError("the whole file was read")
 
     asked: list[int] = []
-    tail = store.tail_entries
+    tail = module.tail_entries
     monkeypatch.setattr(store, "document", whole)
     monkeypatch.setattr(store, "load", whole)
-    monkeypatch.setattr(store, "tail_entries", lambda id, n: (asked.append(n), tail(id, n))[1])
+    monkeypatch.setattr(module, "tail_entries", lambda engine, id, n: (asked.append(n), tail(engine, id, n))[1])
     async with talking(store, "legacy") as client:
         found = data(await client.call_tool("read_conversation", {"id": id}))
         data(await client.call_tool("read_conversation", {"id": id, "cursor": found["older"]}))

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.core.cli.test_program import ensure_light
+
 
 @pytest.fixture
 def team(capsule: Any, tmp_path: Path) -> Any:
@@ -223,3 +225,8 @@ def test_an_agent_gets_its_id_from_the_folder(capsule: Any, tmp_path: Path, monk
     id = capsule("agents", "register").line
     assert capsule("agents", "register").line == id
     assert capsule.json("agents", "show", id)["projectPath"] == str(tmp_path / "Größe 1")
+
+
+def test_an_inbox_imports_nothing_heavy(capsule: Any) -> None:
+    capsule("agents", "register", "--as", "anna")
+    ensure_light(capsule, ["inbox", "--as", "anna"])
