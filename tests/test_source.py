@@ -135,6 +135,14 @@ def test_imports_point_downwards_only() -> None:
         assert not upwards or (module == "capsule" and not imports(module, loading=True)), f"{module} imports {upwards}"
 
 
+def test_a_kind_of_engine_is_chosen_where_a_store_is_opened_and_nowhere_else() -> None:
+    for module in MODULES:
+        kinds = {
+            other for other in imports(module) if is_in(other, "capsule.engines.index") or "engines.memory" in other
+        }
+        assert not kinds or is_in(module, "capsule.engines") or module == "capsule.store.store", f"{module}: {kinds}"
+
+
 def test_no_imports_form_a_circle() -> None:
     TopologicalSorter({module: imports(module, loading=True) - {"capsule"} for module in MODULES}).prepare()
 

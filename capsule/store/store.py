@@ -124,14 +124,11 @@ class Store(Writing):
         #: The stores that act for agents, by agent.
         self._for_agents: dict[str | None, Store] = {}
         if agent is not None:
-            from capsule.store.sealed import Seal
-            from capsule.store.view import seen_by
+            from capsule.store.view import AgentView
 
             # If the agent is to be made, it is the owner who makes it.
             self.agent = check_id(self._directory.identity(agent, folder) or self.agents.identity(agent, folder))
-            seal = Seal(self.agent, engine.machine)
-            view = seen_by(self.agent, engine, lambda object, others: self._state_of(object, others))
-            self.engine, self._place, self._told = view, seal.place, seal.sealed
+            self.engine = AgentView(self.agent, engine, lambda object, others: self._state_of(object, others))
 
     @classmethod
     def init(cls, directory: str | os.PathLike[str]) -> list[str]:
