@@ -390,12 +390,14 @@ def test_the_files_of_sessions_are_closed_to_an_agent(store: Store, kind: str) -
 def test_what_an_agent_has_not_of_an_engine_is_refused_and_what_only_files_have_is_not_there(store: Store) -> None:
     eve = store.beside(agent="eve").engine
     for name in (name for name in dir(Engine) if not name.startswith("_")):
-        assert hasattr(eve, name)
+        assert hasattr(AgentView, name) or name in vars(eve)
         if getattr(AgentView, name, None) is AgentView._refuse:
             with pytest.raises(Refused):
                 getattr(eve, name)("inbox", "s_1")
     for ask in (eve.leases.beat, eve.leases.beaten):
         with pytest.raises(Refused):
             ask("inbound", "s_1")
+    with pytest.raises(Refused):
+        eve.files.names("inbox", "s_1")
     with pytest.raises(AttributeError):
         eve.storage  # type: ignore[attr-defined]  # noqa: B018
