@@ -16,16 +16,13 @@ _ALWAYS_MS = -(1 << 62)
 
 class Hidden(NamedTuple):
     """The numbers of the conversations that are wholly hidden; and of those that are in part, with the time from which
-    `seen_from` lets them be seen. `nothing`: the owner asks, from whom nothing ever is."""
+    `seen_from` lets them be seen. `nothing`: the owner asks, from whom nothing ever is. `of_messages`: what a
+    row `m` of `messages` must be so as not to be hidden."""
 
     wholly: list[int]
     partly: dict[int, int]
     nothing: bool = False
-
-    @property
-    def of_messages(self) -> str:
-        """What a row `m` of `messages` must be so as not to be hidden."""
-        return " AND ".join(["TRUE", *self.conditions("m.capsule", "m.time_ms")])
+    of_messages: str = "TRUE"
 
     @property
     def of_conversations(self) -> str:
@@ -50,7 +47,9 @@ def hide(db: sqlite3.Connection, hidden: Mapping[str, int | None]) -> Hidden:
     since = {num: time_ms for num, id in found if (time_ms := hidden[id]) is not None}
     if since:
         db.create_function("seen_from", 1, lambda capsule: since.get(capsule, _ALWAYS_MS))
-    return Hidden([num for num, _ in found if num not in since], since)
+    numbered = Hidden([num for num, _ in found if num not in since], since)
+    conditions = numbered.conditions("m.capsule", "m.time_ms")
+    return numbered._replace(of_messages=" AND ".join(["TRUE", *conditions]))
 
 
 def seen_of(db: sqlite3.Connection, num: int, since_ms: int) -> tuple[int, int, int]:

@@ -88,18 +88,14 @@ def _digest(front: int | None) -> str:
     return "" if front is None else f"sha256:{front:014x}"
 
 
-def _seen(hidden: Hidden) -> str:
-    if hidden.nothing:
-        return ""
-    return "".join(f" AND {condition}" for condition in hidden.conditions("m.capsule", "m.time_ms"))
-
-
 def marks(
     db: sqlite3.Connection, conversation: str, places: Iterable[int], hidden: Hidden
 ) -> dict[int, tuple[str, str]]:
     """See `Questions.marks`."""
     wanted = ", ".join(str(int(place)) for place in places)
-    question = f"SELECT at, id, front FROM messages AS m WHERE capsule = {_NUM} AND at IN ({wanted}){_seen(hidden)}"
+    question = (
+        f"SELECT at, id, front FROM messages AS m WHERE capsule = {_NUM} AND at IN ({wanted}) AND {hidden.of_messages}"
+    )
     return {at: (id, _digest(front)) for at, id, front in db.execute(question, (conversation,))}
 
 
@@ -113,8 +109,9 @@ def _first_behind(db: sqlite3.Connection, conversation: str | None, read: Sequen
 def find(db: sqlite3.Connection, message: str, conversation: str | None, hidden: Hidden) -> tuple[str, int] | None:
     """See `Questions.find`."""
     # The newest have the highest numbers; an index of all ids would be a third of the texts.
-    where, order, bound = ("", "num", ()) if conversation is None else (f" AND capsule = {_NUM}", "at", (conversation,))
-    question = f"SELECT capsule, at FROM messages AS m WHERE id = ?{where}{_seen(hidden)} ORDER BY {order} DESC LIMIT 1"
+    where, order, bound = ("", "num", ()) if conversation is None else (f"capsule = {_NUM} AND", "at", (conversation,))
+    where = f"{where} {hidden.of_messages}"
+    question = f"SELECT capsule, at FROM messages AS m WHERE id = ? AND {where} ORDER BY {order} DESC LIMIT 1"
     found = db.execute(question, (message, *bound)).fetchone()
     if found is None:
         return None
@@ -138,7 +135,7 @@ def _condition(
     for part, read in wanted.covered:
         conditions.append(f"NOT (m.at < ? AND {_IN_PART})")
         values += [_first_behind(db, conversation, read), part[1], *part]
-    return " AND ".join(conditions) + _seen(hidden), values
+    return " AND ".join([*conditions, hidden.of_messages]), values
 
 
 def said(db: sqlite3.Connection, conversation: str, wanted: Behind, hidden: Hidden) -> Said:

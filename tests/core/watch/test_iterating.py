@@ -197,13 +197,6 @@ def test_a_watch_works_in_a_cancel_scope_of_anyio(store: Store, other: Store) ->
     anyio.run(follow)
 
 
-def test_a_long_poll_without_a_change_returns_none_after_its_timeout(store: Store, other: Store) -> None:
-    found = store.wait_for_changes(timeout_s=0.05)
-    assert found.changes == []
-    id = other.create().id
-    assert [change.id for change in store.wait_for_changes(found.cursor, timeout_s=PATIENCE_S).changes] == [id]
-
-
 def test_a_long_poll_in_an_event_loop_uses_no_thread(store: Store, other: Store) -> None:
     async def poll() -> None:
         cursor = (await store.await_changes(timeout_s=0.01)).cursor
