@@ -127,7 +127,7 @@ def _measure(bench: Bench, report: Report, store: Store, peer: _Peer, messages: 
     slowest, numbers = 0.0, (number / 1000 % 1 for number in itertools.count(100, 7))
     rows: list[tuple[str, ...]] = []
     for case in _CASES:
-        assert len(store.index.messages_with(case.where(0.3))) == len(peer.found(case.sql, case.values(0.3))), case.name
+        assert len(store.questions.messages(case.where(0.3))) == len(peer.found(case.sql, case.values(0.3))), case.name
         with bench.progress(case.name, rounds) as step:
             found = interleave(_contestants(case, store, peer, numbers), rounds, warm_up=1, tick=step)
         slowest = max(slowest, found[_OURS].median)

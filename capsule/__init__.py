@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from capsule.engines.answers import Stats as Stats
     from capsule.engines.changes import Change as Change
     from capsule.engines.changes import Changes as Changes
+    from capsule.engines.questions import Filter as Filter
     from capsule.engines.values import Trashed as Trashed
     from capsule.errors import CapsuleError as CapsuleError
     from capsule.errors import GitFailed as GitFailed
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from capsule.messaging.people.contacts import Contact as Contact
     from capsule.messaging.people.projects import Project as Project
     from capsule.public import Store as Store
-    from capsule.store.pages import Filter as Filter
     from capsule.store.pages import Page as Page
     from capsule.store.summaries import Mark as Mark
     from capsule.store.summaries import Standing as Standing
@@ -78,7 +78,8 @@ _MODULES = {
     "capsule.messaging.mail.mail": "Heard History Inbox InboxItem Mail Mention Sent",
     "capsule.messaging.people.contacts": "Agent Contact",
     "capsule.messaging.people.projects": "Project",
-    "capsule.store.pages": "Filter Page",
+    "capsule.engines.questions": "Filter",
+    "capsule.store.pages": "Page",
     "capsule.public": "Store",
     "capsule.store.summaries": "Mark Standing Summary",
     "capsule.store.trash": "Restored",

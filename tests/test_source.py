@@ -69,9 +69,9 @@ CIRCLES = {
         "capsule.engines.files.external_edits",
         "capsule.engines.files.storage",
     ),
-    "the engine of memory is its own source and opens its transactions": (
+    "the engine of memory fills its index and opens its transactions": (
         "capsule.engines.memory",
-        "capsule.engines.memory_source",
+        "capsule.engines.memory_index",
         "capsule.engines.memory_transaction",
     ),
     "the trash of an agent asks the view that it is part of": ("capsule.store.trash_view", "capsule.store.view"),
@@ -181,6 +181,12 @@ def test_the_core_imports_no_room() -> None:
         rooms = {other for other in imports(module) if any(is_in(other, room) for room in ROOMS)}
         # These have typed names for what rooms have, and load it on demand.
         assert not rooms or module in ("capsule", "capsule.public"), f"{module} imports {rooms}"
+
+
+def test_nothing_above_the_engines_imports_from_a_kind_of_engine() -> None:
+    of_a_kind = re.compile(r"capsule\.engines\.(files|index|memory)\b")
+    for module in (module for module in MODULES if not is_in(module, "capsule.engines")):
+        assert not [other for other in imports(module) if of_a_kind.match(other)], module
 
 
 def test_no_imports_form_a_circle_but_those_with_a_reason() -> None:

@@ -5,7 +5,7 @@ What must stay true: nothing here belongs to one kind of engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -176,6 +176,11 @@ class Value(NamedTuple):
 
 #: A message, by its place, and by its id or by a digest of the ids up to it, which also tells what stands in front.
 Mark = tuple[int, str]
+
+
+def first_unread(marks: Iterable[Mark], there: Mapping[int, tuple[str, str]]) -> int:
+    """The place behind the furthest of these marks that holds, given the ids and digests at their places; 0: none."""
+    return max((at + 1 for at, id in marks if id in there.get(at, ())), default=0)
 
 
 class Place(NamedTuple):

@@ -17,9 +17,10 @@ from capsule.errors import NotFound, Remedy
 
 if TYPE_CHECKING:
     from capsule.engines.capabilities import OutsideEdits
-    from capsule.engines.index.index import Index
     from capsule.engines.machine import Machine
+    from capsule.engines.questions import Questions
     from capsule.format.documents.head import ParsedHead
+    from capsule.rules.visibility import Sight
 
 T = TypeVar("T")
 Document = dict[str, Any]
@@ -320,9 +321,8 @@ class Engine(Protocol):
 
     # -- All conversations -----------------------------------------------------------------------------------------
 
-    @property
-    def index(self) -> Index:
-        """The index of the conversations: lists, search, and changes since a cursor."""
+    def questions(self, asker: Sight | None = None) -> Questions:
+        """The questions of an agent about the conversations, or of the store's owner (None)."""
 
     def tracker(self, kind: str | None = None) -> Tracker:
         """What tells of documents that are touched from now on. Raises `StorageFailed`, `Refused`.

@@ -18,7 +18,6 @@ from capsule.engines.interface import CONVERSATIONS, Document, missing
 from capsule.engines.leases import Lease, is_instance
 from capsule.engines.machine import Machine, MemoryMachine
 from capsule.engines.memory_beside import MemoryFiles, MemoryTrash
-from capsule.engines.memory_source import MemorySource
 from capsule.engines.memory_transaction import MemoryTransaction, Stored
 from capsule.engines.values import News, Reads, Trashed, Version
 from capsule.errors import Interfered, Refused, StoreBusy, Taken
@@ -26,7 +25,9 @@ from capsule.format.json import codec
 from capsule.ids import check_id
 
 if TYPE_CHECKING:
-    from capsule.engines.index.index import Index
+    from capsule.engines.index.asking import Asking
+    from capsule.engines.memory_index import MemoryIndex
+    from capsule.rules.visibility import Sight
 
 T = TypeVar("T")
 
@@ -50,7 +51,7 @@ class MemoryEngine:
         #: By tracker, which kind it tells of; None: all.
         self._trackers: weakref.WeakKeyDictionary[Touched, str | None] = weakref.WeakKeyDictionary()
         self._serial = 0
-        self._index: Index | None = None
+        self._index: MemoryIndex | None = None
 
     # -- One document ----------------------------------------------------------------------------------------------
 
@@ -104,6 +105,8 @@ class MemoryEngine:
         for tracker, of in list(self._trackers.items()):
             if of in (kind, None):
                 tracker.touch([id if of else f"{kind}-{id}"])
+        if kind == CONVERSATIONS and self._index is not None:
+            self._index.touched.add(id)
 
     def create(
         self, kind: str, document: Document, written: Callable[[str], None] | None = None, reads: Reads | None = None
@@ -188,15 +191,14 @@ class MemoryEngine:
 
     # -- All conversations -----------------------------------------------------------------------------------------
 
-    @property
-    def index(self) -> Index:
-        """The index of the conversations, in memory, made on first use."""
-        with self._guard:
-            if self._index is None:
-                from capsule.engines.index.index import Index
+    def questions(self, asker: Sight | None = None) -> Asking:
+        """See `Engine.questions`. The index is made with the first question."""
+        from capsule.engines.index.asking import Asking
+        from capsule.engines.memory_index import MemoryIndex
 
-                self._index = Index(MemorySource(self), CONVERSATIONS, lambda id: None)
-            return self._index
+        with self._guard:
+            self._index = self._index or MemoryIndex(self)
+            return Asking(self._index, asker, self)
 
     def tracker(self, kind: str | None = None) -> Touched:
         tracker = Touched()

@@ -8,11 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from capsule.disk.whole_files import Signature
-from capsule.engines.files.protocols import Known
 from capsule.engines.files.transaction import found_in, head_in
 from capsule.engines.interface import Document, DocumentState
-from capsule.engines.memory_source import BOOT
 from capsule.engines.values import News, Reads, Trashed
 from capsule.format import validation
 from capsule.format.documents.head import ParsedHead
@@ -45,12 +42,6 @@ class Stored:
         tag, count = since or ("", 0)
         goes_on = tag == self.tag
         return News((self.tag, len(history)), history[count if goes_on else 0 :], not goes_on)
-
-    @property
-    def known(self) -> Known:
-        # The serial number stands for the file's time: it orders changes within one millisecond.
-        signature = Signature(1, len(self.data), self.serial, 1)
-        return Known(signature, None, self.tag, "", BOOT, "")
 
 
 class MemoryTransaction:

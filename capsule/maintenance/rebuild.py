@@ -62,7 +62,7 @@ def remembered(store: CoreStore, kind: str, found: Scanned) -> dict[str, Known]:
         if data is not None:
             commit = _known(migrations.current(decoded(data, found.path, found.id), found.path)[0])
     with suppress(CapsuleError):
-        if kind == KIND and (recalled := store.index.recalled(found.id)) is not None:
+        if kind == KIND and (recalled := store.questions.recalled(found.id)) is not None:
             index = _known(*recalled)
     if commit.head and index.head and index.head["updatedAt"] >= commit.head["updatedAt"]:
         commit = commit._replace(entries={id: entry for id, entry in commit.entries.items() if id in index.entries})

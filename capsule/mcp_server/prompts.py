@@ -15,6 +15,7 @@ from mcp.server.mcpserver import Context
 from mcp_types import Completion, CompletionArgument
 from pydantic import Field
 
+from capsule.engines.questions import Filter
 from capsule.fence import quoted, visible, word
 from capsule.format import schema
 from capsule.format.references import one_of
@@ -22,7 +23,6 @@ from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools.answers import pages
 from capsule.mcp_server.tools.answers.results import about, conversation_of
 from capsule.mcp_server.tools.reading import BUDGET, page_text
-from capsule.store.pages import Filter
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head

@@ -15,10 +15,10 @@ import orjson
 from mcp.server.mcpserver import Context
 from mcp_types import Resource
 
+from capsule.engines.questions import Filter
 from capsule.fence import escaped, visible
 from capsule.format import schema as schemas
 from capsule.mcp_server.stores import store_of
-from capsule.store.pages import Filter
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head

@@ -176,7 +176,7 @@ class Subscriptions:
         agents = [store for store in listening if store.agent is not None]
 
         def blind() -> frozenset[Store]:
-            return frozenset(store for store in agents if not sees(store.engine, change))
+            return frozenset(store for store in agents if not sees(store.engine, change.id))
 
         return await anyio.to_thread.run_sync(blind) if agents else frozenset()
 

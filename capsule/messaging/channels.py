@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from capsule import timestamps
+from capsule.engines.questions import Listing
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.format.documents.agents import GLOBAL
 from capsule.format.documents.channels import Channel, check_channel_name
@@ -299,7 +300,7 @@ class Channels(OfOneType):
         """
         who = self._who(agent)
         acting = self._store.inner.acting(who)
-        return acting.index.values_of("topic", acting.head(self.resolve(channel, who)).id)
+        return acting.questions.values("topic", acting.head(self.resolve(channel, who)).id)
 
     def _found(self, id: str, who: str | None) -> Listed | None:
         """A channel, if the agent may know that it exists. The head is parsed once, for the next write too."""
@@ -373,8 +374,9 @@ class Channels(OfOneType):
         """
         who = self._who(agent)
         state = self._people.directory.state(who)
-        heads = (head for head in self._store.inner.whole.index.heads() if head.channel and not head.channel.owner)
-        found = (_listed(Object.listed(head), head.description, who, state) for head in heads)
+        heads = self._store.inner.whole.questions().conversations(Listing()).heads
+        channels = (head for head in heads if head.channel and not head.channel.owner)
+        found = (_listed(Object.listed(head), head.description, who, state) for head in channels)
         return sorted((each for each in found if each and (archived or not each.archived)), key=lambda each: each.id)
 
 

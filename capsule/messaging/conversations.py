@@ -185,5 +185,5 @@ class Groups(OfOneType):
         Raises NotFound, Refused. Cost: bringing the index up to date, and reading the beginning of each group's file.
         """
         who = self._store.inner.subject(agent)
-        mine = self._store.index.of_agent(who)
+        mine = self._store.questions.mine(who)
         return [self._store.inner.acting(who).head(each.id) for each in mine if each.type == "group"]

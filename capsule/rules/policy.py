@@ -28,7 +28,6 @@ from capsule.rules.consent import finds
 from capsule.rules.consent import in_scope as in_scope
 
 if TYPE_CHECKING:
-    from capsule.engines.answers import Mine
     from capsule.format.documents.head import Head, ParsedHead
 
 Action = Literal[
@@ -158,8 +157,8 @@ class Object:
         )
 
     @classmethod
-    def listed(cls, head: Head | Mine) -> Object:
-        """The object in a head, or in what the index has of the conversations of an agent."""
+    def listed(cls, head: Head) -> Object:
+        """The object in a head as lists have it."""
         about = (head.participants, head.archived, head.history or "joined", head.channel, head.created_by or "")
         return cls(head.id, head.type, *about)
 

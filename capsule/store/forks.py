@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from capsule import ids, timestamps
+from capsule.engines.questions import Listing
 from capsule.engines.values import Trashed
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound
 from capsule.format.documents import new
@@ -169,13 +170,12 @@ class Forks:
 
         Raises StorageFailed, StoreBusy. Cost: as `heads`.
         """
-        forks = self._store.engine.index.forks_of(id)
-        if not deep:
-            return forks
-        all_, at = dict.fromkeys(forks), 0
-        while at < len(all_):
-            all_ |= dict.fromkeys(self._store.engine.index.forks_of(list(all_)[at]))
-            at += 1
+        all_, left = dict[str, None](), [id]
+        for source in left:
+            forks = self._store.questions.conversations(Listing(forks_of=source)).heads
+            new = [head.id for head in forks if head.id not in all_]
+            all_ |= dict.fromkeys(new)
+            left += new if deep else ()
         all_.pop(id, None)
         return list(all_)
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from capsule.engines.interface import Engine
     from capsule.rules.policy import Object, State, StateOf
     from capsule.settings import Settings
-    from capsule.store.sealed import Seal
     from capsule.watch.own_writes import Own
 
 S = TypeVar("S")
@@ -111,8 +110,6 @@ class Inner(Generic[S]):
         self.opened: dict[str | None, S] = {}
         self.parts: dict[type, Any] = {}
         self._open_for = open_for
-        #: The cursors of an agent are sealed.
-        self._seal: Seal | None = None
 
     # -- Who it acts for -------------------------------------------------------------------------------------------
 
@@ -133,13 +130,11 @@ class Inner(Generic[S]):
             agent: Its id, or as `Guard.identity_for` takes it.
             folder: The folder where it is said; None: none.
         """
-        from capsule.store.sealed import Seal
-        from capsule.store.view import seen_by
+        from capsule.store.view import AgentView
 
         self.agent = check_id(self.guard.identity_for(self.store, agent, folder))
         self.parts.clear()
-        self._seal = Seal(self.agent, self.whole.machine)
-        self.engine = seen_by(self.agent, self.whole, lambda object, others: self.state_of(object, others))
+        self.engine = AgentView(self.agent, self.whole, lambda object, others: self.state_of(object, others))
 
     def subject(self, agent: str | None) -> str:
         """The agent that a call is about: the given one, or the one that the store acts for.
@@ -246,11 +241,7 @@ class Inner(Generic[S]):
         """Hold back reports of changes of a conversation while the body writes it, if the store is watched."""
         return nullcontext() if self.own is None else self.own.under_way(id)
 
-    def place(self, since: str | None) -> str | None:
-        """The place in the journal that a cursor of this store means. Raises InvalidInput if it is none."""
-        return since if self._seal is None else self._seal.place(since)
-
     def marked(self, changes: list[Change], cursor: str) -> Changes:
-        """Changes as a caller gets them: own ones marked, and the cursors of an agent sealed."""
-        marked = Changes(changes if self.own is None else self.own.marked(changes), cursor)
-        return marked if self._seal is None else self._seal.sealed(marked)
+        """Changes as a caller gets them, with own ones marked."""
+        own = self.own
+        return Changes(changes if own is None else own.marked(changes, self.engine.questions().advance), cursor)

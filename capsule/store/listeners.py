@@ -14,12 +14,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from capsule.engines.interface import CONVERSATIONS
+from capsule.engines.questions import Filter, Listing
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.ids import check_id
 from capsule.store.change.conversation import unasked
 
 if TYPE_CHECKING:
-    from capsule.engines.changes import Change, Changes
+    from capsule.engines.changes import Changes
     from capsule.store.change.conversation import Conversation
     from capsule.store.writing import Writing
     from capsule.watch.hub import Hub, Waiter
@@ -44,12 +45,11 @@ class Listeners:
 
     def watch(self, since: str | None, ids: Iterable[str] | None, stop: Event | None) -> Watch:
         """See `Store.watch`."""
-        from capsule.engines.index.journal import Cursor
         from capsule.watch.stream import Watch
 
         wanted = _wanted(ids)
         if since is not None:
-            Cursor.of(str(self._store.inner.place(since)))
+            self._store.questions.advance(since)
         hub = self.ensure_hub()
         return Watch(hub, self._read, self._store.changes().cursor if since is None else since, wanted, stop)
 
@@ -110,17 +110,18 @@ class Listeners:
         if self.hub is not None and self._store.inner.main is None:
             self.hub.close()
 
-    def _look(self, since: str | None) -> tuple[list[Change], str]:
-        index = self._store.inner.whole.index  # Other agents' stores wait on this hub too.
-        changes, cursor = index.changes(since, _MOST)
+    def _look(self, since: str | None) -> Changes:
+        questions = self._store.inner.whole.questions()  # Other agents' stores wait on this hub too.
+        found = questions.changes(since, _MOST)
         if since is None:
-            self._locks = index.locks()
-        for change in changes:
+            locked = questions.conversations(Listing(Filter(archived=None, locked=True))).heads
+            self._locks = {head.id: head.lock for head in locked if head.lock is not None}
+        for change in found.changes:
             if change.kind == "locked" and change.lock is not None:
                 self._locks[change.id] = change.lock
             elif change.kind in ("unlocked", "deleted"):
                 self._locks.pop(change.id, None)
-        return changes, cursor
+        return found
 
     def _free_the_dead(self) -> None:
         """Release the locks of programs that have ended, so that instances that wait for a lock see a change."""
@@ -141,13 +142,12 @@ class Listeners:
     def _read(self, waiter: Waiter, since: str) -> Changes:
         """The changes since a cursor; the index is brought up to date first, unless the hub has just done so."""
         refresh, waiter.unsure = waiter.unsure, False
-        place = self._store.inner.place(since)
         while True:
-            changes, cursor = self._store.index.changes(place, _MOST, refresh=refresh)
-            wanted = [change for change in changes if waiter.wants((change.id,))]
-            if wanted or len(changes) < _MOST:
-                return self._store.inner.marked(wanted, cursor)
-            place = cursor
+            found = self._store.questions.changes(since, _MOST, refresh=refresh)
+            wanted = [change for change in found.changes if waiter.wants((change.id,))]
+            if wanted or len(found.changes) < _MOST:
+                return self._store.inner.marked(wanted, found.cursor)
+            since = found.cursor
 
 
 def _wanted(ids: Iterable[str] | None) -> frozenset[str] | None:

@@ -1,100 +1,25 @@
-"""Lists of conversations, and the messages of one branch of a conversation, a page at a time.
+"""The messages of one branch of a conversation, a page at a time.
 
-What must stay true: every door lists and pages by this module, so that all of them show the same. Following cursors
-shows each conversation of the list, or message of the branch, once, whatever others write: a cursor stands at a
-message, not at a number. In a conversation with one branch, a page costs reading from its messages to the end, not the
-whole conversation.
+What must stay true: every door pages by this module, so that all of them show the same. Following cursors shows each
+message of the branch once, whatever others write: a cursor stands at a message, not at a number. In a conversation with
+one branch, a page costs reading from its messages to the end, not the whole conversation.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import InvalidInput
 from capsule.format.json import codec
-from capsule.format.references import find_message, moment, place_in
-from capsule.timestamps import sortable
+from capsule.format.references import find_message, place_in
 
 if TYPE_CHECKING:
-    from capsule.engines.answers import Listed
-    from capsule.engines.index.index import Index
     from capsule.engines.interface import Engine
-    from capsule.format.documents.head import Head
     from capsule.format.tree.tree import Tree
-
-Order = Literal["updated", "created", "title"]
-
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """The conditions that a conversation in a list meets, all of them. None: no condition.
-
-    Attributes:
-        tags: It has all these tags.
-        title: Its title contains this text, in upper or lower case.
-        mode, type: Its mode; its type.
-        archived: Whether it is archived.
-        pinned, locked: Whether it is pinned; whether it is locked.
-        since: It changed at this time or later: a text as `moment` takes it (`2025-01-31`, `24h`). Empty: any time.
-        summaries_of: It is a summary of this conversation (full id), which may have been deleted.
-    """
-
-    tags: tuple[str, ...] = ()
-    title: str = ""
-    mode: str | None = None
-    type: str | None = None
-    archived: bool | None = False
-    pinned: bool | None = None
-    locked: bool | None = None
-    since: str = ""
-    summaries_of: str | None = None
-
-    def of(self, heads: Iterable[Head]) -> list[Head]:
-        """The heads that meet all conditions. A damaged file meets no condition but that it is not archived."""
-        narrows = replace(self, archived=None) != Filter(archived=None) or self.archived
-        title, since = self.title.casefold(), moment(self.since) if self.since else ""
-        return [
-            head
-            for head in heads
-            if (self.archived is None or head.archived == self.archived)
-            and (not narrows or not head.damaged)
-            and (self.mode is None or head.mode == self.mode)
-            and (self.type is None or head.type == self.type)
-            and (self.pinned is None or head.pinned == self.pinned)
-            and (self.locked is None or (head.lock is not None) == self.locked)
-            and (self.summaries_of is None or (head.is_summary and head.source_conversation_id == self.summaries_of))
-            and all(tag in head.tags for tag in self.tags)
-            and title in head.title.casefold()
-            and (not since or sortable(head.updated_at) >= since)
-        ]
-
-
-def listed(
-    index: Index,
-    filter: Filter | None,
-    order: Order,
-    limit: int | None,
-    cursor: str,
-    progress: Callable[[int, int], None] | None,
-) -> Listed:
-    """The page that `Store.list` gives."""
-    filter = filter or Filter()
-    query = f"list {filter} {order}"
-    return index.listed(lambda heads: _in_order(filter.of(heads), order), limit, cursor, query, progress)
-
-
-def _in_order(heads: Iterable[Head], order: Order) -> list[Head]:
-    if order == "title":
-        ordered = sorted(heads, key=lambda head: (head.title.casefold(), head.id))
-    else:
-        name = f"{order}_at"
-        ordered = sorted(heads, key=lambda head: (sortable(getattr(head, name)), head.id), reverse=True)
-    return sorted(ordered, key=lambda head: (bool(head.damaged), not head.pinned))
-
 
 Entry = dict[str, Any]
 #: A message's place in the history, and the message as it stands in the file.

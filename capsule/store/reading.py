@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
+from capsule.engines.changes import Changes
+from capsule.engines.questions import Filter, Listing, Order, Questions
 from capsule.errors import NotFound, Remedy
 from capsule.format import migrations
 from capsule.format.json import codec
@@ -23,11 +25,10 @@ if TYPE_CHECKING:
 
     from capsule.engines.answers import Found, Listed, Stats
     from capsule.engines.changes import Changes
-    from capsule.engines.index.index import Index
     from capsule.format.documents.head import Head
     from capsule.format.models import Capsule, Message
     from capsule.store.inner import Inner
-    from capsule.store.pages import Filter, Order, Page
+    from capsule.store.pages import Page
 
 KIND = "conversations"
 
@@ -131,9 +132,9 @@ class Reading:
         return self.inner.head_of(id, *self.engine.head(id))
 
     @property
-    def index(self) -> Index:
-        """The index of the conversations."""
-        return self.engine.index
+    def questions(self) -> Questions:
+        """What the engine answers about all conversations to whom this store acts for."""
+        return self.engine.questions()
 
     def heads(self, progress: Callable[[int, int], None] | None = None) -> Iterator[Head]:
         """Read the heads of all conversations, in no order. Those of damaged files have `Head.damaged`.
@@ -147,7 +148,7 @@ class Reading:
         Cost: bringing the index up to date: one scan of the directory with an lstat for each file, and reading the new
             part of each file that changed since it was indexed.
         """
-        return iter(self.index.heads(progress))
+        return iter(self.questions.conversations(Listing(), progress).heads)
 
     def search(
         self,
@@ -197,10 +198,10 @@ class Reading:
 
         Cost: as `heads`, and about a microsecond for each match that is ranked.
         """
-        from capsule.engines.index.search.search import Asked, check
+        from capsule.engines.questions import Search
         from capsule.format.filters import parse
 
-        asked = Asked(
+        asked = Search(
             query=query,
             roles=_sorted(roles),
             senders=_sorted(senders),
@@ -216,9 +217,9 @@ class Reading:
             where=None if where is None else parse(where),
             limit=limit,
             cursor=cursor,
+            now_ms=time.time_ns() // 1_000_000,
         )
-        check(asked)
-        return self.index.search(asked, time.time_ns() // 1_000_000, progress)
+        return self.questions.search(asked, progress)
 
     def stats(self, progress: Callable[[int, int], None] | None = None) -> Stats:
         """Count conversations, messages and words. Raises StorageFailed, StoreBusy. Cost: a pass over the index.
@@ -226,7 +227,7 @@ class Reading:
         Args:
             progress: As in `search`.
         """
-        return self.index.stats(progress)
+        return self.questions.stats(progress)
 
     def changes(self, since: str | None = None, *, ids: Iterable[str] | None = None, limit: int = 1000) -> Changes:
         """List the changes since a cursor, by any writer. Cost: as `heads`.
@@ -239,9 +240,11 @@ class Reading:
         Raises:
             InvalidInput: `since` is not a cursor.
         """
-        changes, cursor = self.index.changes(self.inner.place(since), limit)
+        found = self.questions.changes(since, limit)
         wanted = None if ids is None else set(ids)
-        return self.inner.marked([change for change in changes if wanted is None or change.id in wanted], cursor)
+        return self.inner.marked(
+            [change for change in found.changes if wanted is None or change.id in wanted], found.cursor
+        )
 
     def reindex(self, progress: Callable[[int, int], None] | None = None) -> dict[str, int]:
         """Rebuild the index, and return its counts. Raises StorageFailed, StoreBusy. Cost: reading every file.
@@ -249,8 +252,8 @@ class Reading:
         Args:
             progress: Called with the bytes read so far, and all bytes.
         """
-        self.index.rebuild(progress)
-        stats = self.index.stats()
+        self.questions.rebuild(progress)
+        stats = self.questions.stats()
         return {name: getattr(stats, name) for name in ("conversations", "damaged", "messages", "words")}
 
     def ids(self) -> list[str]:
@@ -289,10 +292,10 @@ class Reading:
         Cost: one scan of the directory; for `@last`, as `heads`.
         """
         if prefix == "@last":
-            latest = self.index.latest()
-            if latest is None:
+            latest = self.questions.conversations(Listing(order="latest", limit=1)).heads
+            if not latest:
                 raise NotFound("there is no conversation yet", remedy=Remedy("new"), id=prefix)
-            return latest
+            return latest[0].id
         check_id(prefix)
         if self.engine.exists(KIND, prefix):
             return prefix
@@ -333,7 +336,7 @@ class Reading:
         """
         from capsule.store.pages import page_of
 
-        only = None if where is None else {found.message for found in self.index.messages_with(where, id)}
+        only = None if where is None else {place.message for place in self.questions.messages(where, id)}
         return page_of(self.engine, id, limit, around, cursor, only)
 
     def list(
@@ -363,9 +366,8 @@ class Reading:
 
         Cost: as `heads`, and some microseconds for each conversation in the store.
         """
-        from capsule.store.pages import listed
-
-        return listed(self.index, filter, order, limit, cursor, progress)
+        asked = Listing(filter or Filter(), order, limit=limit, cursor=cursor)
+        return self.questions.conversations(asked, progress)
 
 
 def _sorted(texts: Iterable[str]) -> tuple[str, ...]:

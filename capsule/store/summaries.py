@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
+from capsule.engines.questions import Filter
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.fence import many
 from capsule.format.documents import new
@@ -22,7 +23,6 @@ from capsule.ids import new_id
 from capsule.store.change.appends import complete
 from capsule.store.creation import made_once, write_new
 from capsule.store.forks import closed_as
-from capsule.store.pages import Filter
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head

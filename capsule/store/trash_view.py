@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from capsule.engines.interface import CONVERSATIONS
+from capsule.engines.trashed import deleted_last, document_in
 from capsule.errors import CapsuleError, NotFound, Refused
-from capsule.format import migrations
-from capsule.format.json import codec
 from capsule.rules import policy
 from capsule.store.change.conversation import REMOVED
 
@@ -17,8 +15,6 @@ if TYPE_CHECKING:
     from capsule.engines.interface import Trash
     from capsule.engines.values import Trashed
     from capsule.store.view import AgentView
-
-Document = dict[str, Any]
 
 
 class TrashView:
@@ -36,20 +32,14 @@ class TrashView:
         with suppress(CapsuleError):
             if kind == REMOVED:  # They may be of any time.
                 return not self._view.seen_from(trashed.id)
-            return self._view.since(self._deleted(trashed.token)) is not None
+            return self._view.since(document_in(self._trash, trashed.token)) is not None
         return False
 
-    def _deleted(self, token: str) -> Document:
-        return migrations.current(codec.decode(self._trash.read(token), token), token)[0]
-
-    def deleted(self, ids: Collection[str]) -> dict[str, str]:
-        """The deleted ones of these conversations that the agent could read, and from when; empty: all of it."""
-        found: dict[str, str] = {}
-        for trashed in reversed(self._trash.entries(CONVERSATIONS)):
-            if trashed.id in ids:
-                with suppress(CapsuleError):
-                    found[trashed.id] = self._view.since(self._deleted(trashed.token))
-        return found
+    def saw(self, id: str) -> bool:
+        """Whether a conversation is in it that the agent could read, as it was deleted last."""
+        with suppress(CapsuleError):
+            return any(self._view.since(document) is not None for document in deleted_last(self._trash, {id}).values())
+        return False
 
     def read(self, token: str) -> bytes:
         if not any(token == trashed.token for kind in (CONVERSATIONS, REMOVED) for trashed in self.entries(kind)):
@@ -59,7 +49,7 @@ class TrashView:
     def restore(self, kind: str, id: str, token: str) -> None:
         """Raises Refused if the agent could not have deleted it."""
         self.read(token)
-        policy.ensure(self._view.may("delete", policy.Object.of(self._deleted(token))), id)
+        policy.ensure(self._view.may("delete", policy.Object.of(document_in(self._trash, token))), id)
         self._trash.restore(kind, id, token)
 
     def drop(self, token: str) -> None:

@@ -12,51 +12,50 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from capsule.engines.interface import CONVERSATIONS, missing
+from capsule.engines.questions import Listing
 from capsule.errors import CapsuleError, InvalidDocument, NotFound, Refused
 from capsule.format.json import codec
 from capsule.rules import policy
-from capsule.store.parts import OfKinds, before, is_at, later, places_since, told_since
-from capsule.store.sealed import Seal
+from capsule.rules.visibility import Sight, reads_from
 from capsule.store.trash_view import TrashView
-from capsule.timestamps import from_ms, ms_of, sortable
+from capsule.timestamps import sortable
 
 if TYPE_CHECKING:
-    from capsule.engines.answers import Found, Listed, Mine, Place, Stats, Value
-    from capsule.engines.changes import Change
-    from capsule.engines.index.search.search import Asked
     from capsule.engines.interface import Engine, Transaction
     from capsule.engines.leases import Leases
     from capsule.engines.machine import Machine
-    from capsule.engines.values import Tracker
-    from capsule.format.documents.head import Head
+    from capsule.engines.questions import Questions
+    from capsule.engines.values import Reads, Tracker, Trashed, Version
     from capsule.rules.policy import StateOf
 
-#: What an agent has of an engine as it is: it tells of no conversation that the agent may not read.
-HANDED_ON = frozenset({"create", "put", "delete", "version", "name", "close"})
-#: The same, of an index.
-HANDED_ON_BY_THE_INDEX = frozenset({"refresh", "rebuild", "drop", "close"})
 T = TypeVar("T")
 Document = dict[str, Any]
-Progress = Callable[[int, int], None]
+#: The kinds of documents that an agent has anything to do with.
+_KINDS = frozenset({CONVERSATIONS, "agents", "projects", "overrides", "applied"})
 
 
-def seen_by(agent: str, engine: Engine, state_of: StateOf) -> Engine:
-    """The engine as this agent sees it. `state_of` gives what a decision depends on besides a conversation."""
-    return cast("Engine", AgentView(agent, engine, state_of))
+def sees(engine: Engine, id: str) -> bool:
+    """Whether who has this engine may read a conversation, or could before it was deleted.
 
-
-def sees(engine: Engine, change: Change) -> bool:
-    """Whether who has this engine may read the conversation that changed. Cost: as `Index.heads`."""
-    view: object = engine
-    return not isinstance(view, AgentView) or view.index.hidden_among([change]).get(change.id, 0) is not None
+    Cost: reading its head; of one that is gone, the trash.
+    """
+    if not isinstance(engine, AgentView):
+        return True
+    try:
+        return engine.head(id) is not None
+    except NotFound:
+        return engine.trash.saw(id)
+    except InvalidDocument:
+        return True
+    except CapsuleError:
+        return False
 
 
 class AgentView:
-    """An engine as an agent sees it. `Engine` describes the methods; what is not here it has not, but for `HANDED_ON`.
+    """An engine as an agent sees it; `Engine` says what each method does.
 
     Args:
         agent: The agent.
@@ -66,15 +65,50 @@ class AgentView:
 
     def __init__(self, agent: str, engine: Engine, state_of: StateOf) -> None:
         self.agent = agent
-        self._engine = cast("Engine", OfKinds(agent, engine))
+        self._engine = engine
         self._state_of = state_of
+        # What the agent has as it is: it tells of no conversation that the agent may not read.
+        self.name, self.close = engine.name, engine.close
         self.leases = LeasesView(engine.leases, self._finds)
-        self.index = IndexView(agent, engine, state_of)
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in HANDED_ON:
-            raise AttributeError(f"an agent has no {name} of an engine")
-        return getattr(self._engine, name)
+    def questions(self, asker: Sight | None = None) -> Questions:
+        """It is always the agent who asks."""
+        return self._engine.questions(Sight(self.agent, self._state_of(None, ())))
+
+    def _of(self, kind: str) -> Engine:
+        """The engine, for documents of a kind. Raises Refused."""
+        if kind not in _KINDS:
+            raise Refused(f"agent {self.agent} does not reach {kind}, only a person", path="")
+        return self._engine
+
+    # -- Documents of some kinds ----------------------------------------------------------------------------------
+
+    def create(
+        self, kind: str, document: Document, written: Callable[[str], None] | None = None, reads: Reads | None = None
+    ) -> int:
+        return self._of(kind).create(kind, document, written, reads)
+
+    def put(self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None) -> None:
+        self._of(kind).put(kind, id, data, expected, reads)
+
+    def delete(self, kind: str, id: str) -> Trashed:
+        return self._of(kind).delete(kind, id)
+
+    def version(self, kind: str, id: str, known: Version | None = None) -> Version | None:
+        return self._of(kind).version(kind, id, known)
+
+    def _refuse(self, *args: Any, **named: Any) -> NoReturn:
+        raise Refused(f"agent {self.agent} may not do this, only a person", path="")
+
+    #: What an agent has not.
+    follow = _refuse
+
+    @property
+    def files(self) -> NoReturn:
+        """Raises Refused: what the tools of a session give an agent of its files, they give themselves."""
+        self._refuse()
+
+    # -- What is judged -------------------------------------------------------------------------------------------
 
     def may(self, action: policy.Action, object: policy.Object) -> policy.Decision:
         return policy.may(self.agent, action, object, self._state_of(object, ()))
@@ -86,7 +120,7 @@ class AgentView:
         """
         object = policy.Object.of(head)
         policy.ensure(self.may("read", object), object.id, self._state_of)
-        return later(policy.seen_from(self.agent, object), head["createdAt"])
+        return reads_from(self.agent, object, head["createdAt"])
 
     def seen_from(self, id: str) -> str:
         try:
@@ -113,7 +147,7 @@ class AgentView:
 
         Raises Refused or NotFound.
         """
-        with self._judged(kind, id), self._engine.transaction(kind, id) as transaction:
+        with self._judged(kind, id), self._of(kind).transaction(kind, id) as transaction:
             joins = False
             if kind == CONVERSATIONS:
                 object = policy.Object.at(transaction.head)
@@ -129,18 +163,18 @@ class AgentView:
 
     def exists(self, kind: str, id: str) -> bool:
         try:
-            return self._engine.exists(kind, id) and (kind != CONVERSATIONS or self.seen_from(id) is not None)
+            return self._of(kind).exists(kind, id) and (kind != CONVERSATIONS or self.seen_from(id) is not None)
         except NotFound:
             return False
         except CapsuleError:
             return True
 
     def ids(self, kind: str) -> list[str]:
-        ids = self._engine.ids(kind)
+        ids = self._of(kind).ids(kind)
         if kind != CONVERSATIONS:
             return ids
-        unseen = self.index.unseen()
-        return [id for id in ids if id not in unseen]
+        seen = {head.id for head in self.questions().conversations(Listing()).heads}
+        return [id for id in ids if id in seen]
 
     def head(self, id: str) -> tuple[Document, int]:
         """The size of a file that the agent reads in part is not told: 0."""
@@ -151,7 +185,7 @@ class AgentView:
     def document(self, kind: str, id: str) -> Document:
         """A message that the agent may not read is an empty object."""
         with self._judged(kind, id):
-            document = self._engine.document(kind, id)
+            document = self._of(kind).document(kind, id)
         since = self.since(document) if kind == CONVERSATIONS else ""
         if not since:
             return document
@@ -160,7 +194,7 @@ class AgentView:
 
     def read(self, kind: str, id: str) -> bytes:
         if kind != CONVERSATIONS or not self.seen_from(id):
-            return self._engine.read(kind, id)
+            return self._of(kind).read(kind, id)
         return self.parsed(id, lambda data, _: data)
 
     def parsed(self, id: str, parse: Callable[[bytes, bool], T]) -> T:
@@ -211,154 +245,18 @@ class LeasesView:
         self._live, self._finds = leases.live, finds
         self.take, self.release, self.is_live = leases.take, leases.release, leases.is_live
 
+    def beat(self, *args: Any, **named: Any) -> NoReturn:
+        """Raises Refused: it is of sessions."""
+        raise Refused("an agent says nothing of who works for a session, only a person", path="")
+
+    beaten = beat
+
     def live(self) -> dict[str, dict[str, Any]]:
         """See `Leases.live`. An instance that serves no agent is seen."""
         return {id: about for id, about in self._live().items() if self._finds(about.get("agent", ""))}
 
 
-class IndexView:
-    """The index as an agent sees it. See `Index`; what is not here it has not, but for `HANDED_ON_BY_THE_INDEX`."""
-
-    def __init__(self, agent: str, engine: Engine, state_of: StateOf) -> None:
-        self._agent = agent
-        self._engine = engine
-        self._state_of = state_of
-        self._seal = Seal(agent, engine.machine)
-        #: How far the journal was read from the last cursor without a change to tell.
-        self._read_to: dict[str, str] = {}
-        self._last = policy.State()
-        #: What the rule says of a head in a state, as long as the index has this head.
-        self._kept: dict[str, tuple[Head, policy.State, int | None]] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in HANDED_ON_BY_THE_INDEX:
-            raise AttributeError(f"an agent has no {name} of an index")
-        return getattr(self._engine.index, name)
-
-    def _state(self) -> policy.State:
-        """What decisions depend on now; the same object as long as it is the same."""
-        if (state := self._state_of(None, ())) != self._last:
-            self._last = state
-        return self._last
-
-    def _hidden_until(self, head: Head, state: policy.State) -> int | None:
-        """The time in milliseconds since 1970 from which the agent reads; 0: it reads all, None: nothing."""
-        if not head.participants and head.channel is None:
-            return None if head.damaged and policy.is_hidden_damaged(self._agent, head.id) else 0
-        kept = self._kept.get(head.id)
-        if kept is None or kept[0] is not head or kept[1] is not state:
-            object = policy.Object.listed(head)
-            until: int | None = None
-            if policy.may(self._agent, "read", object, state).allowed:
-                since = later(policy.seen_from(self._agent, object), head.created_at)
-                until = ms_of(since) if since else 0
-            kept = self._kept[head.id] = head, state, until
-        return kept[2]
-
-    def hidden(self) -> dict[str, int | None]:
-        """The conversations that the agent may not read (None), or only from a time in milliseconds since 1970."""
-        heads, state = self._engine.index.heads(), self._state()
-        return {head.id: until for head in heads if (until := self._hidden_until(head, state)) != 0}
-
-    def unseen(self) -> set[str]:
-        """The conversations that the agent may not read."""
-        return {id for id, until in self.hidden().items() if until is None}
-
-    def heads(self, progress: Progress | None = None) -> list[Head]:
-        return self._shown(self._engine.index.heads(progress), self.hidden())
-
-    def _shown(self, heads: list[Head], hidden: dict[str, int | None]) -> list[Head]:
-        """The heads of what is not hidden, without the sizes of files that the agent reads in part."""
-        there = (head for head in heads if hidden.get(head.id, 0) is not None)
-        return [replace(head, bytes=0) if head.id in hidden else head for head in there]
-
-    def latest(self) -> str | None:
-        """Conversations of one millisecond come in no order."""
-        heads = [head for head in self.heads() if not head.damaged]
-        return max(heads, key=lambda head: sortable(head.updated_at)).id if heads else None
-
-    def of_agent(self, agent: str, *, refresh: bool = True) -> list[Mine]:
-        unseen = self.unseen()
-        return [mine for mine in self._engine.index.of_agent(agent, refresh=refresh) if mine.id not in unseen]
-
-    def forks_of(self, id: str) -> list[str]:
-        unseen = self.unseen()
-        return [fork for fork in self._engine.index.forks_of(id) if fork not in unseen]
-
-    def locks(self) -> dict[str, dict[str, Any]]:
-        unseen = self.unseen()
-        return {id: lock for id, lock in self._engine.index.locks().items() if id not in unseen}
-
-    def changes(self, since: str | None, limit: int, *, refresh: bool = True) -> tuple[list[Change], str]:
-        """Of a conversation that is gone, the trash says whether the agent could read it.
-
-        Of one that the agent joined later, no earlier change is told, and no message that it may not read. What was
-        removed there is not named: its time is not known any more. The cursor is that of the last change that is told.
-        """
-        seen: list[Change] = []
-        place = begin = since if since is None else self._read_to.get(since, since)
-        while True:
-            wanted = limit - len(seen)
-            found, cursor = self._engine.index.changes(place, wanted, refresh=refresh)
-            hidden = self.hidden_among(found)
-            said = {
-                id: places_since(self._engine.index, id, until) for id, until in hidden.items() if until is not None
-            }
-            for change in found:
-                if change.id not in hidden:
-                    seen.append(change)
-                elif (until := hidden[change.id]) is not None:
-                    seen += told_since(change, from_ms(until), said[change.id])
-            if len(found) < wanted or len(seen) == limit:
-                break
-            place, refresh = cursor, False
-        after = cursor if seen or since is None else since
-        if seen and begin is not None and not is_at(seen[-1].cursor, begin):  # Else the files were asked, by time.
-            after = seen[-1].cursor
-        self._read_to = {after: cursor}
-        return seen, after
-
-    def hidden_among(self, changes: list[Change]) -> dict[str, int | None]:
-        """As `hidden`, of the conversations that changed; of those that went, what the agent could not read."""
-        if not changes:
-            return {}
-        ids, state = {change.id for change in changes}, self._state()
-        there = [head for head in self._engine.index.heads() if head.id in ids]
-        hidden = {head.id: until for head in there if (until := self._hidden_until(head, state)) != 0}
-        if gone := ids - {head.id for head in there}:
-            since = AgentView(self._agent, self._engine, self._state_of).trash.deleted(gone)
-            hidden |= {id: ms_of(since[id]) if id in since else None for id in gone if since.get(id) != ""}
-        return hidden
-
-    def search(self, asked: Asked, now_ms: int, progress: Progress | None = None) -> Found:
-        # Whose a damaged file is can't be known, and its last sound messages are still in the index.
-        damaged = {head.id: None for head in self._engine.index.heads() if head.damaged}
-        cursor = None if asked.cursor is None else self._seal.open(asked.cursor)
-        hidden = self.hidden() | damaged
-        found = self._engine.index.search(replace(asked, cursor=cursor), now_ms, progress, hidden=hidden)
-        return found if found.cursor is None else replace(found, cursor=self._seal.seal(found.cursor))
-
-    def messages_with(self, where: object, conversation: str | None = None) -> list[Place]:
-        return self._engine.index.messages_with(where, conversation, hidden=self.hidden())
-
-    def values_of(self, path: str, conversation: str) -> list[Value]:
-        return self._engine.index.values_of(path, conversation, hidden=self.hidden())
-
-    def listed(
-        self,
-        choose: Callable[[list[Head]], list[Head]],
-        limit: int | None,
-        cursor: str,
-        asked: str,
-        progress: Progress | None = None,
-    ) -> Listed:
-        hidden = self.hidden()
-
-        opened = self._seal.open(cursor) if cursor else ""
-        page = self._engine.index.listed(
-            lambda heads: choose(self._shown(heads, hidden)), limit, opened, asked, progress, hidden
-        )
-        return replace(page, _cursor=lambda shown: (text := page._cursor(shown)) and self._seal.seal(text))
-
-    def stats(self, progress: Progress | None = None) -> Stats:
-        return self._engine.index.stats(progress, self.hidden())
+def before(entries: list[Document], since: str) -> int:
+    """The number of entries that come before the first one of this time or later."""
+    times = (sortable(str(entry.get("timestamp"))) for entry in entries)
+    return next((place for place, time in enumerate(times) if time >= since), len(entries))

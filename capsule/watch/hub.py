@@ -16,14 +16,14 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-    from capsule.engines.changes import Change
+    from capsule.engines.changes import Changes
     from capsule.engines.values import Tracker
 
 _log = logging.getLogger("capsule")
@@ -70,7 +70,7 @@ class Hub:
 
     Args:
         listen: Opens a tracker of the documents.
-        look: Updates the index; returns the changes after a cursor (None: no changes), and the cursor after them.
+        look: Returns the changes after a cursor (None: no changes), and the cursor after them.
         check: Called at intervals, for changes without a notice: a program that has ended writes nothing.
         most: The largest number of changes that `look` returns; if it returns as many, there may be more.
     """
@@ -78,7 +78,7 @@ class Hub:
     def __init__(
         self,
         listen: Callable[[], Tracker],
-        look: Callable[[str | None], tuple[Sequence[Change], str]],
+        look: Callable[[str | None], Changes],
         check: Callable[[], None],
         most: int,
     ) -> None:
@@ -240,7 +240,7 @@ class Hub:
         """Read the changes after a cursor, and wake the waiters for them; the cursor after the changes."""
         while not self._stopped:
             try:
-                changes, after = self._look_up(cursor)
+                found = self._look_up(cursor)
             except Exception as error:
                 # Every waiter looks for itself, and gets the error in its own thread.
                 _log.debug("looking for changes failed: %s", error)
@@ -248,10 +248,10 @@ class Hub:
                 return cursor
             if cursor is None:
                 self._wake(None)  # Changes before it listened may have woken no waiter.
-            elif changes:
-                self._wake({change.id for change in changes})
-            cursor = after
-            if len(changes) < self.most:
+            elif found.changes:
+                self._wake({change.id for change in found.changes})
+            cursor = found.cursor
+            if len(found.changes) < self.most:
                 break
         return cursor
 

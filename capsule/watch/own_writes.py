@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from capsule.engines.changes import Change
-from capsule.engines.index.journal import behind
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Transaction
@@ -84,11 +83,16 @@ class Own:
         while len(self._written) > _MOST:
             del self._written[next(iter(self._written))]
 
-    def marked(self, changes: list[Change]) -> list[Change]:
-        """The changes, with own ones marked. A change by several authors is split into one change for each."""
-        return [part for change in changes for part in self._parts(change)]
+    def marked(self, changes: list[Change], advance: Callable[[str, int], str]) -> list[Change]:
+        """The changes, with own ones marked. A change by several authors is split into one change for each.
 
-    def _parts(self, change: Change) -> list[Change]:
+        Args:
+            changes: The changes.
+            advance: As `Questions.advance`.
+        """
+        return [part for change in changes for part in self._parts(change, advance)]
+
+    def _parts(self, change: Change, advance: Callable[[str, int], str]) -> list[Change]:
         with self._done:
             self._done.wait_for(lambda: change.id not in self._under_way, _PATIENCE_S)
             if change.kind == "appended":
@@ -108,7 +112,7 @@ class Own:
         for number, (own, messages) in enumerate(runs):
             given += len(messages)
             kind = change.kind if number == 0 else "appended"
-            cursor = behind(change.before, given) if number < len(runs) - 1 else change.cursor
+            cursor = advance(change.before, given) if number < len(runs) - 1 else change.cursor
             parts.append(replace(_of(change, own=own), kind=kind, messages=tuple(messages), cursor=cursor))
         return parts
 

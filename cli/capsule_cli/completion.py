@@ -30,7 +30,7 @@ def of_store(read: Callable[[Store], Iterable[T]]) -> list[T]:
 
 def complete_id(incomplete: str) -> list[tuple[str, str]]:
     """The ids of the conversations that begin with `incomplete`, in the order of a list, with their titles."""
-    from capsule.store.pages import Filter
+    from capsule.engines.questions import Filter
     from capsule_cli.shared.output import one_line
 
     heads = of_store(lambda store: store.list(Filter(archived=None)).heads)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from capsule import Filter, Store
-from capsule.store.sealed import Seal
+from capsule.engines.sealed import Seal
 
 #: Every way to ask for one conversation by its id.
 BY_ID: dict[str, Callable[[Store, str], Any]] = {

@@ -111,7 +111,7 @@ HARMLESS = {
 }
 #: What a store that acts for an agent refuses, all of it: tests/sessions and tests/transfer ask.
 OF_THE_OWNER = ("sessions.", "import_")
-NO_DOORS = {"engine", "index", "inner", "settings"}
+NO_DOORS = {"engine", "inner", "questions", "settings"}
 
 
 def test_every_method_of_a_store_is_asked_here_or_said_to_be_harmless() -> None:

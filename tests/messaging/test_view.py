@@ -7,18 +7,17 @@ import os
 from base64 import urlsafe_b64decode
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from capsule import Changes, InvalidDocument, InvalidInput, NotFound, Refused, Store, timestamps
-from capsule.engines.index.index import Index
+from capsule.engines.files.engine import FilesEngine
 from capsule.engines.index.search.ranking import PROFILES
-from capsule.engines.index.search.search import Asked
 from capsule.engines.interface import Engine
-from capsule.engines.leases import Leases
+from capsule.engines.questions import Search
 from capsule.ids import new_id
-from capsule.store.view import HANDED_ON, HANDED_ON_BY_THE_INDEX, AgentView, IndexView
+from capsule.store.view import AgentView
 from capsule.timestamps import ms_of
 from tests.messaging.doors import BY_ID, CURSOR, FOR_ALL, WRITES
 from tests.messaging.making import EARLY, LATE, branched, make
@@ -107,20 +106,6 @@ def test_a_prefix_names_no_conversation_that_the_agent_is_not_in(store: Store) -
     assert store.beside(agent="eve").resolve("team") == "team-of-eve"
     with pytest.raises(NotFound):
         store.beside(agent="carl").resolve("team")
-
-
-def test_a_watch_tells_only_of_what_the_agent_may_read_and_skips_the_rest(store: Store) -> None:
-    for id in ("team", "plan"):
-        make(store, id, *(["anna"] if id == "team" else []))
-    eve = store.beside(agent="eve")
-    since = eve.changes().cursor
-    for _ in range(5):
-        store.append("team", content="hidden")
-        store.changes()
-    store.append("plan", content="seen")
-    first = eve.changes(since, limit=1)
-    assert [change.id for change in first.changes] == ["plan"]
-    assert eve.changes(first.cursor).changes == []
 
 
 def test_an_agent_that_leaves_sees_no_more_and_one_that_is_added_sees_it(store: Store) -> None:
@@ -250,8 +235,9 @@ def test_what_others_write_changes_no_score_no_order_no_count_and_no_cursor(
     assert {large.id: large.messages for large in counts.largest}["team"] == late.list().messages["team"] == 2
 
     def seen() -> Any:
-        asked = [Asked(**({"query": "fish", "limit": 3} | search)) for search in SEARCHES]  # type: ignore[arg-type]
-        hits = [late.index.search(each, ms_of(LATE)).as_json() for each in asked]
+        basic: dict[str, Any] = {"query": "fish", "limit": 3, "now_ms": ms_of(LATE)}
+        asked = [Search(**(basic | search)) for search in SEARCHES]
+        hits = [late.questions.search(each).as_json() for each in asked]
         page = late.list(limit=2)
         return json.dumps(hits), late.stats(), page.cursor(), page.total, late.changes(since)
 
@@ -294,7 +280,7 @@ def test_a_cursor_of_an_agent_holds_when_the_store_is_opened_again(tmp_path: Pat
     for drop in (False, True):
         with Store.open(tmp_path, agent="eve") as eve:
             if drop:
-                eve.index.drop()
+                cast(FilesEngine, eve._whole).index.drop()
             assert [change.id for change in eve.changes(since).changes] == ["plan"]
 
 
@@ -401,21 +387,17 @@ def test_the_files_of_sessions_are_closed_to_an_agent(store: Store, kind: str) -
     assert eve.trash.entries(kind) == []
 
 
-def test_every_question_to_an_engine_or_an_index_is_judged_or_listed_as_harmless(store: Store) -> None:
-    for whole, view, harmless in ((Engine, AgentView, HANDED_ON), (Index, IndexView, HANDED_ON_BY_THE_INDEX)):
-        asked = {name for name in dir(whole) if not name.startswith("_")}
-        closed = asked - set(vars(view)) - harmless - {"index", "leases"}
-        assert closed == (CLOSED_OF_ENGINE if whole is Engine else CLOSED)
+def test_what_an_agent_has_not_of_an_engine_is_refused_and_what_only_files_have_is_not_there(store: Store) -> None:
     eve = store.beside(agent="eve").engine
-    for view, names in ((eve, CLOSED_OF_ENGINE), (eve.index, CLOSED)):
-        for name in names:
-            with pytest.raises(AttributeError):
-                getattr(view, name)
-    assert {name for name in dir(Leases) if name[0] != "_"} - set(dir(eve.leases)) == {"beat", "beaten"}
+    for name in (name for name in dir(Engine) if not name.startswith("_")):
+        assert hasattr(AgentView, name) or name in vars(eve)
+        if getattr(AgentView, name, None) is AgentView._refuse:
+            with pytest.raises(Refused):
+                getattr(eve, name)("inbox", "s_1")
+    for ask in (eve.leases.beat, eve.leases.beaten):
+        with pytest.raises(Refused):
+            ask("inbound", "s_1")
+    with pytest.raises(Refused):
+        eve.files.names("inbox", "s_1")
     with pytest.raises(AttributeError):
         eve.storage  # type: ignore[attr-defined]  # noqa: B018
-
-
-#: What an agent can't ask an engine, and the index, at all.
-CLOSED_OF_ENGINE = {"files", "follow"}
-CLOSED = {"query", "marks_at", "first_behind", "place_of", "conversation_of", "said_after", "behind", "recalled"}

@@ -33,8 +33,10 @@ from capsule.format.validation import decoded
 from capsule.ids import check_id
 
 if TYPE_CHECKING:
+    from capsule.engines.index.asking import Asking
     from capsule.engines.index.index import Index
     from capsule.engines.machine import Machine
+    from capsule.rules.visibility import Sight
 
 T = TypeVar("T")
 
@@ -61,6 +63,7 @@ class FilesEngine:
         self._caches = Caches()
         self._guard = threading.Lock()
         self._index: Index | None = None
+        self._owners: Asking | None = None
 
     # -- One document ----------------------------------------------------------------------------------------------
 
@@ -249,12 +252,22 @@ class FilesEngine:
     def index(self) -> Index:
         """The index of the conversations, made when it is first asked for."""
         if self._index is None:
-            from capsule.engines.index.index import Index
+            from capsule.engines.index.refreshing import FilesIndex
 
             with self._guard:
                 if self._index is None:
-                    self._index = Index(self.storage, CONVERSATIONS, self._settled_soon)
+                    self._index = FilesIndex(self.storage, CONVERSATIONS, self._settled_soon)
         return self._index
+
+    def questions(self, asker: Sight | None = None) -> Asking:
+        if asker is None and self._owners is not None:
+            return self._owners
+        from capsule.engines.index.asking import Asking
+
+        asking = Asking(self.index, asker, self)
+        if asker is None:
+            self._owners = asking
+        return asking
 
     def tracker(self, kind: str | None = None) -> Tracker:
         """Costs one watch: every write ends with the header of its note in a mutex file."""

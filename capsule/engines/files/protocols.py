@@ -1,21 +1,12 @@
-"""What the store asks of a storage engine, and the words both use.
-
-What must stay true: `capsule/store/store.py` and what stands beside it reach bytes through these two protocols only,
-never through `open` or `os`. Another engine that keeps them can stand behind the same store.
-"""
+"""What is known of a document in a file: as the store left it, and as a scan meets it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple
 
 from capsule.disk.whole_files import Signature
 from capsule.engines.capabilities import Scanned as Scanned
-from capsule.engines.values import Tracker
 from capsule.format.json.anatomy import Anatomy, closing_of
-
-if TYPE_CHECKING:
-    from capsule.engines.files.disk.derived import Derived
 
 #: No clock that stamps files has a longer step: a younger file may be written to without its times changing.
 STEP_NS = 10_000_000
@@ -76,41 +67,3 @@ class Place(NamedTuple):
     def goes_on_in(self, known: Known) -> bool:
         """Whether a version is this one with entries appended."""
         return known.anatomy is not None and self.tag == known.tag and 0 <= self.tail <= known.anatomy.tail
-
-
-class Source(Protocol):
-    """What the index reads: versions of documents, and which of them were touched.
-
-    Attributes:
-        boot: What tells this run of the machine from another.
-    """
-
-    boot: str
-
-    @property
-    def derived(self) -> Derived | None:
-        """The derived files; None: what is derived is kept in memory."""
-
-    def read(self, kind: str, id: str) -> tuple[bytes, Signature] | None:
-        """The whole file and its signature, without the mutex; None when there is none.
-
-        A file that changed while it was read has a signature that no file has.
-        """
-
-    def read_from(self, kind: str, id: str, offset: int) -> tuple[bytes, Signature] | None:
-        """As `read`, from a byte on. Costs reading what is behind it."""
-
-    def noted(self, kind: str, id: str) -> Known | None:
-        """How the store left a document, whatever became of the file and the machine since; None without a note."""
-
-    def scan(self, kind: str) -> Iterator[Scanned]:
-        """Every document of a kind, in no order."""
-
-    def find(self, kind: str, id: str) -> Scanned | None:
-        """One document as a scan meets it; None when there is none of that name. An id that is none will do."""
-
-    def tracker(self, kind: str) -> Tracker | None:
-        """What tells which documents of a kind are touched from now on; None where the system can't."""
-
-    def path(self, kind: str, id: str) -> str:
-        """Where the document lies."""

@@ -98,6 +98,7 @@ class FileStorage:
         return directory
 
     def path(self, kind: str, id: str) -> str:
+        """Where the document lies."""
         return self.layout.document(kind, id)
 
     def exists(self, kind: str, id: str) -> bool:
@@ -105,6 +106,7 @@ class FileStorage:
         return self.find(kind, check_id(id)) is not None
 
     def noted(self, kind: str, id: str) -> Known | None:
+        """How the store left a document, whatever became of the file and the machine since; None without a note."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with suppress(OSError), whole_files.opened(self.sys, self._mutex_files.file(f"{kind}-{id}"), flags) as fd:
             return note.read_header(self.sys, fd)
@@ -147,9 +149,14 @@ class FileStorage:
                 self.sys.close(fd)
 
     def read(self, kind: str, id: str) -> tuple[bytes, Signature] | None:
+        """As `read_from`, the whole file."""
         return self.read_from(kind, id, 0)
 
     def read_from(self, kind: str, id: str, offset: int) -> tuple[bytes, Signature] | None:
+        """A file from a byte on and its signature, without the mutex; None when there is none.
+
+        A file that changed while it was read has a signature that no file has. Costs reading what is behind the byte.
+        """
         self._directory(kind, id)
         with suppress(NotFound), self._opened(self.layout.document(kind, id)) as (fd, found):
             size = max(found.st_size - offset, 0)
@@ -211,7 +218,7 @@ class FileStorage:
         return sorted(name[: -len(_SUFFIX)] for name in names if name.endswith(_SUFFIX) and name[0] != ".")
 
     def scan(self, kind: str) -> Iterator[Scanned]:
-        """Costs one scandir, and an lstat a file."""
+        """Every document of a kind, in no order. Costs one scandir, and an lstat a file."""
         with whole_files.naming(self._directory(kind), "list"):
             try:
                 for name, path, found in self._names(kind):
@@ -241,6 +248,7 @@ class FileStorage:
                         yield flat, path, found
 
     def find(self, kind: str, id: str) -> Scanned | None:
+        """One document as a scan meets it; None when there is none of that name. Any text may be the id."""
         if "/" in id or "\0" in id or id.startswith("."):
             return None
         path = f"{self._directory(kind, id)}/{self.layout.stem(kind, id)}{_SUFFIX}"
@@ -252,6 +260,7 @@ class FileStorage:
         return Scanned(id, path, whole_files.signature(found), stat.S_ISREG(found.st_mode), found.st_nlink)
 
     def tracker(self, kind: str) -> Tracker | None:
+        """What tells which documents of a kind are touched from now on; None where the system can't."""
         from capsule.disk.notices import open_tracker
 
         return open_tracker(self.layout.documents(kind), _SUFFIX)

@@ -146,7 +146,7 @@ def _has_words(words: set[str], text: str) -> bool:
 
 
 def messages_with(db: sqlite3.Connection, filter: Filter, conversation: str | None, hidden: Hidden) -> list[Place]:
-    """See `Index.messages_with`."""
+    """See `Questions.messages`."""
     fits, values = Fits(db, hidden, conversation).of(filter).condition(db)
     conditions = [fits, "c.damaged = ''", *hidden.conditions("m.capsule", "m.time_ms")]
     if conversation is not None:
@@ -160,7 +160,7 @@ def messages_with(db: sqlite3.Connection, filter: Filter, conversation: str | No
 
 
 def values_of(db: sqlite3.Connection, path: str, conversation: str, hidden: Hidden) -> list[Value]:
-    """See `Index.values_of`."""
+    """See `Questions.values`."""
     conditions = " AND ".join(["c.id = ?", "f.path = ?", *hidden.conditions("m.capsule", "m.time_ms")])
     question = (
         "SELECT f.value, count(*), max(m.time_ms) FROM capsules AS c JOIN messages AS m ON m.capsule = c.num"

@@ -16,16 +16,13 @@ _ALWAYS_MS = -(1 << 62)
 
 class Hidden(NamedTuple):
     """The numbers of the conversations that are wholly hidden; and of those that are in part, with the time from which
-    `seen_from` lets them be seen. `nothing`: the owner asks, from whom nothing ever is."""
+    `seen_from` lets them be seen. `nothing`: the owner asks, from whom nothing ever is. `of_messages`: what a
+    row `m` of `messages` must be so as not to be hidden."""
 
     wholly: list[int]
     partly: dict[int, int]
     nothing: bool = False
-
-    @property
-    def of_messages(self) -> str:
-        """What a row `m` of `messages` must be so as not to be hidden."""
-        return " AND ".join(["TRUE", *self.conditions("m.capsule", "m.time_ms")])
+    of_messages: str = "TRUE"
 
     @property
     def of_conversations(self) -> str:
@@ -38,16 +35,21 @@ class Hidden(NamedTuple):
         return wholly + ([f"{time} >= seen_from({capsule})"] if self.partly and time else [])
 
 
-def hide(db: sqlite3.Connection, hidden: Mapping[str, int | None] | None) -> Hidden:
+#: The owner asks.
+NOTHING = Hidden([], {}, nothing=True)
+
+
+def hide(db: sqlite3.Connection, hidden: Mapping[str, int | None]) -> Hidden:
     """Hide conversations from the next questions; with a number: only their messages before this time, in milliseconds
-    since 1970. None: the owner asks."""
+    since 1970."""
     question = "SELECT num, id FROM capsules WHERE id IN (SELECT value FROM json_each(?))"
-    since_of = hidden or {}
-    found = db.execute(question, (orjson.dumps(list(since_of)).decode(),)).fetchall() if since_of else []
-    since = {num: time_ms for num, id in found if (time_ms := since_of[id]) is not None}
+    found = db.execute(question, (orjson.dumps(list(hidden)).decode(),)).fetchall() if hidden else []
+    since = {num: time_ms for num, id in found if (time_ms := hidden[id]) is not None}
     if since:
         db.create_function("seen_from", 1, lambda capsule: since.get(capsule, _ALWAYS_MS))
-    return Hidden([num for num, _ in found if num not in since], since, hidden is None)
+    numbered = Hidden([num for num, _ in found if num not in since], since)
+    conditions = numbered.conditions("m.capsule", "m.time_ms")
+    return numbered._replace(of_messages=" AND ".join(["TRUE", *conditions]))
 
 
 def seen_of(db: sqlite3.Connection, num: int, since_ms: int) -> tuple[int, int, int]:

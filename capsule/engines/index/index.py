@@ -1,4 +1,4 @@
-"""The index of a store's conversations, and the questions it answers.
+"""The index of a store's conversations, and what all its questions share; `Asking` has the questions.
 
 What must stay true: an answer is that of the files at the time of the question or later, whoever wrote them; and an
 index that is of no use is built anew without an error.
@@ -6,274 +6,226 @@ index that is of no use is built anew without an error.
 
 from __future__ import annotations
 
-import json
+import os
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from capsule.engines.index.database import Progress
-from capsule.engines.index.refreshing import Refreshing
-from capsule.errors import CapsuleError
-from capsule.format.documents.head import Head
+from capsule.engines.index.database import Database, Progress, Unusable, is_busy, is_of_no_use
+from capsule.engines.index.hidden import NOTHING, Hidden, hide
+from capsule.errors import CapsuleError, StoreBusy
 
 if TYPE_CHECKING:
-    from capsule.engines.answers import Behind, Listed, Mark, Mine, Place, Said, Stats, Value
-    from capsule.engines.answers import Found as FoundHits
     from capsule.engines.changes import Change
-    from capsule.engines.index.search.search import Asked
+    from capsule.engines.files.disk.derived import Derived
+    from capsule.engines.index.participation import Participations
+    from capsule.engines.machine import Machine
+    from capsule.engines.sealed import Seal
+    from capsule.format.documents.head import Head
+    from capsule.rules.visibility import Sight
 
 T = TypeVar("T")
+#: For so many agents it is kept what they may not read.
+_MOST = 1000
+_TRIES = 4
 
 
-class Index(Refreshing):
-    """The index of one kind of document; see `Refreshing` for its arguments. Several threads may use it."""
+class Index:
+    """The index of the conversations of an engine, which says how it is brought up to date. Several threads may use it.
 
-    def heads(self, progress: Progress | None = None) -> list[Head]:
-        """The heads of all conversations, in no order, damaged ones among them."""
-        return self._doing(self._all_heads, None, progress)
+    Args:
+        derived: Where its file lies; None: it is in memory.
+        prefix: What stands before the id in the path of a conversation.
+    """
 
-    def _all_heads(self) -> list[Head]:
-        from capsule.engines.index.heads import HEAD_COLUMNS, head_of
+    def __init__(self, derived: Derived | None, prefix: str) -> None:
+        self._prefix = prefix
+        self._guard = threading.RLock()
+        self._database = Database(derived, self._fill)
+        self._pid = os.getpid()
+        _all.add(self)
+        self._reset()
 
-        assert self._seen is not None
-        db = self._database.connection
-        if self._heads is None:
-            rows = db.execute(f"SELECT {HEAD_COLUMNS} FROM capsules WHERE gone = 0")
-            self._heads = {row[0]: head_of(row, self._prefix) for row in rows}
-        else:
-            for id in self._stale:
-                row = db.execute(f"SELECT {HEAD_COLUMNS} FROM capsules WHERE gone = 0 AND id = ?", (id,)).fetchone()
-                if row is None:
-                    self._heads.pop(id, None)
-                else:
-                    self._heads[id] = head_of(row, self._prefix)
-        self._stale = set()
-        return list(self._heads.values())
+    def _reset(self) -> None:
+        """Know nothing of the rows there are."""
+        self._heads: dict[str, Head] | None = None
+        self._stale: set[str] = set()
+        self._participations: Participations | None = None
+        #: Everything that was acknowledged before this time is in the rows.
+        self._fresh_ns = 0
+        #: By agent, what it may not read.
+        self._hidden: dict[str, tuple[Sight, dict[str, int | None]]] = {}
+        #: By agent, how far the journal was read from its last cursor on, without a change that it may know of.
+        self.read_to: dict[str, tuple[str, str]] = {}
+        self._seals: dict[str, Seal] = {}
 
-    def latest(self) -> str | None:
-        """The id of the sound conversation that changed last; None when there is none."""
-        # Within one millisecond, the files' own times tell.
-        question = (
-            "SELECT id FROM capsules WHERE gone = 0 AND damaged = ''"
-            " ORDER BY updated_ms DESC, mtime_ns DESC, id DESC LIMIT 1"
-        )
-        return self.query(lambda db: next((str(id) for (id,) in db.execute(question)), None))
+    # -- Bringing it up to date -----------------------------------------------------------------------------------
 
-    def forks_of(self, id: str) -> list[str]:
-        """The ids of the conversations that say they were split off from this one, sorted."""
-        question = "SELECT id FROM capsules WHERE forked = ? AND gone = 0 ORDER BY id"
-        return self.query(lambda db: [row[0] for row in db.execute(question, (id,))])
-
-    def of_agent(self, agent: str, *, refresh: bool = True) -> list[Mine]:
-        """The sound conversations that an agent takes part in, the latest first.
-
-        As long as a conversation does not change, each answer has the same object for it. Costs a pass over the
-        conversations of the agent; the first question also reads their heads. For `refresh` see `changes`.
-        """
-        from capsule.engines.index.participation import Participations
-
-        def read(db: sqlite3.Connection) -> list[Mine]:
-            if self._participations is None:
-                self._participations = Participations()
-            return self._participations.of_agent(db, agent)
-
-        return self.query(read, None if refresh else ())
-
-    def marks_at(self, conversation: str, places: Iterable[int], *, refresh: bool = True) -> dict[int, tuple[str, str]]:
-        """The id of the message at each of these places, and the digest of the ids up to it. Costs a look-up for each.
-
-        For `refresh` see `changes`.
-        """
-        from capsule.engines.index import participation
-
-        ids = (conversation,) if refresh else ()
-        return self.query(lambda db: participation.marks_at(db, conversation, places), ids)
-
-    def recalled(self, conversation: str) -> tuple[dict[str, Any], frozenset[str]] | None:
-        """A conversation as its file was when it was sound last, and the ids of its messages that had more fields.
-
-        It is without its context, unless that was empty, and what else of its head no list has; None: the file was
-        never sound. Costs reading the messages.
-        """
-        from capsule.engines.index.recalled import recalled
-
-        return self.query(lambda db: recalled(db, conversation), ())
-
-    def first_behind(self, conversation: str, marks: Sequence[Mark], *, refresh: bool = True) -> int:
-        """The place behind the furthest of these marks that holds; 0: none does.
-
-        For `refresh` see `changes`. Costs a look-up for each.
-        """
-        from capsule.engines.index import participation
-
-        ids = (conversation,) if refresh else ()
-        return self.query(lambda db: participation.first_behind(db, conversation, marks), ids)
-
-    def place_of(self, conversation: str, message: str) -> int | None:
-        """The place of a message; None: it is not there. Costs reading back to it."""
-        from capsule.engines.index import participation
-
-        return self.query(lambda db: participation.place_of(db, conversation, message), (conversation,))
-
-    def conversation_of(self, message: str) -> tuple[str, int] | None:
-        """The conversation and the place of a message; None: there is none.
-
-        If several conversations have it, it is the one that the index met last. Costs reading back to it, over the
-        messages of all conversations.
-        """
-        from capsule.engines.index import participation
-
-        return self.query(lambda db: participation.conversation_of(db, message))
-
-    def said_after(self, conversation: str, wanted: Behind, *, refresh: bool = True) -> Said:
-        """What was said in a conversation, as far as it is wanted; nothing in one that is not there.
-
-        For `refresh` see `changes`. Costs a tenth of a microsecond for each message from that place on, more if only
-        mentions or a part are wanted, and reading the last one.
-        """
-        from capsule.engines.index import participation
-
-        ids = (conversation,) if refresh else ()
-        return self.query(lambda db: participation.said_after(db, conversation, wanted), ids)
-
-    def behind(self, wanted: Behind, conversation: str | None = None, *, refresh: bool = True) -> list[Place]:
-        """The wanted messages of a conversation, or of all (None), the latest first.
-
-        For `refresh` see `changes`. Costs a look-up for each message that has what is wanted.
-        """
-        from capsule.engines.index import participation
-
-        ids = None if conversation is None else (conversation,)
-        return self.query(lambda db: participation.behind(db, wanted, conversation), ids if refresh else ())
-
-    def locks(self) -> dict[str, dict[str, Any]]:
-        """The active locks, by conversation."""
-        question = "SELECT id, lock FROM capsules WHERE lock IS NOT NULL AND gone = 0"
-        return self.query(lambda db: {id: json.loads(lock) for id, lock in db.execute(question)})
-
-    def changes(self, since: str | None, limit: int, *, refresh: bool = True) -> tuple[list[Change], str]:
-        """What changed since a cursor, oldest first, `limit` at most; and the cursor behind that.
+    def refresh(self, ids: Iterable[str] | None = None, progress: Progress | None = None) -> None:
+        """Bring the index up to date.
 
         Args:
-            since: A cursor; None: nothing is told, but the cursor of now.
-            limit: The most that is told at once.
-            refresh: Whether to bring the index up to date before; else what is told is what it has.
+            ids: Only as far as these conversations go; None: all.
+            progress: Told how many bytes are done, and of how many, when there is much to do.
 
         Raises:
-            InvalidInput: `since` is no cursor.
+            StoreBusy: Another process keeps the index from being written.
+            Refused, StorageFailed: The system did not let the files be read.
         """
-        from capsule.engines.index import journal
+        self._doing(lambda: None, ids, progress)
 
-        cursor = None if since is None else journal.Cursor.of(since)
+    def _doing(self, act: Callable[[], T], ids: Iterable[str] | None = None, progress: Progress | None = None) -> T:
+        """Bring the index up to date, and do something with it; anew when it proves to be of no use."""
+        if os.getpid() != self._pid:
+            self._after_fork()
+        with self._guard:
+            for tries in range(_TRIES):
+                try:
+                    self._bring(ids, progress)
+                    return act()
+                except (sqlite3.Error, Unusable) as error:
+                    if is_busy(error):
+                        raise StoreBusy(
+                            "the index is being written by another process for too long; try again when it is done",
+                            id="",
+                            holder="another process",
+                        ) from error
+                    if tries == _TRIES - 1 or not is_of_no_use(error):
+                        raise
+                    self._throw_away()
+                    if tries == _TRIES - 2:
+                        self._database.stay_in_memory(error)
+            raise AssertionError
 
-        def ask(db: sqlite3.Connection) -> tuple[list[Change], str]:
-            generation = self._database.generation
-            now = journal.Cursor(generation, journal.newest(db), self._fresh_ns // 1_000_000)
-            if cursor is None:
-                return [], str(now)
-            found = journal.read(db, generation, cursor, limit)
-            if found is None:
-                return journal.since_time(db, cursor, now), str(now)
-            return found, found[-1].cursor if len(found) == limit and found else str(now)
+    def _throw_away(self) -> None:
+        self._reset()
+        self._database.discard()
 
-        return self.query(ask, None if refresh else ())
+    def _after_fork(self) -> None:
+        self._guard = threading.RLock()
+        self._pid = os.getpid()
+        self._reset()
+
+    def _bring(self, ids: Iterable[str] | None, progress: Progress | None) -> None:
+        """Bring the rows up to date, as `refresh` does."""
+        raise NotImplementedError
+
+    def _fill(self, db: sqlite3.Connection, progress: Progress | None) -> None:
+        """Fill an empty index with all there is."""
+        raise NotImplementedError
+
+    def _changed(self, id: str) -> None:
+        """Read these rows again before the next answer."""
+        self._stale.add(id)
+        if self._participations is not None:
+            self._participations.stale.add(id)
 
     def query(
         self,
-        ask: Callable[[sqlite3.Connection], T],
+        asker: Sight | None,
+        ask: Callable[[sqlite3.Connection, Hidden], T],
         ids: Iterable[str] | None = None,
         progress: Progress | None = None,
     ) -> T:
         """Bring the index up to date, as `refresh` does, and read it within one transaction.
 
-        `ask` may run twice, when the index proves to be of no use.
+        Args:
+            asker: Who asks, if `ask` takes what is hidden from it by numbers.
+            ask: The question. It may run twice, when the index proves to be of no use.
+            ids: Of the owner's questions: only these conversations are brought up to date.
+            progress: As for `refresh`.
         """
 
         def read() -> T:
             db = self._database.connection
             db.execute("BEGIN")
             try:
-                return ask(db)
+                return ask(db, NOTHING if asker is None else hide(db, self.hidden(asker)))
             finally:
                 db.execute("COMMIT")
 
-        return self._doing(read, ids, progress)
+        # Who may read these conversations depends on others.
+        return self._doing(read, ids if asker is None or not ids else None, progress)
 
-    def search(
-        self,
-        asked: Asked,
-        now_ms: int,
-        progress: Progress | None = None,
-        hidden: Mapping[str, int | None] | None = None,
-    ) -> FoundHits:
-        """The hits of a checked question, asked at a time in milliseconds since 1970.
+    # -- What is kept of the rows; within `query` only -----------------------------------------------------------
 
-        `hidden` are conversations that are not found; with a number, only their messages before this time are not, in
-        milliseconds since 1970. If it is given, also if it is empty, no score depends on what is hidden. That costs a
-        pass over the messages, one over the matches of each word, and reading the texts that are ranked.
-        """
-        from capsule.engines.index.search.search import search
+    def heads(self) -> dict[str, Head]:
+        """The heads of all conversations, in no order, damaged ones among them. Not to be changed."""
+        if self._heads is None:
+            self._heads = {head.id: head for head in self.heads_where("TRUE")}
+        else:
+            for id in self._stale:
+                head = next(self.heads_where("id = ?", id), None)
+                if head is None:
+                    self._heads.pop(id, None)
+                else:
+                    self._heads[id] = head
+                for sight, hidden in self._hidden.values():
+                    hidden.pop(id, None)
+                    if head is not None and (since := sight.since(head)) != 0:
+                        hidden[id] = since
+        self._stale = set()
+        return self._heads
 
-        return self.query(lambda db: search(db, asked, now_ms, hidden), progress=progress)
+    def heads_where(self, condition: str, *values: str | int) -> Iterator[Head]:
+        """The heads that fit a condition about the row of a conversation."""
+        from capsule.engines.index.heads import HEAD_COLUMNS, head_of
 
-    def messages_with(
-        self,
-        where: object,
-        conversation: str | None = None,
-        *,
-        hidden: Mapping[str, int | None] = MappingProxyType({}),
-    ) -> list[Place]:
-        """The messages that a filter fits, of one conversation or of all sound ones, each in its order.
+        question = f"SELECT {HEAD_COLUMNS} FROM capsules WHERE {condition} AND gone = 0"
+        rows = self._database.connection.execute(f"{question} ORDER BY id" if values else question, values)
+        return (head_of(row, self._prefix) for row in rows)
 
-        For `hidden` see `search`. Raises InvalidInput. Costs about half a microsecond for each value that is compared,
-        and a look-up for each message that is found.
-        """
-        from capsule.engines.index import facts
-        from capsule.engines.index.hidden import hide
-        from capsule.format.filters import parse
+    def latest(self) -> Iterator[Head]:
+        """The heads of the sound conversations, the one that changed last first."""
+        # Within one millisecond, the files' own times tell.
+        question = "SELECT num FROM capsules WHERE gone = 0 AND damaged = '' ORDER BY updated_ms DESC, mtime_ns DESC"
+        for row in self._database.connection.execute(f"{question}, id DESC"):
+            yield from self.heads_where("num = ?", *row)
 
-        parsed = parse(where)
-        return self.query(lambda db: facts.messages_with(db, parsed, conversation, hide(db, hidden)))
+    def hidden(self, asker: Sight) -> dict[str, int | None]:
+        """What an agent may not read (None), or only from a time in milliseconds since 1970. Not to be changed."""
+        heads = self.heads()
+        sight, hidden = self._hidden.get(asker.agent, (None, {}))
+        if sight is not asker and sight != asker:
+            hidden = {id: since for id, head in heads.items() if (since := asker.since(head)) != 0}
+            self._hidden.pop(next(iter(self._hidden)) if len(self._hidden) == _MOST else asker.agent, None)
+            self._hidden[asker.agent] = asker, hidden
+        return hidden
 
-    def values_of(
-        self, path: str, conversation: str, *, hidden: Mapping[str, int | None] = MappingProxyType({})
-    ) -> list[Value]:
-        """The numbers and texts that the messages of a conversation have at a path, the last one first.
+    def participations(self) -> Participations:
+        """Who takes part in which conversation."""
+        if self._participations is None:
+            from capsule.engines.index.participation import Participations
 
-        For `hidden` see `search`. Costs a look-up for each message of the conversation.
-        """
-        from capsule.engines.index import facts
-        from capsule.engines.index.hidden import hide
+            self._participations = Participations()
+        return self._participations
 
-        return self.query(lambda db: facts.values_of(db, path, conversation, hide(db, hidden)))
+    def changes(self, db: sqlite3.Connection, since: str | None, limit: int) -> tuple[list[Change], str]:
+        """See `Questions.changes`; of an owner, and without bringing anything up to date."""
+        from capsule.engines.index import journal
 
-    def listed(
-        self,
-        choose: Callable[[list[Head]], list[Head]],
-        limit: int | None,
-        cursor: str,
-        asked: str,
-        progress: Progress | None = None,
-        hidden: Mapping[str, int | None] = MappingProxyType({}),
-    ) -> Listed:
-        """A page of what `choose` gives of all heads. Raises InvalidInput when the cursor is of another list.
+        generation = self._database.generation
+        now = journal.Cursor(generation, journal.newest(db), self._fresh_ns // 1_000_000)
+        if since is None:
+            return [], str(now)
+        cursor = journal.Cursor.of(since)
+        found = journal.read(db, generation, cursor, limit)
+        if found is None:
+            return journal.since_time(db, cursor, now), str(now)
+        return found, found[-1].cursor if len(found) == limit and found else str(now)
 
-        `asked` says in any words what was asked. Messages that are hidden, as in `search`, are not counted.
-        """
-        from capsule.engines.index.pages import listed
+    def seal(self, agent: str, machine: Machine) -> Seal:
+        """The seal of an agent's cursors."""
+        if agent not in self._seals:
+            from capsule.engines.sealed import Seal
 
-        def read() -> Listed:
-            return listed(self._database.connection, choose(self._all_heads()), limit, cursor, asked, hidden)
+            self._seals[agent] = Seal(agent, machine)
+        return self._seals[agent]
 
-        return self._doing(read, None, progress)
-
-    def stats(self, progress: Progress | None = None, hidden: Mapping[str, int | None] = MappingProxyType({})) -> Stats:
-        """What is in the store, counted, without what is hidden, as in `search`. Costs a pass over the messages."""
-        from capsule.engines.index.stats import count
-
-        return self.query(lambda db: count(db, hidden), progress=progress)
+    # -- The whole index ------------------------------------------------------------------------------------------
 
     def rebuild(self, progress: Progress | None = None) -> None:
         """Build the index anew from the files."""
@@ -291,6 +243,37 @@ class Index(Refreshing):
     def close(self) -> None:
         """Give back every descriptor."""
         with self._guard:
-            self._close_tracker()
             self._database.forget()
             self._reset()
+
+
+# -- Forking ------------------------------------------------------------------------------------------------------
+
+_all: weakref.WeakSet[Index] = weakref.WeakSet()
+_still: list[Index] = []
+_forking = threading.RLock()
+
+
+def _before_fork() -> None:
+    """Wait until no thread is at work in an index: what SQLite had locked would stay so in the child."""
+    _forking.acquire()
+    _still[:] = list(_all)
+    for index in _still:
+        index._guard.acquire()
+
+
+def _after_fork_in_parent() -> None:
+    while _still:
+        _still.pop()._guard.release()
+    _forking.release()
+
+
+def _after_fork_in_child() -> None:
+    # Their guards are made anew when the child first uses them; the process id says so.
+    global _forking
+    _still.clear()
+    _forking = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -104,6 +104,29 @@ def behind(cursor: str, messages: int) -> str:
     return str(found._replace(skip=found.skip + messages))
 
 
+def is_at(cursor: str, place: str) -> bool:
+    """Whether a cursor stands at a place in the journal, whatever part of the next change was reported there."""
+    return Cursor.of(cursor)[:3] == Cursor.of(place)[:3]
+
+
+def heard_since(change: Change, since_ms: int, said: dict[str, int]) -> list[Change]:
+    """What an agent hears of a change that reads the conversation from a time on.
+
+    Args:
+        change: The change.
+        since_ms: The time, in milliseconds since 1970.
+        said: The places of the messages since then, by id.
+    """
+    from dataclasses import replace
+
+    messages = tuple(message for message in change.messages if message in said)
+    if change.at < from_ms(since_ms) or (change.kind == "appended" and not messages):
+        return []
+    place = behind(change.before, len(change.messages) - len(messages))  # What it may not read comes first.
+    count = max(0, change.count - min(said.values(), default=change.count))
+    return [replace(change, messages=messages, removed=(), before=place, count=count)]
+
+
 def _change(kind: str, id: str, at_ms: int, cursor: str, told: dict[str, Any]) -> Change:
     from capsule.engines.changes import Change
 

@@ -12,7 +12,6 @@ of the titles given; each number of a list as its distance from the one before.
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -22,12 +21,13 @@ from zlib import error as DeflateError
 import orjson
 
 from capsule.engines.answers import Listed
-from capsule.engines.index.hidden import seen_of
+from capsule.engines.index.hidden import Hidden, seen_of
 from capsule.errors import InvalidInput
 
 if TYPE_CHECKING:
     import sqlite3
 
+    from capsule.engines.questions import Listing
     from capsule.format.documents.head import Head
 
 _VERSION = 4
@@ -92,33 +92,24 @@ class Page:
         return cls(now_ms, top, top_title, having, given, titles)
 
 
-def listed(
-    db: sqlite3.Connection,
-    heads: list[Head],
-    limit: int | None,
-    cursor: str,
-    asked: str,
-    hidden: Mapping[str, int | None],
-) -> Listed:
+def listed(db: sqlite3.Connection, heads: list[Head], asked: Listing, hidden: Hidden) -> Listed:
     """The first page of these conversations, in their order, or what a cursor of the same list leaves of them."""
-    if limit is not None and limit < 1:
-        raise InvalidInput(f"a page of {limit} conversations can't be given; ask for one or more")
+    if asked.limit is not None and asked.limit < 1:
+        raise InvalidInput(f"a page of {asked.limit} conversations can't be given; ask for one or more")
     generation = str(db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
-    page = Page.of(cursor, generation, asked) if cursor else Page(0, 0, 0)
+    page = Page.of(asked.cursor, generation, asked.words) if asked.cursor else Page(0, 0, 0)
     known = {id: (num, count) for id, num, count in db.execute("SELECT id, num, entries FROM capsules")}
     left = [head for head in heads if known[head.id][0] not in page.given_titles]
 
     def following(shown: int) -> str | None:
         given = page.given_titles | {known[head.id][0] for head in left[:shown]}
-        return replace(page, given_titles=given).cursor(generation, asked) if shown < len(left) else None
+        return replace(page, given_titles=given).cursor(generation, asked.words) if shown < len(left) else None
 
-    found = left[:limit]
-    seen = {head.id: since for head in found if (since := hidden.get(head.id)) is not None}
-    messages = {
-        head.id: seen_of(db, known[head.id][0], seen[head.id])[0] if head.id in seen else known[head.id][1]
-        for head in found
-    }
-    return Listed(found, messages, len(heads), following)
+    messages = {}
+    for head in (shown := left[: asked.limit]):
+        num, count = known[head.id]
+        messages[head.id] = seen_of(db, num, hidden.partly[num])[0] if num in hidden.partly else count
+    return Listed(shown, messages, len(heads), following)
 
 
 def _head(generation: str, asked: str) -> bytes:

@@ -1,21 +1,22 @@
 """Who takes part in which conversation, and what was said there from a place on.
 
-What must stay true: these are answers about rows, within the caller's transaction; whether an agent may read what they
-say, and what it has read, is not known here. Places count from 0, on all branches.
+What must stay true: these are answers about rows, within the caller's transaction; what an agent has read is not known
+here. Places count from 0, on all branches.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from capsule import timestamps
-from capsule.engines.answers import Behind, Last, Mark, Mine, Place, Said
+from capsule.engines.answers import Behind, Last, Mark, Mine, Place, Said, first_unread
 from capsule.engines.index.heads import HEAD_FIELDS
+from capsule.engines.index.hidden import NOTHING, Hidden
 from capsule.format.documents.channels import Channel
 from capsule.format.documents.members import members_in
 from capsule.format.facts import IN_LIST, TEXT
@@ -49,7 +50,7 @@ class Participations:
     _of: dict[str, dict[str, _Entry]] = field(default_factory=dict)
 
     def of_agent(self, db: sqlite3.Connection, agent: str) -> list[Mine]:
-        """See `Index.of_agent`."""
+        """See `Questions.mine`."""
         self._refresh(db)
         mine = self._of.get(agent)
         if mine is None:
@@ -87,45 +88,43 @@ def _digest(front: int | None) -> str:
     return "" if front is None else f"sha256:{front:014x}"
 
 
-def marks_at(db: sqlite3.Connection, conversation: str, places: Iterable[int]) -> dict[int, tuple[str, str]]:
-    """See `Index.marks_at`."""
+def marks(
+    db: sqlite3.Connection, conversation: str, places: Iterable[int], hidden: Hidden
+) -> dict[int, tuple[str, str]]:
+    """See `Questions.marks`."""
     wanted = ", ".join(str(int(place)) for place in places)
-    question = f"SELECT at, id, front FROM messages WHERE capsule = {_NUM} AND at IN ({wanted})"
+    question = (
+        f"SELECT at, id, front FROM messages AS m WHERE capsule = {_NUM} AND at IN ({wanted}) AND {hidden.of_messages}"
+    )
     return {at: (id, _digest(front)) for at, id, front in db.execute(question, (conversation,))}
 
 
-def first_behind(db: sqlite3.Connection, conversation: str | None, marks: Sequence[Mark]) -> int:
-    """See `Index.first_behind`. Of all conversations (None) nothing was read."""
-    if conversation is None or not marks:
+def _first_behind(db: sqlite3.Connection, conversation: str | None, read: Sequence[Mark]) -> int:
+    """The place behind what was read, of one conversation. Of all conversations (None) nothing was read."""
+    if conversation is None or not read:
         return 0
-    return first_unread(marks, marks_at(db, conversation, [at for at, _ in marks]))
+    return first_unread(read, marks(db, conversation, [at for at, _ in read], NOTHING))
 
 
-def first_unread(marks: Iterable[Mark], there: Mapping[int, tuple[str, str]]) -> int:
-    """The place behind the furthest of these marks that holds, given the ids and digests at their places; 0: none."""
-    return max((at + 1 for at, id in marks if id in there.get(at, ())), default=0)
-
-
-def place_of(db: sqlite3.Connection, conversation: str, message: str) -> int | None:
-    """See `Index.place_of`."""
-    question = f"SELECT at FROM messages WHERE capsule = {_NUM} AND id = ? ORDER BY at DESC LIMIT 1"
-    return next((at for (at,) in db.execute(question, (conversation, message))), None)
-
-
-def conversation_of(db: sqlite3.Connection, message: str) -> tuple[str, int] | None:
-    """See `Index.conversation_of`."""
+def find(db: sqlite3.Connection, message: str, conversation: str | None, hidden: Hidden) -> tuple[str, int] | None:
+    """See `Questions.find`."""
     # The newest have the highest numbers; an index of all ids would be a third of the texts.
-    found = db.execute("SELECT capsule, at FROM messages WHERE id = ? ORDER BY num DESC LIMIT 1", (message,)).fetchone()
+    where, order, bound = ("", "num", ()) if conversation is None else (f"capsule = {_NUM} AND", "at", (conversation,))
+    where = f"{where} {hidden.of_messages}"
+    question = f"SELECT capsule, at FROM messages AS m WHERE id = ? AND {where} ORDER BY {order} DESC LIMIT 1"
+    found = db.execute(question, (message, *bound)).fetchone()
     if found is None:
         return None
     id: str = db.execute("SELECT id FROM capsules WHERE num = ?", found[:1]).fetchone()[0]
     return id, found[1]
 
 
-def _condition(db: sqlite3.Connection, wanted: Behind, conversation: str | None) -> tuple[str, list[Any]]:
-    """What is wanted, as a condition about the row `m` of `messages`, and the values bound in it."""
+def _condition(
+    db: sqlite3.Connection, wanted: Behind, conversation: str | None, hidden: Hidden
+) -> tuple[str, list[Any]]:
+    """What is wanted and not hidden, as a condition about the row `m` of `messages`, and the values bound in it."""
     conditions = ["m.at >= ? AND m.time_ms >= ? AND coalesce(m.sender, '') NOT IN (SELECT value FROM json_each(?))"]
-    first = first_behind(db, conversation, wanted.read)
+    first = _first_behind(db, conversation, wanted.read)
     values: list[Any] = [first, wanted.since_ms, orjson.dumps(wanted.not_by).decode()]
     if wanted.mentioning:
         conditions.append(_MENTIONED)
@@ -135,13 +134,13 @@ def _condition(db: sqlite3.Connection, wanted: Behind, conversation: str | None)
         values += [wanted.part[1], *wanted.part]
     for part, read in wanted.covered:
         conditions.append(f"NOT (m.at < ? AND {_IN_PART})")
-        values += [first_behind(db, conversation, read), part[1], *part]
-    return " AND ".join(conditions), values
+        values += [_first_behind(db, conversation, read), part[1], *part]
+    return " AND ".join([*conditions, hidden.of_messages]), values
 
 
-def said_after(db: sqlite3.Connection, conversation: str, behind: Behind) -> Said:
-    """See `Index.said_after`."""
-    condition, values = _condition(db, behind, conversation)
+def said(db: sqlite3.Connection, conversation: str, wanted: Behind, hidden: Hidden) -> Said:
+    """See `Questions.said`."""
+    condition, values = _condition(db, wanted, conversation, hidden)
     found = db.execute(
         "SELECT m.sender, count(*), min(m.at), max(m.at) FROM messages AS m INDEXED BY messages_in_order"
         f" WHERE m.capsule = {_NUM} AND {condition} GROUP BY m.sender ORDER BY 3",
@@ -156,9 +155,9 @@ def said_after(db: sqlite3.Connection, conversation: str, behind: Behind) -> Sai
     return Said(sum(total for _, total, *_ in found), tuple(sender or "" for sender, *_ in found), last)
 
 
-def behind(db: sqlite3.Connection, wanted: Behind, conversation: str | None) -> list[Place]:
-    """See `Index.behind`."""
-    condition, values = _condition(db, wanted, conversation)
+def behind(db: sqlite3.Connection, wanted: Behind, conversation: str | None, hidden: Hidden) -> list[Place]:
+    """See `Questions.behind`."""
+    condition, values = _condition(db, wanted, conversation, hidden)
     where, bound = ("", ()) if conversation is None else ("c.id = ? AND ", (conversation,))
     question = (
         "SELECT c.id, m.at, m.id, m.front FROM messages AS m JOIN capsules AS c ON c.num = m.capsule"

@@ -10,12 +10,12 @@ import time
 import zlib
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
 from capsule.disk.whole_files import Signature
-from capsule.engines.files.protocols import Known, Scanned, Source
+from capsule.engines.files.protocols import Known, Scanned
 from capsule.engines.index.search.folding import count as count_words
 from capsule.errors import CapsuleError, InvalidDocument
 from capsule.format import migrations, validation
@@ -26,6 +26,9 @@ from capsule.format.merge.copy_names import original_of
 from capsule.format.tree.tree import ROOT
 from capsule.format.validation import decoded
 from capsule.timestamps import ms_of
+
+if TYPE_CHECKING:
+    from capsule.engines.files.storage import FileStorage
 
 #: The signature that no file has.
 NOTHING = Signature(0, 0, 0, 0)
@@ -103,7 +106,7 @@ def is_young(signature: Signature, now_ns: int) -> bool:
 
 
 def look(
-    storage: Source,
+    storage: FileStorage,
     kind: str,
     scanned: Scanned,
     know: Callable[[Scanned], Known | None],
@@ -148,14 +151,14 @@ def look(
             data, signature = got
             if signature == NOTHING or (known is not None and (signature != known.signature or not known.ends(data))):
                 continue
-            found = _whole(data, signature, path, id, known, before, verify)
+            found = whole(data, signature, path, id, known, before, verify)
             return found._replace(
                 young=is_young(signature, started), mendable=bool(found.damaged) and _is_mendable(data)
             )
     except CapsuleError as error:
         return damaged(error.message)
     # Somebody writes it all the time: what was read last will do, and is looked at again.
-    return _whole(data, NOTHING, path, id, None, None, True)._replace(young=True)
+    return whole(data, NOTHING, path, id, None, None, True)._replace(young=True)
 
 
 def _is_mendable(data: bytes) -> bool:
@@ -164,7 +167,7 @@ def _is_mendable(data: bytes) -> bool:
     return repair.mend(data) is not None
 
 
-def _grown(storage: Source, kind: str, id: str, known: Known, before: Row) -> Found | None:
+def _grown(storage: FileStorage, kind: str, id: str, known: Known, before: Row) -> Found | None:
     """A file to which the store has only appended since, read from where the index stopped; else None.
 
     The note's tag tells: every other write gets a new one.
@@ -212,7 +215,7 @@ def _appended(signature: Signature, known: Known, before: Row, block: bytes) -> 
     )
 
 
-def _whole(
+def whole(
     data: bytes, signature: Signature, path: str, id: str, known: Known | None, before: Row | None, verify: bool
 ) -> Found:
     """A file read as a whole."""

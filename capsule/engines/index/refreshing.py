@@ -6,28 +6,23 @@ what changed; a document's mutex is taken only to settle a version of another pr
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from capsule.disk.whole_files import Signature
-from capsule.engines.files.protocols import Known, Scanned, Source
-from capsule.engines.index.database import Database, Progress, Unusable, is_busy, is_of_no_use
+from capsule.engines.files.protocols import Known, Scanned
+from capsule.engines.index.database import Progress
+from capsule.engines.index.index import Index
 from capsule.engines.values import Tracker
-from capsule.errors import CapsuleError, StoreBusy
-from capsule.format.documents.head import Head
+from capsule.errors import CapsuleError
 
 if TYPE_CHECKING:
-    from capsule.engines.index.participation import Participations
+    from capsule.engines.files.storage import FileStorage
     from capsule.engines.index.reading import Found, Row
     from capsule.engines.index.rows import Rows
-
-T = TypeVar("T")
 
 #: Files taken in within one transaction, for which other processes wait.
 _BATCH = 50
@@ -37,11 +32,10 @@ _RESCAN_NS = 10_000_000_000
 _QUIET_S, _POLL_S = 0.15, 0.002
 #: After a power cut, bytes may be older than the times that go with them by what the system writes back late.
 _WRITTEN_BACK_NS = 60_000_000_000
-_TRIES = 4
 
 
-class Refreshing:
-    """The index of one kind of document, as far as it is brought up to date. The base of `Index`.
+class FilesIndex(Index):
+    """The index of one kind of document in files.
 
     Args:
         storage: Where the documents are read.
@@ -49,84 +43,28 @@ class Refreshing:
         settle: Takes in a version that the store did not write; raises as `Store.load`.
     """
 
-    def __init__(self, storage: Source, kind: str, settle: Callable[[str], Known | None]) -> None:
+    _tracker: Tracker | None = None
+
+    def __init__(self, storage: FileStorage, kind: str, settle: Callable[[str], Known | None]) -> None:
         self._storage = storage
         self._kind = kind
         self._settle = settle
-        self._guard = threading.RLock()
-        self._database = Database(storage.derived, self._fill)
-        self._pid = os.getpid()
-        _all.add(self)
-        self._prefix = storage.path(kind, "x").removesuffix("x.json")
-        self._reset()
+        super().__init__(storage.derived, storage.path(kind, "x").removesuffix("x.json"))
 
     def _reset(self) -> None:
-        """Know nothing of the rows there are."""
-        #: The files as the rows have them, and those of which that must be looked at again whatever they look like.
-        self._seen: dict[str, tuple[int, int, int, int]] | None = None  # Each a `Signature`, as a plain tuple.
+        super()._reset()
+        self._close_tracker()
+        #: The files as the rows have them: each a `Signature`, as a plain tuple.
+        self._seen: dict[str, tuple[int, int, int, int]] | None = None
+        #: Files that may have changed although their signatures did not; and those with several names.
         self._again: set[str] = set()
         self._linked: set[str] = set()
-        self._heads: dict[str, Head] | None = None
-        self._stale: set[str] = set()
-        self._participations: Participations | None = None
-        self._tracker: Tracker | None = None
         self._refreshes = 0
         self._scanned_ns = 0
-        self._fresh_ns = 0
-
-    # -- Bringing it up to date -----------------------------------------------------------------------------------
-
-    def refresh(self, ids: Iterable[str] | None = None, progress: Progress | None = None) -> None:
-        """Bring the index up to date.
-
-        Args:
-            ids: Only as far as these conversations go; None: all.
-            progress: Told how many bytes are done, and of how many, when there is much to do.
-
-        Raises:
-            StoreBusy: Another process keeps the index from being written.
-            Refused, StorageFailed: The system did not let the files be read.
-        """
-        self._doing(lambda: None, ids, progress)
-
-    def _doing(self, act: Callable[[], T], ids: Iterable[str] | None = None, progress: Progress | None = None) -> T:
-        """Bring the index up to date, and do something with it; anew when it proves to be of no use."""
-        if os.getpid() != self._pid:
-            self._after_fork()
-        with self._guard:
-            for tries in range(_TRIES):
-                try:
-                    self._bring(ids, progress)
-                    return act()
-                except (sqlite3.Error, Unusable) as error:
-                    if is_busy(error):
-                        raise StoreBusy(
-                            "the index is being written by another process for too long; try again when it is done",
-                            id="",
-                            holder="another process",
-                        ) from error
-                    if tries == _TRIES - 1 or not is_of_no_use(error):
-                        raise
-                    self._throw_away()
-                    if tries == _TRIES - 2:
-                        self._database.stay_in_memory(error)
-            raise AssertionError
-
-    def _throw_away(self) -> None:
-        self._close_tracker()
-        self._reset()
-        self._database.discard()
-
-    def _after_fork(self) -> None:
-        self._guard = threading.RLock()
-        self._pid = os.getpid()
-        self._close_tracker()
-        self._reset()
 
     def _bring(self, ids: Iterable[str] | None, progress: Progress | None) -> None:
         db, is_other = self._database.ensure(progress)
         if is_other or self._seen is None:
-            self._close_tracker()
             self._reset()
             self._load(db)
         started_ns = time.time_ns()
@@ -262,9 +200,7 @@ class Refreshing:
         else:
             self._seen[id] = signature
         (self._again.add if again else self._again.discard)(id)
-        self._stale.add(id)
-        if self._participations is not None:
-            self._participations.stale.add(id)
+        self._changed(id)
 
     def _await_the_missing(self, touched: dict[str, Scanned | None]) -> None:
         """Give documents that vanished a moment to come back: vim moves the old version away first."""
@@ -363,35 +299,3 @@ class Refreshing:
             if progress is not None:
                 progress(done, total)
         db.execute("INSERT INTO meta VALUES('fresh_ns', ?), ('boot', ?)", (started_ns, self._storage.boot))
-
-
-# -- Forking ------------------------------------------------------------------------------------------------------
-
-_all: weakref.WeakSet[Refreshing] = weakref.WeakSet()
-_still: list[Refreshing] = []
-_forking = threading.RLock()
-
-
-def _before_fork() -> None:
-    """Wait until no thread is at work in an index: what SQLite had locked would stay so in the child."""
-    _forking.acquire()
-    _still[:] = list(_all)
-    for index in _still:
-        index._guard.acquire()
-
-
-def _after_fork_in_parent() -> None:
-    while _still:
-        _still.pop()._guard.release()
-    _forking.release()
-
-
-def _after_fork_in_child() -> None:
-    # Their guards are made anew when the child first uses them; the process id says so.
-    global _forking
-    _still.clear()
-    _forking = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
 from datetime import date
 
 from capsule.engines.answers import Large, Stats, Tally
-from capsule.engines.index.hidden import hide, seen_of
+from capsule.engines.index.hidden import Hidden, seen_of
 
 #: How many of the largest conversations are named.
 _LARGEST = 10
@@ -16,16 +15,15 @@ _DAYS_TO_1970 = date(1970, 1, 1).toordinal()
 _DAY_MS = 86_400_000
 
 
-def count(db: sqlite3.Connection, hidden: Mapping[str, int | None]) -> Stats:
+def count(db: sqlite3.Connection, hidden: Hidden) -> Stats:
     """Count what is in the index, without what is hidden."""
-    numbered = hide(db, hidden)
-    there = f"gone = 0 AND {numbered.of_conversations}"
-    in_part = f"num IN ({', '.join(map(str, numbered.partly))})"
+    there = f"gone = 0 AND {hidden.of_conversations}"
+    in_part = f"num IN ({', '.join(map(str, hidden.partly))})"
     conversations, damaged, archived, size = db.execute(
         f"SELECT count(*), sum(damaged != ''), sum(damaged = '' AND archived), sum(size * (NOT {in_part}))"
         f" FROM capsules AS c WHERE {there}"
     ).fetchone()
-    sound = f"{numbered.of_messages} AND m.capsule NOT IN (SELECT num FROM capsules WHERE gone = 0 AND damaged != '')"
+    sound = f"{hidden.of_messages} AND m.capsule NOT IN (SELECT num FROM capsules WHERE gone = 0 AND damaged != '')"
     days = db.execute(
         f"SELECT (time_ms + {_DAYS_TO_1970 * _DAY_MS}) / {_DAY_MS} AS day, role, count(*), sum(words)"
         f" FROM messages AS m INDEXED BY messages_narrow WHERE {sound} GROUP BY day, role ORDER BY day"
@@ -37,7 +35,7 @@ def count(db: sqlite3.Connection, hidden: Mapping[str, int | None]) -> Stats:
             where.messages += messages
             where.words += words
     parts = [
-        Large(id, title, *seen_of(db, num, numbered.partly[num]))
+        Large(id, title, *seen_of(db, num, hidden.partly[num]))
         for num, id, title in db.execute(
             f"SELECT num, id, title FROM capsules WHERE gone = 0 AND damaged = '' AND {in_part}"
         )

@@ -14,6 +14,7 @@ from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult
 from pydantic import Field
 
+from capsule.engines.questions import Filter
 from capsule.errors import InvalidInput
 from capsule.fence import Fence, many, quoted, visible, word
 from capsule.mcp_server.stores import store_of
@@ -34,7 +35,6 @@ from capsule.mcp_server.tools.answers.results import (
     said_of,
 )
 from capsule.mcp_server.tools.waiting import waited
-from capsule.store.pages import Filter
 
 if TYPE_CHECKING:
     from capsule.engines.answers import Hit as FoundHit

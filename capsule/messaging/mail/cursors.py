@@ -9,9 +9,10 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from capsule.engines.answers import first_unread
 from capsule.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -39,6 +40,11 @@ def cursor_at(place: int, mark: str, marks_at: MarksAt) -> Cursor | None:
     if mark not in there.get(place, ()):
         return None
     return {"message": there[place][0], "at": place, "trail": {str(at): there[at][1] for at in trail if at in there}}
+
+
+def first_behind(marks: Collection[Mark], marks_at: MarksAt) -> int:
+    """The place behind the furthest of these marks that holds; 0: none does. `marks_at` is as for `cursor_at`."""
+    return first_unread(marks, marks_at([at for at, _ in marks])) if marks else 0
 
 
 def marks_of(cursor: Any) -> tuple[Mark, ...]:

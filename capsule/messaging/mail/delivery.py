@@ -170,13 +170,13 @@ class Messages(Sending):
         elif conversation is None:
             self._receipts.acknowledge_given(who)
         else:
-            acting, index, part = self._store.inner.acting(who), self._owner.index, part_named(topic, thread)
+            acting, questions, part = self._store.inner.acting(who), self._owner.questions, part_named(topic, thread)
             last = acting.engine.tail(conversation, 0)[1] - 1  # Raises if it may not read there.
-            place = last if message is None else index.place_of(conversation, message)
-            if place is None:
+            found = (conversation, last) if message is None else questions.find(message, conversation)
+            if found is None:
                 raise NotFound(f"conversation {conversation} has no message {message!r:.100}", id=str(message))
-            mark = message or index.marks_at(conversation, [place]).get(place, ("",))[0]
-            self._receipts.acknowledge(who, {key_of(conversation, part): (place, mark)}, refresh=False)
+            mark = message or questions.marks(conversation, [last]).get(last, ("",))[0]
+            self._receipts.acknowledge(who, {key_of(conversation, part): (found[1], mark)}, refresh=False)
 
     def inbox(self, *, agent: str | None = None, topic: str | None = None, thread: str | None = None) -> Inbox:
         """List the conversations with unread messages, the latest first. It marks nothing as read.
@@ -281,7 +281,7 @@ class Messages(Sending):
         parts = [dict([part])] if (part := part_named(topic, thread)) else []
         only = None
         if asked := [*parts, *([] if where is None else [where])]:
-            only = {found.message for found in acting.index.messages_with({"$and": asked}, conversation)}
+            only = {found.message for found in acting.questions.messages({"$and": asked}, conversation)}
         from capsule.store.pages import page_of
 
         page = page_of(acting.engine, conversation, limit, None, before or after, only)

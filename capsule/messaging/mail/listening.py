@@ -106,7 +106,7 @@ class Listener:
         for change in changes.changes:
             if change.kind == "appended" and change.id in changed and change.messages:
                 at = change.count - 1
-                ends[change.id] = at, self._store.index.marks_at(change.id, [at], refresh=False).get(at, ("", ""))[1]
+                ends[change.id] = at, self._store.questions.marks(change.id, [at], refresh=False).get(at, ("", ""))[1]
         return self._given(ends)
 
     def _sit(self) -> None:
@@ -126,14 +126,14 @@ class Listener:
             marks: list[Mark] = [(last.at, last.front)] if last is not None else []
             if last is (there[-1] if there else None):  # So it has seen what is not for it, too.
                 marks.append(ends[id])
-            marks_at = partial(self._store.index.marks_at, id, refresh=False)
+            marks_at = partial(self._store.questions.marks, id, refresh=False)
             stands = (marks_of(cursor_at(*mark, marks_at)) for mark in sorted(marks, reverse=True))
             self.stands[id] = next(filter(None, stands), self.stands[id])
         return mail
 
     def _read(self, id: str) -> list[Mail] | None:
         seat = self._seats[id]
-        unread = self._store.index.behind(replace(seat.behind, read=self.stands[id]), id, refresh=False)
+        unread = self._store.questions.behind(replace(seat.behind, read=self.stands[id]), id, refresh=False)
         try:
             return mail_at(self._store, seat, {each.place: each for each in unread})
         except (NotFound, InvalidDocument, Refused):

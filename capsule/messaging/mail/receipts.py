@@ -18,7 +18,7 @@ from capsule.engines.answers import Behind
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.messaging import notices
 from capsule.messaging.doorbells import registry as doorbells
-from capsule.messaging.mail.cursors import cursor_at, key_of, marks_of, named_by, parts_in
+from capsule.messaging.mail.cursors import cursor_at, first_behind, key_of, marks_of, named_by, parts_in
 from capsule.messaging.people.people import People
 
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ class Receipts:
         if not marks:
             return
         if refresh:
-            self._store.index.refresh({named_by(key)[0] for key in marks})
+            self._store.questions.refresh({named_by(key)[0] for key in marks})
 
-        index = self._store.index
+        questions = self._store.questions
 
         def change(document: Document) -> None:
             cursors, concerns = document.setdefault("cursors", {}), document.get("concerns") or {}
@@ -86,18 +86,18 @@ class Receipts:
             read: Document = {}
             for key, (place, message) in marks.items():
                 id, part = named_by(key)
-                was = marks_of(cursors.get(key))
-                if index.first_behind(id, was, refresh=False) > place:
+                was, marks_at = marks_of(cursors.get(key)), partial(questions.marks, id, refresh=False)
+                if first_behind(was, marks_at) > place:
                     continue
-                found = index.behind(Behind(was, (agent,), mentioning=agent, part=part), id, refresh=False)
+                found = questions.behind(Behind(was, (agent,), mentioning=agent, part=part), id, refresh=False)
                 # A message that was moved or removed is no mark: what stands behind the cursor comes again. Asked last,
                 # as others bring the index up to date meanwhile: what was found before is of the same state then.
-                cursor = cursor_at(place, message, partial(index.marks_at, id, refresh=False))
+                cursor = cursor_at(place, message, marks_at)
                 if cursor is None:
                     continue
                 cursors[key] = cursor
                 for other, its in parts.get(id, {}).items() if part is None else ():
-                    if index.first_behind(id, marks_of(its), refresh=False) <= place + 1:
+                    if first_behind(marks_of(its), marks_at) <= place + 1:
                         del cursors[key_of(id, other)]  # The cursor of the conversation says as much.
                 read |= {each.message: {"conversation": id} for each in found if each.place <= place}
             if read := {id: about for id, about in read.items() if id not in concerns}:

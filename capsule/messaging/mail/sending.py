@@ -20,7 +20,7 @@ from capsule.messaging import notices
 from capsule.messaging.channels import Channels
 from capsule.messaging.conversations import ensure_direct
 from capsule.messaging.doorbells import registry as doorbells
-from capsule.messaging.mail.cursors import key_of, marks_of, parts_of
+from capsule.messaging.mail.cursors import first_behind, key_of, marks_of, parts_of
 from capsule.messaging.mail.mail import Sent
 from capsule.messaging.mail.mentions import EVERYBODY, KINDS, Interest, mentioned
 from capsule.messaging.mail.unread import TYPES, Unread
@@ -142,7 +142,7 @@ class Sending:
             try:
                 entry, object = acting.inner.change(conversation, act)
             except _NoTopic as error:
-                topics = (str(each.value) for each in self._owner.index.values_of("topic", conversation))
+                topics = (str(each.value) for each in self._owner.questions.values("topic", conversation))
                 raise InvalidInput(f"{error.message}; it has: {', '.join(topics) or 'none yet'}") from None
             except NotFound:
                 if to is None:
@@ -160,10 +160,10 @@ class Sending:
 
     def _in_thread(self, acting: CoreStore, conversation: str, id: str, topic: str | None) -> Entry:
         """The thread that a message is in, and the topic of the thread, unless another one is given."""
-        place = self._owner.index.place_of(conversation, id)
+        found = self._owner.questions.find(id, conversation)
         root: Entry = {}
         with suppress(NotFound):  # Of what it does not find, the sender hears no more than of what is not there.
-            root = {} if place is None else entry_at(acting, conversation, place)
+            root = {} if found is None else entry_at(acting, *found)
         if not root:
             raise InvalidInput(f"thread: {id[:80]!r} is the id of no message in conversation {conversation}")
         return {"thread": root.get("thread") or id, "topic": topic or root.get("topic")}
@@ -250,7 +250,7 @@ class Sending:
         Cost: bringing the index up to date, and a look at each recipient.
         """
         reader, sent = self._reader(agent), Entry()
-        id, at = self._owner.index.conversation_of(message) or ("", 0)
+        id, at = self._owner.questions.find(message) or ("", 0)
         with suppress(NotFound, Refused):  # Either would name the conversation.
             sent = entry_at(reader, id, at) if id else sent
         if not sent:
@@ -262,7 +262,8 @@ class Sending:
             was_in = member.joined_at <= time and (not member.left_at or member.left_at > time or member.is_in)
             if was_in and member.id != sent.get("from"):
                 cursors = self._people.documents.part(member.id, "cursors")
-                is_read = any(self._owner.index.first_behind(id, marks_of(cursors.get(key))) > at for key in keys)
+                marks_at = partial(self._owner.questions.marks, id)
+                is_read = any(first_behind(marks_of(cursors.get(key)), marks_at) > at for key in keys)
                 rung = not is_read and doorbells.was_rung(self._owner, member.id, time)
                 states[member.id] = "read" if is_read else "rung" if rung else "stored"
         return Sent(id, message, states, sent.get("mentions") or {})

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from capsule.engines.answers import Behind
 from capsule.errors import InvalidDocument, NotFound, Refused
 from capsule.format.json import codec
-from capsule.messaging.mail.cursors import Part, marks_of, parts_in
+from capsule.messaging.mail.cursors import Part, first_behind, marks_of, parts_in
 from capsule.messaging.mail.mail import Inbox, InboxItem, Mail, Mention
 from capsule.messaging.mail.mentions import Interest
 from capsule.messaging.people.people import People
@@ -86,7 +86,7 @@ class Unread:
         for_state, kept = self._kept.get(agent, (state, {}))
         parts, kept = parts_in(cursors), kept if for_state == state else {}
         now: dict[str, tuple[_Basis, Seat | None]] = {}
-        for mine in self._store.index.of_agent(agent, refresh=refresh):
+        for mine in self._store.questions.mine(agent, refresh=refresh):
             id, was = mine.id, kept.get(mine.id)
             basis = mine, cursors.get(id), parts.get(id), reading.get(id)
             now[id] = was if was is not None and was[0] == basis else (basis, self._seat(agent, state, *basis))
@@ -98,7 +98,8 @@ class Unread:
         self, agent: str, state: policy.State, mine: Mine, cursor: Any, parts: Mapping[Part, Any] | None, reading: Any
     ) -> Seat | None:
         """The seat of an agent; None: it may not read the conversation, or it is none of messages."""
-        object = policy.Object.listed(mine)
+        about = mine.participants, mine.archived, mine.history or "joined", mine.channel, mine.created_by or ""
+        object = policy.Object(mine.id, mine.type, *about)
         is_mail = mine.type in TYPES and not (mine.channel and mine.channel.owner)  # Notes are none.
         if not is_mail or not policy.may(agent, "read", object, state).allowed:
             return None
@@ -124,7 +125,7 @@ class Unread:
         mine = seat.mine
         if (mine.entries - 1, mine.last) in seat.behind.read:  # As in most conversations.
             return replace(seat, item=None)
-        said = self._store.index.said_after(mine.id, seat.behind, refresh=False)
+        said = self._store.questions.said(mine.id, seat.behind, refresh=False)
         if said.last is None:
             return replace(seat, item=None)
         name = mine.title
@@ -146,7 +147,7 @@ class Unread:
     def mentioned(self, agent: str) -> list[Place]:
         """Where others mention an agent, in the conversations that it takes part in, the latest first."""
         blocked = Interest.of(None, self.wishes(agent)[0].profiles[agent]).blocked
-        found = self._store.index.behind(Behind(not_by=(agent, *blocked), mentioning=agent))
+        found = self._store.questions.behind(Behind(not_by=(agent, *blocked), mentioning=agent))
         seats = self.seats(agent, refresh=False)
         return [place for place in found if place.conversation in seats]
 
@@ -157,7 +158,7 @@ class Unread:
 
         @cache
         def unread(id: str) -> int:
-            return self._store.index.first_behind(id, seats[id].behind.read, refresh=False)
+            return first_behind(seats[id].behind.read, partial(self._store.questions.marks, id, refresh=False))
 
         for place in places:
             conversation, at, id, _ = place

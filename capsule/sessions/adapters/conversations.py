@@ -95,7 +95,7 @@ class Conversations(Adapter):
             if seat.item is None:
                 continue
             try:
-                unread = self._store.index.behind(seat.behind, id, refresh=False)
+                unread = self._store.questions.behind(seat.behind, id, refresh=False)
                 places = dict(sorted((each.place, each) for each in unread)[:_MOST])
                 mail = mail_at(self._store, seat, places)
             except (NotFound, InvalidDocument, Refused):

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from capsule.engines.questions import Filter
 from capsule.errors import InvalidInput, NotFound
 from capsule.format.documents.message import check_message
 from capsule.ids import imported_conversation_id, imported_message_id
-from capsule.store.pages import Filter
 from capsule.transfer.reading.values import cleaned
 from capsule.transfer.records.coercion import object_of
 from capsule.transfer.records.pairs import Fields, Pair, applied, difference, with_source, without_source

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from capsule.engines.questions import Filter, Order
 from capsule.errors import NotFound
 from capsule.ids import is_id
-from capsule.store.pages import Filter, Order
 from capsule_cli.completion import complete_id, complete_tag
 from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import Limit, Mode, Tags, Type, argument, flag, moment, option, refuse

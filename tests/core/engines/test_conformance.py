@@ -366,23 +366,6 @@ def test_in_memory_changes_within_one_millisecond_keep_their_order(
             assert store.resolve("@last") == id
 
 
-def test_changes_from_cursor_to_cursor_are_complete_and_unique(store: Store) -> None:
-    id = store.create(type="group").id
-    cursor = store.changes().cursor
-    made = [store.append(id, content=str(n)).id for n in range(5)]
-    received, at = [], cursor
-    for _ in range(10):
-        found = store.changes(at, limit=2)
-        received += [message for change in found.changes for message in change.messages]
-        at = found.cursor
-    assert received == made
-    store.rename(id, "New")
-    store.delete(id)
-    assert [change.kind for change in store.changes(at).changes][-1] == "deleted"
-    with pytest.raises(InvalidInput):
-        store.changes("nonsense")
-
-
 def test_a_wait_returns_the_next_change(store: Store) -> None:
     id = store.create(title="Titled", type="group").id
     cursor = store.changes().cursor

@@ -9,8 +9,8 @@ import pytest
 
 from capsule import Store
 from capsule.engines.answers import Behind, Said
-from capsule.engines.index.index import Index
 from capsule.engines.interface import CONVERSATIONS
+from capsule.engines.questions import Questions
 from capsule.format.documents.new import new_capsule
 from capsule.ids import new_message_id
 from capsule.timestamps import ms_of
@@ -36,59 +36,42 @@ def set_members(store: Store, id: str, members: list[Any], stamp: str = LATE) ->
         transaction.set_head(head | {"updatedAt": stamp, "metadata": head["metadata"] | {"participants": members}})
 
 
-def conversations(index: Index, agent: str) -> list[str]:
-    return [mine.id for mine in index.of_agent(agent)]
+def conversations(questions: Questions, agent: str) -> list[str]:
+    return [mine.id for mine in questions.mine(agent)]
 
 
 def test_an_agent_has_the_conversations_that_it_takes_part_in(store: Store) -> None:
-    index = store.engine.index
+    questions = store.questions
     make(store, "two", ["anna", {"id": "bob", "joinedAt": LATE}], [said("anna", "one")], history="all")
     make(store, "one", ["anna"], archived=True)
     make(store, "none", [{"id": "anna", "joinedAt": EARLY, "leftAt": LATE}, "bob"])
     store.create(id="open", type="group")
-    assert index.of_agent("nobody") == []
-    assert sorted(conversations(index, "anna")) == ["one", "two"] and sorted(conversations(index, "bob")) == [
+    assert questions.mine("nobody") == []
+    assert sorted(conversations(questions, "anna")) == ["one", "two"] and sorted(conversations(questions, "bob")) == [
         "none",
         "two",
     ]
-    two = next(mine for mine in index.of_agent("bob") if mine.id == "two")
+    two = next(mine for mine in questions.mine("bob") if mine.id == "two")
     assert (two.type, two.title, two.entries, two.archived, two.history) == ("group", "Titled", 1, False, "all")
     assert [(member.id, member.joined_at) for member in two.participants] == [("anna", ""), ("bob", LATE)]
-    assert two.last == index.marks_at("two", [0])[0][1]
-    assert [(mine.archived, mine.last) for mine in index.of_agent("anna") if mine.id == "one"] == [(True, "")]
-
-
-def test_the_conversations_of_an_agent_follow_every_change(store: Store) -> None:
-    index = store.engine.index
-    for id in ("a", "b", "c"):
-        make(store, id, ["anna", "bob"])
-    unchanged = next(mine for mine in index.of_agent("anna") if mine.id == "c")
-    assert len(index.of_agent("bob")) == 3
-    store.append("a", content="hello", from_="bob")
-    assert conversations(index, "anna")[0] == "a" and index.of_agent("anna")[0].entries == 1
-    set_members(store, "b", ["anna", {"id": "bob", "leftAt": LATE}])
-    assert set(conversations(index, "anna")) == {"a", "b", "c"} and set(conversations(index, "bob")) == {"a", "c"}
-    set_members(store, "b", ["anna", {"id": "bob", "joinedAt": "2026-01-03T10:00:00.000Z"}])
-    assert set(conversations(index, "bob")) == {"a", "b", "c"}
-    trashed = store.delete("a")
-    assert set(conversations(index, "anna")) == {"b", "c"}
-    store.trash.restore(trashed.id)
-    assert conversations(index, "anna")[0] == "a"
-    assert next(mine for mine in index.of_agent("anna") if mine.id == "c") is unchanged
-    store.reindex()
-    assert set(conversations(index, "bob")) == {"a", "b", "c"}
+    assert two.last == questions.marks("two", [0])[0][1]
+    assert [(mine.archived, mine.last) for mine in questions.mine("anna") if mine.id == "one"] == [(True, "")]
 
 
 def test_of_many_changes_the_conversations_of_each_agent_are_what_the_heads_say(
     store: Store, rng: random.Random
 ) -> None:
     agents, ids = ["anna", "bob", "carl"], [f"group-{n}" for n in range(5)]
+    make(store, "unchanged", agents)
+    unchanged = store.questions.mine("anna")[0]
     for number in range(120):
         id = rng.choice(ids)
         if not store.engine.exists(CONVERSATIONS, id):
             make(store, id, rng.sample(agents, rng.randrange(4)))
         elif rng.random() < 0.2:
             store.delete(id)
+            if rng.random() < 0.5:
+                store.trash.restore(id)
         elif rng.random() < 0.5:
             store.append(id, content="x")
         else:
@@ -97,36 +80,37 @@ def test_of_many_changes_the_conversations_of_each_agent_are_what_the_heads_say(
             set_members(store, id, [*left, *others], f"2026-02-01T10:{number // 60:02}:{number % 60:02}.000Z")
         agent = rng.choice(agents)
         heads = [head for head in store.heads() if any(m.id == agent and m.is_in for m in head.participants)]
-        assert sorted(conversations(store.engine.index, agent)) == sorted(head.id for head in heads)
-        counts = {mine.id: mine.entries for mine in store.engine.index.of_agent(agent)}
+        assert sorted(conversations(store.questions, agent)) == sorted(head.id for head in heads)
+        counts = {mine.id: mine.entries for mine in store.questions.mine(agent)}
         assert counts == {head.id: len(store.document(head.id)["history"]) for head in heads}
+    assert next(mine for mine in store.questions.mine("anna") if mine.id == "unchanged") is unchanged
 
 
 def test_messages_are_found_by_place_and_by_id(store: Store) -> None:
-    index, messages = store.engine.index, [said("anna", str(n)) for n in range(9)]
+    questions, messages = store.questions, [said("anna", str(n)) for n in range(9)]
     make(store, "plan", [], messages)
     make(store, "other", [], [said("anna", "elsewhere")])
     ids = [message["id"] for message in messages]
-    there = index.marks_at("plan", [0, 7, 8, 9, 400, -1])
+    there = questions.marks("plan", [0, 7, 8, 9, 400, -1])
     assert {at: id for at, (id, _) in there.items()} == {0: ids[0], 7: ids[7], 8: ids[8]}
-    assert index.marks_at("plan", []) == {} == index.marks_at("missing", [0])
-    assert [index.place_of("plan", id) for id in ids] == list(range(9))
-    assert index.place_of("plan", "missing") is None and index.place_of("other", ids[0]) is None
-    assert index.conversation_of(ids[3]) == ("plan", 3) and index.conversation_of("missing") is None
+    assert questions.marks("plan", []) == {} == questions.marks("missing", [0])
+    assert [questions.find(id, "plan") for id in ids] == [("plan", at) for at in range(9)]
+    assert questions.find("missing", "plan") is None and questions.find(ids[0], "other") is None
+    assert questions.find(ids[3]) == ("plan", 3) and questions.find("missing") is None
     new = str(store.append("plan", content="new").id)
-    assert index.marks_at("plan", [9])[9][0] == new and index.place_of("plan", new) == 9
-    assert index.conversation_of(new) == ("plan", 9)
+    assert questions.marks("plan", [9])[9][0] == new and questions.find(new, "plan") == ("plan", 9)
+    assert questions.find(new) == ("plan", 9)
 
 
 def test_what_others_said_after_a_place_is_counted(store: Store) -> None:
-    index = store.engine.index
+    questions = store.questions
     messages = [said("bob", "0"), said("anna", "1"), said(None, "2", LATE), said("carl", "3"), said("bob", "4", LATE)]
     messages.append(said("anna", "5"))
     make(store, "plan", [], messages)
     four, five = (4, messages[4]["id"], "bob", "4", LATE), (5, messages[5]["id"], "anna", "5", EARLY)
 
     def said_after(conversation: str = "plan", **wanted: Any) -> Said:
-        return index.said_after(conversation, Behind(**wanted))
+        return questions.said(conversation, Behind(**wanted))
 
     assert said_after(not_by=("anna",)) == (4, ("bob", "", "carl"), four)
     assert said_after(read=((0, messages[0]["id"]),), not_by=("bob",)) == (4, ("anna", "", "carl"), five)
@@ -166,9 +150,9 @@ def test_mentions_and_parts_are_found_behind_a_place(store: Store, wanted: dict[
     make(store, "plan", [], [{**said("bob", id), "id": id, **more} for id, more in zip("abcdef", fields, strict=True)])
     make(store, "other", [], [said("bob", "0")])
     behind = Behind(**wanted)
-    assert "".join(each.message for each in store.engine.index.behind(behind, "plan")) == found
-    assert store.engine.index.said_after("plan", behind).total == len(found)
+    assert "".join(each.message for each in store.questions.behind(behind, "plan")) == found
+    assert store.questions.said("plan", behind).total == len(found)
     if wanted.keys() & {"read", "covered"}:
         return  # What was read is of one conversation.
-    everywhere = [each.message for each in store.engine.index.behind(behind) if each.conversation == "plan"]
+    everywhere = [each.message for each in store.questions.behind(behind) if each.conversation == "plan"]
     assert "".join(everywhere) == found

@@ -5,11 +5,14 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from capsule import Store
 from capsule.engines.changes import Change
+from capsule.engines.index.asking import Asking
+from capsule.engines.index.index import Index
 from capsule.engines.index.search.folding import fold
 
 MESSAGES = """
@@ -29,6 +32,16 @@ FACTS = """
     LEFT JOIN messages ON messages.num = message LEFT JOIN capsules ON capsules.num = capsule ORDER BY 1, 2, 3, 4, 5
 """
 AGENTS = ("anna", "bob")
+T = TypeVar("T")
+
+
+def index_of(store: Store) -> Index:
+    return cast(Asking, store.questions)._index
+
+
+def asked(store: Store, ask: Callable[[sqlite3.Connection], T]) -> T:
+    """What is read from the index, brought up to date."""
+    return index_of(store).query(None, lambda db, _: ask(db))
 
 
 def state(store: Store) -> dict[str, Any]:
@@ -69,8 +82,8 @@ def state(store: Store) -> dict[str, Any]:
         return {"capsules": db.execute(SOUND).fetchall(), "messages": messages, "words": found, **told}
 
     # What the index remembers of the answers before is the same as what it reads.
-    mine = {agent: sorted(store.index.of_agent(agent), key=lambda mine: mine.id) for agent in AGENTS}
-    return {"heads": heads, "mine": mine} | store.index.query(ask)
+    mine = {agent: sorted(store.questions.mine(agent), key=lambda mine: mine.id) for agent in AGENTS}
+    return {"heads": heads, "mine": mine} | asked(store, ask)
 
 
 def state_of_the_files(root: Path) -> dict[str, Any]:

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from capsule import InvalidInput, Store
 from capsule.engines.index import facts
-from capsule.engines.index.hidden import hide
+from capsule.engines.index.hidden import NOTHING
 from capsule.format.facts import LONGEST_TEXT, facts_of
 from capsule.format.filters import DEEPEST, MOST_TESTS, parse
 from capsule.format.json import codec
 from tests.core.index.filtering import fits
+from tests.core.index.state import asked
 
 #: The messages of the tables, by their places.
 FIELDS: list[dict[str, Any]] = [
@@ -109,7 +110,7 @@ def store() -> Store:
 def test_each_operator_finds_the_messages_that_fit(store: Store, where: dict[str, Any], expected: list[int]) -> None:
     assert places(store, where) == expected
     for conversation in (None, *store.ids()):
-        assert [place.place for place in store.index.messages_with(where, conversation)] == expected
+        assert [place.place for place in store.questions.messages(where, conversation)] == expected
     assert [place for place, entry in enumerate(FIELDS) if fits(entry, where)] == expected
 
 
@@ -136,9 +137,9 @@ def test_nothing_that_a_caller_gives_becomes_sql(store: Store, where: dict[str, 
             self._db.create_function(*arguments)
 
     def ask(db: Any) -> None:
-        statements.append(facts.Fits(cast(Any, Recording(db)), hide(db, {})).of(parse(where)).condition(db)[0])
+        statements.append(facts.Fits(cast(Any, Recording(db)), NOTHING).of(parse(where)).condition(db)[0])
 
-    store.index.query(ask)
+    asked(store, ask)
     words = set(re.findall(r"[^\s()?,<>=]+", " ".join(statements)))
     assert {word for word in words if word != "''" and not word.isdecimal()} <= SQL
 
@@ -194,7 +195,7 @@ def test_a_filter_finds_what_a_look_at_each_message_finds(fields: list[dict[str,
             store.append_entries(id, entries(fields))
         expected = [place for place, entry in enumerate(fields) if fits(entry, where)]
         assert places(store, where) == expected
-        assert [place.place for place in store.index.messages_with(where, id)] == expected
+        assert [place.place for place in store.questions.messages(where, id)] == expected
 
 
 # -- What is refused --------------------------------------------------------------------------------------------------

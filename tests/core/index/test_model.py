@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from capsule import Store
 from capsule.errors import Locked
 from capsule.format.json import codec
-from tests.core.index.state import AGENTS, Follower, state, state_of_the_files
+from tests.core.index.state import AGENTS, Follower, index_of, state, state_of_the_files
 
 pytestmark = pytest.mark.slow
 
@@ -221,7 +221,7 @@ class Indexed(RuleBasedStateMachine):
         self.follower.titles = {id: head.title for id, head in heads.items()}
         self.follower.locked = {id for id, head in heads.items() if head.lock}
         self.follower.damaged = {id for id, head in heads.items() if head.damaged}
-        rows = self.store.index._database.connection.execute(
+        rows = index_of(self.store)._database.connection.execute(
             "SELECT capsules.id, messages.id FROM capsules LEFT JOIN messages ON capsule = capsules.num WHERE gone = 0"
         )
         self.follower.messages = {}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from capsule import Store
-from tests.core.index.state import state, state_of_the_files
+from tests.core.index.state import asked, state, state_of_the_files
 from tests.processes import Child
 
 pytestmark = pytest.mark.slow
@@ -34,7 +34,7 @@ LAST = """
 
 
 def last(store: Store, id: str) -> str | None:
-    row = store.index.query(lambda db: db.execute(LAST, (id,)).fetchone())
+    row = asked(store, lambda db: db.execute(LAST, (id,)).fetchone())
     return None if row is None else str(row[0])
 
 
@@ -72,7 +72,7 @@ def test_a_refresh_takes_no_mutex_and_waits_for_none(store: Store, root: Path, c
     )
     holder.hear()
     assert last(store, ids[0]) == "before"
-    store.index.rebuild()
+    store.questions.rebuild()
     assert last(store, ids[0]) == "before"
     # A person's version can't be settled now; it is told as it is.
     path = root / "conversations" / f"{ids[1]}.json"
@@ -87,8 +87,8 @@ def test_a_writer_waits_for_no_refresh(store: Store, root: Path, child: Start) -
     refresher = child(
         """
         with Store.open(sys.argv[1]) as store:
-            store.index.refresh()
-            db = store.index._database.connection
+            store.questions.refresh()
+            db = index_of(store)._database.connection
             db.execute("BEGIN IMMEDIATE")
             say()
             hear()
@@ -160,7 +160,7 @@ def test_a_process_killed_while_it_writes_the_index_leaves_a_sound_one(root: Pat
                         return method(*args, **kwargs)
                     return call
                 Rows.put, Rows.insert = mortal(Rows.put), mortal(Rows.insert)
-            store.index.refresh(progress=step)
+            store.questions.refresh(progress=step)
             """,
             root,
             turn,
@@ -250,7 +250,7 @@ def test_threads_search_while_another_builds_the_index_anew_and_closes(store: St
                 thread.start()
             for _ in range(4):
                 store.reindex()
-                store.index.close()
+                index_of(store).close()
             if round % 2:
                 store.close()
             done.set()

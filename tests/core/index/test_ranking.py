@@ -10,6 +10,7 @@ import pytest
 from capsule import Store, timestamps
 from capsule.engines.index.search import search as module
 from capsule.engines.index.search.ranking import PROFILES, profile_of
+from tests.core.index.state import asked
 
 NOW_MS = 1_750_000_000_000
 HOUR_MS = 3_600_000
@@ -113,10 +114,11 @@ def test_the_index_is_ordered_by_when_files_were_changed(store: Store) -> None:
         store.create(id=id, title="~", messages=[{"role": "user", "content": f"text of {id}"}])
         os.utime(store.engine.storage.path("conversations", id), ns=(0, 10**18 + number * 10**9))
     store.reindex()
-    rows = store.index.query(
+    rows = asked(
+        store,
         lambda db: db.execute(
             "SELECT c.id FROM messages AS m JOIN capsules AS c ON c.num = m.capsule ORDER BY m.num"
-        ).fetchall()
+        ).fetchall(),
     )
     assert [id for (id,) in rows] == ["b", "c", "a"]
 

@@ -142,27 +142,6 @@ def test_a_hit_says_where_it_stands_and_how_to_open_it(store: Store) -> None:
     assert hit.time == store.head("c").updated_at
 
 
-def test_a_search_finds_what_any_program_wrote_before_it(store: Store, root: Path) -> None:
-    store.create(id="c", title="Old title", messages=[{"role": "user", "content": "alpha"}])
-    assert found(store, "beta") == []
-    store.append("c", content="beta")
-    assert found(store, "beta") == ["c@1"]
-    with Store.open(root) as other:
-        other.append("c", content="gamma")
-        other.rename("c", "Fresh title")
-    assert found(store, "gamma") == ["c@2"]
-    assert found(store, "old", title_only=True) == []
-    assert found(store, "fresh", title_only=True) == ["c@None"]
-    path = root / "conversations" / "c.json"
-    path.write_text(path.read_text().replace("alpha", "delta"))
-    assert found(store, "alpha") == []
-    assert found(store, "delta") == ["c@0"]
-    path.write_text(path.read_text()[:-40])
-    assert found(store, "delta") == [], "a damaged file can't be opened"
-    store.delete("c")
-    assert found(store, "delta OR fresh") == []
-
-
 def test_each_filter_narrows_a_search(store: Store) -> None:
     store.create(
         id="one",

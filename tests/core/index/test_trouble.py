@@ -18,7 +18,7 @@ import pytest
 from capsule import Store
 from capsule.disk.syscalls import Syscalls
 from capsule.errors import Refused
-from tests.core.index.state import state, state_of_the_files
+from tests.core.index.state import asked, index_of, state, state_of_the_files
 from tests.core.storage.faults import store_on
 
 COUNT = 12
@@ -138,7 +138,7 @@ def test_an_index_that_is_deleted_all_the_time_is_right_all_the_time(root: Path)
             with Store.open(root, keep_locks=False) as store:
                 for n in range(25):
                     message = store.append(ids[which], content=f"asked {n}")
-                    found = store.index.query(lambda db: db.execute(LAST, (ids[which],)).fetchone())
+                    found = asked(store, lambda db: db.execute(LAST, (ids[which],)).fetchone())
                     assert found == (message.id,)
                     assert len(list(store.heads())) == COUNT
         except BaseException as error:
@@ -229,8 +229,8 @@ def test_changes_that_the_journal_lost_are_reported_from_the_files(
     messages = []
     for n in range(300):
         messages.append(store.append(id, content=f"{n}").id)
-        store.index.refresh()
-    count = store.index._database.connection.execute("SELECT count(*) FROM changes").fetchone()[0]
+        store.questions.refresh()
+    count = index_of(store)._database.connection.execute("SELECT count(*) FROM changes").fetchone()[0]
     assert count < 300
     told = store.changes(cursor)
     assert {message for change in told.changes for message in change.messages} == set(messages)

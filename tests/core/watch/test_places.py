@@ -129,7 +129,8 @@ def test_a_failed_read_of_the_changes_raises_its_error_in_the_wait(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cursor = store.changes().cursor
-    looks = store.index.changes
+    questions = store.questions
+    looks = questions.changes
     began = threading.Event()
 
     def fail(since: str | None, limit: int, *, refresh: bool = True) -> Any:
@@ -139,7 +140,8 @@ def test_a_failed_read_of_the_changes_raises_its_error_in_the_wait(
             raise StorageFailed("the disk is gone", path="x")
         return looks(since, limit, refresh=refresh)
 
-    monkeypatch.setattr(store.index, "changes", fail)
+    monkeypatch.setattr(questions, "changes", fail)
+    monkeypatch.setattr(store.engine, "questions", lambda asker=None: questions)
     with pytest.raises(StorageFailed):
         store.wait_for_changes(cursor, timeout_s=PATIENCE_S)
 

@@ -11,8 +11,6 @@ ones. Only the owner's profile `exact` ranks all.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
-from dataclasses import dataclass
 from heapq import nlargest
 from math import inf
 from typing import Any
@@ -22,14 +20,14 @@ import orjson
 from capsule import timestamps
 from capsule.engines.answers import Found, Hit, Snippet
 from capsule.engines.index.facts import Fits
-from capsule.engines.index.hidden import Hidden, hide
+from capsule.engines.index.hidden import Hidden
 from capsule.engines.index.pages import Page
 from capsule.engines.index.search.corpus import measured
 from capsule.engines.index.search.query import Query, parse
 from capsule.engines.index.search.ranking import WINDOW, Profile, profile_of
 from capsule.engines.index.search.snippets import snippet
+from capsule.engines.questions import Search
 from capsule.errors import InvalidInput
-from capsule.format.filters import Filter
 
 BRANCHES = ("active", "all")
 #: What words in a title and in tags count among titles.
@@ -37,33 +35,6 @@ _TITLE_WEIGHT, _TAG_WEIGHT = 2.0, 1.0
 #: So few conversations are looked for by where their messages lie in the index, too.
 _FEW = 16
 _DIGITS = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A search; `Store.search` says what each of these means."""
-
-    query: str
-    roles: tuple[str, ...] = ()
-    senders: tuple[str, ...] = ()
-    ids: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
-    mode: str | None = None
-    since_ms: int | None = None
-    until_ms: int | None = None
-    title_only: bool = False
-    branch: str = "all"
-    in_tools: bool = False
-    profile: str = "balanced"
-    where: Filter | None = None
-    limit: int = 20
-    cursor: str | None = None
-
-    @property
-    def words(self) -> str:
-        """What a cursor of this search belongs to. Without the times: `2h ago` is another time for the next page."""
-        asked = (self.query, self.roles, self.senders, self.ids, self.tags, self.mode, self.title_only)
-        return repr((*asked, self.branch, self.in_tools, self.profile, self.where))
 
 
 #: The matching messages, with what narrows them in an index without texts.
@@ -78,23 +49,20 @@ _Match = tuple[float, int, int]
 _Scored = tuple[float, int, int, bool]
 
 
-def search(db: sqlite3.Connection, asked: Asked, now_ms: int, hidden: Mapping[str, int | None] | None) -> Found:
+def search(db: sqlite3.Connection, asked: Search, hidden: Hidden) -> Found:
     """The hits of one search, or the next page of them.
 
     Args:
         db: The index, within a transaction.
         asked: What is looked for.
-        now_ms: The time that ages are counted from, unless the cursor says another.
-        hidden: Conversations that are not found; with a number: only their messages before this time are not, in
-            milliseconds since 1970. None: everything is found, and the statistics of FTS5, which are those of all
-            texts, decide how well a text fits; else those of the texts that are not hidden, also if all of them are.
+        hidden: What is not found. If the owner asks, the statistics of FTS5, which are those of all texts, decide how
+            well a text fits; else those of the texts that are not hidden, also if all of them are.
 
     Raises:
         InvalidInput: A field of `asked` can't be accepted.
     """
     profile = profile_of(asked.profile)
     query = parse(asked.query)
-    numbered = hide(db, hidden)
     if any("\ud800" <= character <= "\udfff" for character in query.literal):
         return Found([], None, 0)  # Half a surrogate pair can't be written to a file, or asked for.
     generation = str(db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
@@ -102,13 +70,13 @@ def search(db: sqlite3.Connection, asked: Asked, now_ms: int, hidden: Mapping[st
         page = Page.of(asked.cursor, generation, asked.words)
     else:
         newest = "SELECT num FROM {} WHERE {} ORDER BY num DESC LIMIT 1"
-        message = db.execute(newest.format("messages AS m", numbered.of_messages)).fetchone() or (0,)
-        title = db.execute(newest.format("capsules AS c", numbered.of_conversations)).fetchone() or (0,)
-        page = Page(now_ms, *message, *title)
-    where = ("TRUE", []) if asked.where is None else Fits(db, numbered).of(asked.where).condition(db)
-    found = _Search(db, asked, query, profile, page, numbered, where).found(generation)
+        message = db.execute(newest.format("messages AS m", hidden.of_messages)).fetchone() or (0,)
+        title = db.execute(newest.format("capsules AS c", hidden.of_conversations)).fetchone() or (0,)
+        page = Page(asked.now_ms, *message, *title)
+    where = ("TRUE", []) if asked.where is None else Fits(db, hidden).of(asked.where).condition(db)
+    found = _Search(db, asked, query, profile, page, hidden, where).found(generation)
     for page.having in [] if found.hits or asked.cursor is not None else query.weaker():
-        found = _Search(db, asked, query, profile, page, numbered, where).found(generation)
+        found = _Search(db, asked, query, profile, page, hidden, where).found(generation)
         if found.hits:
             break
     return found
@@ -120,7 +88,7 @@ class _Search:
     def __init__(
         self,
         db: sqlite3.Connection,
-        asked: Asked,
+        asked: Search,
         query: Query,
         profile: Profile,
         page: Page,
@@ -387,7 +355,7 @@ def _marks(values: tuple[str, ...]) -> str:
     return ", ".join("?" * len(values))
 
 
-def check(asked: Asked) -> None:
+def check(asked: Search) -> None:
     """Raise InvalidInput unless a search can be made."""
     if asked.branch not in BRANCHES:
         raise InvalidInput(f"{asked.branch!r} is no branch to search; there are: {', '.join(BRANCHES)}")

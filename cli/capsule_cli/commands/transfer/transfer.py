@@ -177,7 +177,7 @@ def export(
 
     Several conversations make one file, or a zip if the format has a file for each.
     """
-    from capsule.store.pages import Filter
+    from capsule.engines.questions import Filter
     from capsule.transfer.registry import format_named
 
     refuse(bool(ids) + all + bool(tags) != 1, "name conversations, or give --all or --tag")

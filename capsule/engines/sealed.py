@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from capsule.engines.changes import Changes
-from capsule.engines.index.journal import Cursor
 from capsule.errors import InvalidInput, Refused, StorageFailed
 
 if TYPE_CHECKING:
@@ -76,16 +73,3 @@ class Seal:
             if self._mark(data) == sealed[:_MARK]:
                 return data.decode().rstrip()
         raise InvalidInput(f"that is no cursor of {self._agent}; take one that it was given, or none to begin anew")
-
-    # -- Places in the journal -------------------------------------------------------------------------------------
-
-    def place(self, cursor: str | None) -> str | None:
-        """The place in the journal to go on from. A cursor of the owner counts by its time: its number is a count."""
-        if cursor is None or "." not in cursor:
-            return cursor and self.open(cursor)
-        return str(Cursor.of(cursor)._replace(generation="0", seq=0, skip=0))
-
-    def sealed(self, found: Changes) -> Changes:
-        """Changes as the agent gets them."""
-        changes = [replace(change, cursor=self.seal(change.cursor), before="") for change in found.changes]
-        return Changes(changes, self.seal(found.cursor))

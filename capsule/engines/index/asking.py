@@ -1,0 +1,250 @@
+"""The questions to the index, as one asker's.
+
+What must stay true: an answer is that of the documents at the time of the question or later, whoever wrote them; what
+the asker may not read is judged by the heads of the same moment; and an agent's cursors are sealed.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from capsule.engines.answers import Listed
+from capsule.engines.index.hidden import NOTHING, Hidden, hide
+from capsule.engines.questions import Questions
+
+if TYPE_CHECKING:
+    from capsule.engines.answers import Behind, Found, Mine, Place, Said, Stats, Value
+    from capsule.engines.changes import Change, Changes
+    from capsule.engines.index.index import Index
+    from capsule.engines.interface import Engine
+    from capsule.engines.questions import Listing, Progress, Search
+    from capsule.format.documents.head import Head
+    from capsule.rules.visibility import Sight
+
+T = TypeVar("T")
+
+
+class Asking(Questions):
+    """The questions of one asker to an index.
+
+    Args:
+        index: The index.
+        asker: Who asks; None: the owner.
+        engine: The engine whose documents the index has.
+    """
+
+    def __init__(self, index: Index, asker: Sight | None, engine: Engine) -> None:
+        self._index = index
+        self._asker = asker
+        self._engine = engine
+        self._seal = None if asker is None else index.seal(asker.agent, engine.machine)
+
+    def _sealed(self, cursor: str) -> str:
+        return cursor if self._seal is None else self._seal.seal(cursor)
+
+    def _opened(self, cursor: str) -> str:
+        return cursor if self._seal is None else self._seal.open(cursor)
+
+    # -- Lists and searches ---------------------------------------------------------------------------------------
+
+    def conversations(self, asked: Listing, progress: Progress | None = None) -> Listed:
+        def read(db: sqlite3.Connection, _: Hidden) -> Listed:
+            if asked.order == "latest":
+                heads = [
+                    *islice((shown for head in self._index.latest() for shown in self._shown([head])), asked.limit)
+                ]
+            else:
+                heads = asked.of(self._shown(self._candidates(asked)))
+            if asked.order in (None, "latest"):
+                return Listed(heads, {}, len(heads), lambda shown: None)
+            from capsule.engines.index.pages import listed
+
+            hidden = NOTHING if self._asker is None else hide(db, self._index.hidden(self._asker))
+            page = listed(db, heads, replace(asked, cursor=asked.cursor and self._opened(asked.cursor)), hidden)
+            return replace(page, _cursor=lambda shown: (text := page._cursor(shown)) and self._sealed(text))
+
+        return self._index.query(None, read, None, progress)
+
+    def _candidates(self, asked: Listing) -> Iterable[Head]:
+        if asked.forks_of is not None:
+            return self._index.heads_where("forked = ?", asked.forks_of)
+        if asked.filter is not None and asked.filter.locked:
+            return self._index.heads_where("lock IS NOT NULL")
+        return self._index.heads().values()
+
+    def _shown(self, heads: Iterable[Head]) -> Iterable[Head]:
+        """Those that the asker may read, without the sizes of files that it reads in part."""
+        if self._asker is None:
+            return heads
+        hidden = self._index.hidden(self._asker)
+        there = [head for head in heads if hidden.get(head.id, 0) is not None]
+        return [replace(head, bytes=0) if head.id in hidden else head for head in there]
+
+    def search(self, asked: Search, progress: Progress | None = None) -> Found:
+        from capsule.engines.index.search.search import check, search
+
+        check(asked)
+        if asked.cursor is not None:
+            asked = replace(asked, cursor=self._opened(asked.cursor))
+
+        def read(db: sqlite3.Connection, hidden: Hidden) -> Found:
+            if self._asker is not None:
+                # Whose a damaged file is can't be known, and its last sound messages are still in the index.
+                damaged = {id: None for id, head in self._index.heads().items() if head.damaged}
+                hidden = hide(db, self._index.hidden(self._asker) | damaged)
+            return search(db, asked, hidden)
+
+        found = self._index.query(None, read, None, progress)
+        return found if found.cursor is None else replace(found, cursor=self._sealed(found.cursor))
+
+    def messages(self, where: object, conversation: str | None = None) -> list[Place]:
+        from capsule.engines.index import facts
+        from capsule.format.filters import parse
+
+        parsed = parse(where)
+        return self._index.query(self._asker, lambda db, hidden: facts.messages_with(db, parsed, conversation, hidden))
+
+    def values(self, path: str, conversation: str) -> list[Value]:
+        from capsule.engines.index import facts
+
+        return self._index.query(self._asker, lambda db, hidden: facts.values_of(db, path, conversation, hidden))
+
+    def stats(self, progress: Progress | None = None) -> Stats:
+        from capsule.engines.index.stats import count
+
+        return self._index.query(self._asker, count, None, progress)
+
+    # -- Changes --------------------------------------------------------------------------------------------------
+
+    def changes(self, since: str | None, limit: int, *, refresh: bool = True) -> Changes:
+        from capsule.engines.changes import Changes
+
+        place, ids = None if since is None else self._place(since), None if refresh else ()
+        if self._asker is None:
+            return Changes(*self._index.query(None, lambda db, _: self._index.changes(db, place, limit), ids))
+        changes, cursor = self._heard(self._asker, place, limit, ids)
+        return Changes([*map(self._as_heard, changes)], self._sealed(cursor))
+
+    def advance(self, cursor: str, messages: int = 0) -> str:
+        from capsule.engines.index import journal
+
+        return self._sealed(journal.behind(self._place(cursor), messages))
+
+    def _place(self, cursor: str) -> str:
+        """The place in the journal. A cursor of the owner counts for an agent by its time: its number is a count."""
+        if self._asker is None or "." not in cursor:
+            return self._opened(cursor)
+        from capsule.engines.index.journal import Cursor
+
+        return str(Cursor.of(cursor)._replace(generation="0", seq=0, skip=0))
+
+    def _as_heard(self, change: Change) -> Change:
+        before = self._sealed(change.before) if len(change.messages) > 1 else ""  # A part of it may be reported.
+        return replace(change, cursor=self._sealed(change.cursor), before=before)
+
+    def _heard(
+        self, asker: Sight, since: str | None, limit: int, ids: Iterable[str] | None
+    ) -> tuple[list[Change], str]:
+        """The changes that an agent hears of, and the cursor of the last one: no other change moves it."""
+        from capsule.engines.index import journal
+
+        heard: list[Change] = []
+        read_to, after = self._index.read_to.get(asker.agent, ("", ""))
+        place = begin = read_to if since == after else since
+        while True:
+            wanted = limit - len(heard)
+            changes, cursor, hidden, said = self._judged(asker, place, wanted, ids)
+            for change in changes:
+                if change.id not in hidden:
+                    heard.append(change)
+                elif (until := hidden[change.id]) is not None:
+                    heard += journal.heard_since(change, until, said.get(change.id, {}))
+            if len(changes) < wanted or len(heard) == limit:
+                break
+            place, ids = cursor, ()
+        after = cursor if heard or since is None else since
+        if heard and begin is not None and not journal.is_at(heard[-1].cursor, begin):  # Else the files were asked.
+            after = heard[-1].cursor
+        self._index.read_to[asker.agent] = cursor, after
+        return heard, after
+
+    def _judged(
+        self, asker: Sight, since: str | None, limit: int, ids: Iterable[str] | None
+    ) -> tuple[list[Change], str, dict[str, int | None], dict[str, dict[str, int]]]:
+        """As `Index.changes`; and what is hidden of these conversations, and the places of what was said since."""
+        from capsule.engines.answers import Behind
+        from capsule.engines.index.participation import behind
+
+        def read(db: sqlite3.Connection, _: Hidden) -> Any:
+            changes, cursor = self._index.changes(db, since, limit)
+            changed, all_hidden, said = {change.id for change in changes}, self._index.hidden(asker), {}
+            hidden = {id: all_hidden[id] for id in changed & all_hidden.keys()}
+            for id, until in hidden.items():
+                if until is not None:
+                    places = behind(db, Behind(since_ms=until), id, NOTHING)
+                    said[id] = {place.message: place.place for place in places}
+            return changes, cursor, hidden, said, changed - self._index.heads().keys()
+
+        changes, cursor, hidden, said, gone = self._index.query(None, read, ids)
+        if gone:
+            from capsule.engines.trashed import deleted_last
+
+            deleted = deleted_last(self._engine.trash, gone)
+            since_of = {id: asker.since_in(deleted[id]) if id in deleted else None for id in gone}
+            hidden |= {id: time for id, time in since_of.items() if time != 0}
+        return changes, cursor, hidden, said
+
+    # -- Messages -------------------------------------------------------------------------------------------------
+
+    def mine(self, agent: str, *, refresh: bool = True) -> list[Mine]:
+        def read(db: sqlite3.Connection, _: Hidden) -> list[Mine]:
+            mine = self._index.participations().of_agent(db, agent)
+            if self._asker is None:
+                return mine
+            hidden = self._index.hidden(self._asker)
+            return [each for each in mine if hidden.get(each.id, 0) is not None]
+
+        return self._index.query(None, read, None if refresh else ())
+
+    def behind(self, wanted: Behind, conversation: str | None = None, *, refresh: bool = True) -> list[Place]:
+        from capsule.engines.index.participation import behind
+
+        ids = () if not refresh else None if conversation is None else (conversation,)
+        return self._index.query(self._asker, lambda db, hidden: behind(db, wanted, conversation, hidden), ids)
+
+    def said(self, conversation: str, wanted: Behind, *, refresh: bool = True) -> Said:
+        from capsule.engines.index.participation import said
+
+        ids = (conversation,) if refresh else ()
+        return self._index.query(self._asker, lambda db, hidden: said(db, conversation, wanted, hidden), ids)
+
+    def marks(self, conversation: str, places: Iterable[int], *, refresh: bool = True) -> dict[int, tuple[str, str]]:
+        from capsule.engines.index.participation import marks
+
+        ids = (conversation,) if refresh else ()
+        return self._index.query(self._asker, lambda db, hidden: marks(db, conversation, places, hidden), ids)
+
+    def find(self, message: str, conversation: str | None = None) -> tuple[str, int] | None:
+        from capsule.engines.index.participation import find
+
+        ids = None if conversation is None else (conversation,)
+        return self._index.query(self._asker, lambda db, hidden: find(db, message, conversation, hidden), ids)
+
+    def recalled(self, conversation: str) -> tuple[dict[str, Any], frozenset[str]] | None:
+        from capsule.engines.index.recalled import recalled
+
+        if self._asker is not None:
+            return None
+        return self._index.query(None, lambda db, _: recalled(db, conversation), ())
+
+    # -- The index itself -----------------------------------------------------------------------------------------
+
+    def refresh(self, ids: Iterable[str] | None = None, progress: Progress | None = None) -> None:
+        self._index.refresh(ids, progress)
+
+    def rebuild(self, progress: Progress | None = None) -> None:
+        self._index.rebuild(progress)

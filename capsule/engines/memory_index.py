@@ -1,0 +1,64 @@
+"""The index of an engine in memory, made from its documents: no file is looked at, and the engine says what changed."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from capsule.disk.whole_files import Signature
+from capsule.engines.index import journal
+from capsule.engines.index.database import Progress
+from capsule.engines.index.index import Index
+from capsule.engines.index.reading import Found, whole
+from capsule.engines.index.rows import Rows
+from capsule.engines.interface import CONVERSATIONS
+
+if TYPE_CHECKING:
+    from capsule.engines.memory import MemoryEngine
+    from capsule.engines.memory_transaction import Stored
+
+
+class MemoryIndex(Index):
+    """The index of the conversations of an engine in memory."""
+
+    def __init__(self, engine: MemoryEngine) -> None:
+        self._engine = engine
+        #: The conversations that changed since they were read.
+        self.touched: set[str] = set()
+        super().__init__(None, engine.name(CONVERSATIONS, "x").removesuffix("x.json"))
+
+    def _bring(self, ids: Iterable[str] | None, progress: Progress | None) -> None:
+        db, is_other = self._database.ensure(progress)
+        if is_other:
+            self._reset()
+        since_ms, self._fresh_ns = self._fresh_ns // 1_000_000, time.time_ns()
+        if not self.touched:
+            return
+        db.execute("BEGIN")
+        rows = Rows(db)
+        with suppress(KeyError):
+            while id := self.touched.pop():
+                row, stored = rows.get(id), self._engine.stored(CONVERSATIONS, id)
+                if stored is not None:
+                    rows.put(id, row, self._found(id, stored))
+                elif row is not None and not row["gone"]:
+                    rows.remove(id, row, by_store=True)
+                self._changed(id)
+        journal.add(db, rows.changes, self._fresh_ns // 1_000_000, since_ms)
+        db.execute("COMMIT")
+
+    def _fill(self, db: sqlite3.Connection, progress: Progress | None) -> None:
+        rows, self.touched = Rows(db), set()
+        documents = {id: self._engine.stored(CONVERSATIONS, id) for id in self._engine.ids(CONVERSATIONS)}
+        there = [(stored.serial, id, stored) for id, stored in documents.items() if stored is not None]
+        for num, (_, id, stored) in enumerate(sorted(there, key=lambda each: each[0]), 1):
+            rows.insert(id, num, self._found(id, stored))
+
+    def _found(self, id: str, stored: Stored) -> Found:
+        # The number of the write stands for the file's time: it orders changes within one millisecond.
+        version = Signature(1, len(stored.data), stored.serial, 1)
+        found = whole(stored.data, version, self._engine.name(CONVERSATIONS, id), id, None, None, True)
+        return found._replace(tag=stored.tag, by_store=True)

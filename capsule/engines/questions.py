@@ -1,0 +1,236 @@
+"""The questions about all conversations that an engine answers, and what they are asked with.
+
+What must stay true: who asks, filters, orders and pages pass as plain data, so that an engine can answer in its own
+language. Nothing here belongs to one kind of engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from capsule.format.references import moment
+from capsule.timestamps import sortable
+
+if TYPE_CHECKING:
+    from capsule.engines.answers import Behind, Found, Listed, Mine, Place, Said, Stats, Value
+    from capsule.engines.changes import Changes
+    from capsule.format.documents.head import Head
+    from capsule.format.filters import Filter as Where
+
+Order = Literal["updated", "created", "title"]
+#: Called with the bytes that were read so far, and all bytes, if there is much to read.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """The conditions that a conversation in a list meets, all of them. None: no condition.
+
+    Attributes:
+        tags: It has all these tags.
+        title: Its title contains this text, in upper or lower case.
+        mode, type: Its mode; its type.
+        archived: Whether it is archived.
+        pinned, locked: Whether it is pinned; whether it is locked.
+        since: It changed at this time or later: a text as `moment` takes it (`2025-01-31`, `24h`). Empty: any time.
+        summaries_of: It is a summary of this conversation (full id), which may have been deleted.
+    """
+
+    tags: tuple[str, ...] = ()
+    title: str = ""
+    mode: str | None = None
+    type: str | None = None
+    archived: bool | None = False
+    pinned: bool | None = None
+    locked: bool | None = None
+    since: str = ""
+    summaries_of: str | None = None
+
+    def of(self, heads: Iterable[Head]) -> list[Head]:
+        """The heads that meet all conditions. A damaged file meets no condition but that it is not archived."""
+        narrows = replace(self, archived=None) != Filter(archived=None) or self.archived
+        title, since = self.title.casefold(), moment(self.since) if self.since else ""
+        return [
+            head
+            for head in heads
+            if (self.archived is None or head.archived == self.archived)
+            and (not narrows or not head.damaged)
+            and (self.mode is None or head.mode == self.mode)
+            and (self.type is None or head.type == self.type)
+            and (self.pinned is None or head.pinned == self.pinned)
+            and (self.locked is None or (head.lock is not None) == self.locked)
+            and (self.summaries_of is None or (head.is_summary and head.source_conversation_id == self.summaries_of))
+            and all(tag in head.tags for tag in self.tags)
+            and title in head.title.casefold()
+            and (not since or sortable(head.updated_at) >= since)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A list of conversations, or a page of it.
+
+    Attributes:
+        filter: Which conversations; None: all.
+        order: Pinned ones first and damaged files last, else by this; `latest`: the sound ones, by their last change
+            alone. None: all of them in no order, without pages and without the numbers of their messages.
+        forks_of: Only those that say they were split off from this one, damaged ones too.
+        limit: The largest number of conversations in the page; None: no limit.
+        cursor: Where the page begins, as the page before says; empty: the first one.
+    """
+
+    filter: Filter | None = None
+    order: Order | Literal["latest"] | None = None
+    forks_of: str | None = None
+    limit: int | None = None
+    cursor: str = ""
+
+    @property
+    def words(self) -> str:
+        """What a cursor of this list belongs to."""
+        return f"list {self.filter} {self.order}"
+
+    def of(self, heads: Iterable[Head]) -> list[Head]:
+        """Those of these conversations that fit, in the order."""
+        chosen = list(heads) if self.filter is None else self.filter.of(heads)
+        if self.order is None:
+            return chosen
+        if self.order == "title":
+            ordered = sorted(chosen, key=lambda head: (head.title.casefold(), head.id))
+        else:
+            name = f"{self.order}_at"
+            ordered = sorted(chosen, key=lambda head: (sortable(getattr(head, name)), head.id), reverse=True)
+        return sorted(ordered, key=lambda head: (bool(head.damaged), not head.pinned))
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A search; `Store.search` says what each of these means.
+
+    Attributes:
+        now_ms: The time that ages are counted from, in milliseconds since 1970, unless the cursor says another.
+    """
+
+    query: str
+    roles: tuple[str, ...] = ()
+    senders: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    mode: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    title_only: bool = False
+    branch: str = "all"
+    in_tools: bool = False
+    profile: str = "balanced"
+    where: Where | None = None
+    limit: int = 20
+    cursor: str | None = None
+    now_ms: int = field(default=0, compare=False)
+
+    @property
+    def words(self) -> str:
+        """What a cursor of this search belongs to. Without the times: `2h ago` is another time for the next page."""
+        asked = (self.query, self.roles, self.senders, self.ids, self.tags, self.mode, self.title_only)
+        return repr((*asked, self.branch, self.in_tools, self.profile, self.where))
+
+
+class Questions(Protocol):
+    """The questions of one asker about the conversations of an engine.
+
+    A conversation that the asker may not read is in no answer, and of one that it reads from a time on, no message
+    before that time is. Each question is answered from what was acknowledged before it was asked; with `refresh`
+    False, from what the last one knew.
+    """
+
+    def conversations(self, asked: Listing, progress: Progress | None = None) -> Listed:
+        """A page of conversations.
+
+        Raises:
+            InvalidInput: The cursor belongs to another list, or the limit is less than one.
+            StorageFailed, StoreBusy: The files can't be read.
+        """
+
+    def search(self, asked: Search, progress: Progress | None = None) -> Found:
+        """The hits of a search, the best first. No score depends on what the asker may not read.
+
+        Raises InvalidInput.
+        """
+
+    def messages(self, where: object, conversation: str | None = None) -> list[Place]:
+        """The messages that a filter fits, of one conversation or of all sound ones, each in its order.
+
+        Raises InvalidInput. Costs half a microsecond for each value that is compared, and a look-up for each message.
+        """
+
+    def values(self, path: str, conversation: str) -> list[Value]:
+        """The numbers and texts that the messages of a conversation have at a path, the last one first."""
+
+    def stats(self, progress: Progress | None = None) -> Stats:
+        """What is in the store, counted. Costs a pass over the messages."""
+
+    def changes(self, since: str | None, limit: int, *, refresh: bool = True) -> Changes:
+        """What changed since a cursor, oldest first; and the cursor behind that.
+
+        Of a conversation that is gone, the trash says whether the asker could read it. Where it reads a part, the
+        messages that were removed are not named.
+
+        Args:
+            since: A cursor, of the asker or of the owner; None: no changes, but the cursor of now.
+            limit: The largest number of changes.
+            refresh: Whether to look for new changes before.
+
+        Raises:
+            InvalidInput: `since` is no cursor.
+        """
+
+    def advance(self, cursor: str, messages: int = 0) -> str:
+        """The cursor behind so many messages of the change that comes next from a cursor of changes.
+
+        Raises:
+            InvalidInput: `cursor` is no cursor.
+        """
+
+    def mine(self, agent: str, *, refresh: bool = True) -> list[Mine]:
+        """The sound conversations that an agent takes part in, the latest first.
+
+        As long as a conversation does not change, each answer has the same object for it.
+        """
+
+    def behind(self, wanted: Behind, conversation: str | None = None, *, refresh: bool = True) -> list[Place]:
+        """The wanted messages of a conversation, or of all (None), the latest first. Costs a look-up for each."""
+
+    def said(self, conversation: str, wanted: Behind, *, refresh: bool = True) -> Said:
+        """What was said in a conversation, as far as it is wanted; nothing in one that is not there.
+
+        Costs a tenth of a microsecond for each message there, more if only mentions or a part are wanted.
+        """
+
+    def marks(self, conversation: str, places: Iterable[int], *, refresh: bool = True) -> dict[int, tuple[str, str]]:
+        """The id of the message at each of these places, and the digest of the ids up to it; see `first_unread`."""
+
+    def find(self, message: str, conversation: str | None = None) -> tuple[str, int] | None:
+        """The conversation and the place of a message; None: it is not there, or not in this conversation.
+
+        If several conversations have it, it is the one that the engine met last. Costs reading back to it.
+        """
+
+    def recalled(self, conversation: str) -> tuple[dict[str, Any], frozenset[str]] | None:
+        """A conversation as it was when it was sound last, and the ids of its messages that had more fields.
+
+        It is without its context, unless that was empty, and what else of its head no list has. None: it was never
+        sound, or it is not the owner who asks. Costs reading the messages.
+        """
+
+    def refresh(self, ids: Iterable[str] | None = None, progress: Progress | None = None) -> None:
+        """Look for what is new, in these conversations or in all (None), so that later questions need not.
+
+        Raises:
+            StoreBusy: Another process keeps the answers from being prepared.
+            Refused, StorageFailed: The system did not let the documents be read.
+        """
+
+    def rebuild(self, progress: Progress | None = None) -> None:
+        """Forget what answers are made from, and make it anew from the documents."""
