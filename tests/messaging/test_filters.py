@@ -37,9 +37,9 @@ def test_what_an_agent_may_not_read_is_neither_found_nor_counted(carls: tuple[St
     found = carl.search("text", where=where)
     assert {(hit.id, hit.at) for hit in found.hits} == seen
     assert found.total == len(seen) < len(owner.search("text", where=where).hits)
-    assert {place[:2] for place in carl.index.messages_with({"$and": [where, {"topic": "api"}]})} == seen
-    assert [value[:2] for value in carl.index.values_of("topic", "late")] == [("api", 1)]
-    assert carl.index.values_of("topic", "closed") == carl.index.messages_with(where, "closed") == []
+    assert {place[:2] for place in carl.questions.messages({"$and": [where, {"topic": "api"}]})} == seen
+    assert [value[:2] for value in carl.questions.values("topic", "late")] == [("api", 1)]
+    assert carl.questions.values("topic", "closed") == carl.questions.messages(where, "closed") == []
 
 
 def test_no_hidden_text_is_compared_with_a_pattern(carls: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,7 +198,7 @@ def test_a_stricter_word_is_acknowledged_after_the_writes_that_the_old_one_let_t
         as_(each_store, "bob").agents.block(other="anna")
         is_blocked.set()
 
-    threads = [threading.Thread(target=lambda: as_(each_store, "anna")._change(direct, act))]
+    threads = [threading.Thread(target=lambda: as_(each_store, "anna").inner.change(direct, act))]
     threads.append(threading.Thread(target=block))
     for thread in threads:
         thread.start()
@@ -258,7 +258,7 @@ def test_no_write_is_done_under_a_word_that_was_taken_back_before_it(
             set_fields(each_store, id, **fields)
         if change is None:
             for project in each_store.projects.list():
-                each_store._directory.projects.edit(project.id, lambda document: document.update(links={}))
+                each_store.inner.part(People).directory.projects.edit(project.id, lambda document: document.update(links={}))
 
     before_the_next_write(each_store, monkeypatch, take_back)
     with pytest.raises((Refused, NotFound)):
