@@ -130,10 +130,10 @@ def test_a_conversation_is_deleted_although_its_forks_cannot_be_listed(
 ) -> None:
     id = store.create(type="group").id
 
-    def busy(id: str, *, deep: bool = False) -> list[str]:
+    def busy(forks: Forks, id: str, *, deep: bool = False) -> list[str]:
         raise StoreBusy("the index is being built", id="", holder="another process")
 
-    monkeypatch.setattr(store.forks, "list", busy)
+    monkeypatch.setattr(Forks, "list", busy)
     assert store.delete(id).id == id and not store.engine.exists("conversations", id)
     assert "could not be looked for" in caplog.text
 
