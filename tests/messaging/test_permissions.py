@@ -257,8 +257,9 @@ def test_no_write_is_done_under_a_word_that_was_taken_back_before_it(
         for id, fields in (change or {}).items():
             set_fields(each_store, id, **fields)
         if change is None:
+            projects = each_store.inner.part(People).directory.projects
             for project in each_store.projects.list():
-                each_store.inner.part(People).directory.projects.edit(project.id, lambda document: document.update(links={}))
+                projects.edit(project.id, lambda document: document.update(links={}))
 
     before_the_next_write(each_store, monkeypatch, take_back)
     with pytest.raises((Refused, NotFound)):
