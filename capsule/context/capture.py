@@ -90,11 +90,7 @@ class Capture:
         return _HEADING_TOKENS + sum(file.tokens + file.overhead for file in self.files)
 
     def encoded(self) -> Iterator[bytes]:
-        """The context as a JSON object, in pieces, for `Store.context.set`.
-
-        Raises:
-            Refused: It contains secrets, and they are not allowed.
-        """
+        """The context as a JSON object, in pieces. Raises Refused: it contains secrets, and they are not allowed."""
         self.ensure_no_secrets()
         digest = hashlib.sha256()
         yield b'{\n  "fullContext": "'
@@ -151,8 +147,6 @@ def capture(root: str, selection: Selection = Selection(), progress: Progress | 
     """Capture the project in the directory `root`.
 
     Args:
-        root: The directory.
-        selection: The files to take.
         progress: Called with the number of files read so far, and of all files.
 
     Raises:
@@ -239,7 +233,12 @@ def _fit(made: Capture, budget: int) -> None:
     """
     left = budget - _HEADING_TOKENS
     kept = set()
-    for file in sorted(made.files, key=_importance):
+
+    def importance(file: Taken) -> tuple[bool, int, int, str]:
+        name = file.path.rpartition("/")[2].lower()
+        return not name.startswith("readme"), file.path.count("/"), file.tokens, file.path
+
+    for file in sorted(made.files, key=importance):
         if file.tokens + file.overhead <= left:
             left -= file.tokens + file.overhead
             kept.add(file.path)
@@ -248,11 +247,6 @@ def _fit(made: Capture, budget: int) -> None:
             made.left_out.append(LeftOut(file.path, why))
             made.beyond.append(file.path)
     made.files = [file for file in made.files if file.path in kept]
-
-
-def _importance(file: Taken) -> tuple[bool, int, int, str]:
-    name = file.path.rpartition("/")[2].lower()
-    return not name.startswith("readme"), file.path.count("/"), file.tokens, file.path
 
 
 def _reasons(left_out: list[LeftOut]) -> str:

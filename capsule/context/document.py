@@ -28,23 +28,9 @@ _FENCE = b"```"
 
 #: The language that a fence names for a file, by the extension; `_SAME` are the languages named like their extension.
 _SAME = "bash c cpp css go html java json jsx php scala sql swift toml tsx xml yaml"
-_LANGUAGES = {name: name for name in _SAME.split()} | {
-    "cc": "cpp",
-    "cs": "csharp",
-    "h": "c",
-    "hpp": "cpp",
-    "js": "javascript",
-    "kt": "kotlin",
-    "md": "markdown",
-    "mjs": "javascript",
-    "py": "python",
-    "pyi": "python",
-    "rb": "ruby",
-    "rs": "rust",
-    "sh": "bash",
-    "ts": "typescript",
-    "yml": "yaml",
-}
+_OTHER = "cc=cpp cs=csharp h=c hpp=cpp js=javascript kt=kotlin md=markdown mjs=javascript py=python pyi=python rb=ruby"
+_LANGUAGES = {name: name for name in _SAME.split()} | dict(pair.split("=") for pair in _OTHER.split())
+_LANGUAGES |= {"rs": "rust", "sh": "bash", "ts": "typescript", "yml": "yaml"}
 
 
 class Part(NamedTuple):
@@ -55,24 +41,13 @@ class Part(NamedTuple):
 
 
 def heading(name: str, files: int, tokens: int) -> bytes:
-    """The beginning of the document.
-
-    Args:
-        name: The project's name.
-        files: The number of files.
-        tokens: The estimated number of tokens.
-    """
+    """The beginning of the document: the project's name, the number of files, and the estimated number of tokens."""
     count = f"{files} file" + ("" if files == 1 else "s")
     return f"# Context: {_one_line(name)}\n\n{count}, about {tokens} tokens.\n".encode()
 
 
 def block_around(path: str, data: bytes) -> tuple[bytes, bytes]:
-    """The text before a file in the document, and the text after it.
-
-    Args:
-        path: The file, below the project.
-        data: Its text, as UTF-8.
-    """
+    """The text before the file `path` in the document, and the text after it; `data` is its text, as UTF-8."""
     fence = _FENCE
     if b"`" in data and _FENCE in data:  # The first search is the faster one.
         # Longer than any run of backticks in the text, also within a line: viewers differ on what begins a line.

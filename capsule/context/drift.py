@@ -46,6 +46,7 @@ class Drift:
 
     @property
     def has_drifted(self) -> bool:
+        """Whether a file is changed, gone or new."""
         return bool(self.changed or self.gone or self.new)
 
     @property
@@ -54,6 +55,7 @@ class Drift:
         return not (self.has_drifted or self.edited or self.problem)
 
     def as_json(self) -> dict[str, Any]:
+        """What `--json` prints."""
         fields: dict[str, Any] = {"projectPath": self.project, "drifted": self.has_drifted, "edited": self.edited}
         fields |= {"changed": list(self.changed), "gone": list(self.gone), "new": list(self.new)}
         return fields | {"problem": self.problem} if self.problem else fields
@@ -114,23 +116,20 @@ def diff(context: Mapping[str, Any], drift: Drift) -> Iterator[str]:
         old = None if path in drift.new else before.get(path)
         new = None if path in drift.gone else _current(inside, path)
         if old is None and path not in drift.new:
-            what = "is gone" if path in drift.gone else "differs"
-            yield f"{path}: {what}; the context's text has no part of its own for it"
+            state = "is gone" if path in drift.gone else "differs"
+            yield f"{path}: {state}; the context's text has no part of its own for it"
             continue
         yield from _diff_of(path, old, new)
 
 
 def _diff_of(path: str, old: bytes | None, new: bytes | None) -> Iterator[str]:
-    one, other = (_DEV_NULL if old is None else f"a/{path}"), (_DEV_NULL if new is None else f"b/{path}")
+    sides = (_DEV_NULL if old is None else f"a/{path}"), (_DEV_NULL if new is None else f"b/{path}")
     before, after = _lines(old), _lines(new)
     if len(before) + len(after) > _MOST_LINES:
-        yield from (
-            f"--- {one}",
-            f"+++ {other}",
-            f"@@ {len(before):,} lines and {len(after):,}: too many to compare @@",
-        )
+        counts = f"@@ {len(before):,} lines and {len(after):,}: too many to compare @@"
+        yield from (f"--- {sides[0]}", f"+++ {sides[1]}", counts)
         return
-    for line in difflib.unified_diff(before, after, one, other, lineterm=""):
+    for line in difflib.unified_diff(before, after, *sides, lineterm=""):
         text, newline = (line[:-1], True) if line.endswith("\n") else (line, False)
         yield text
         if not newline and not line.startswith(("---", "+++", "@@")):
@@ -144,8 +143,8 @@ def _lines(data: bytes | None) -> list[str]:
 
 
 def _metadata(context: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = context.get("metadata")
-    return found if isinstance(found, dict) else {}
+    metadata = context.get("metadata")
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def _manifest(metadata: Mapping[str, Any]) -> tuple[dict[str, str], int]:

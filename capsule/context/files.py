@@ -104,11 +104,7 @@ class Selection:
 
     @property
     def named(self) -> frozenset[str]:
-        """The paths that `include` names without a wildcard.
-
-        Raises:
-            InvalidInput: A path leads out of the project.
-        """
+        """The paths that `include` names without a wildcard. Raises InvalidInput: a path leads out of the project."""
         paths = set()
         for pattern in self.include:
             if pattern.startswith("!") or _WILD & set(pattern) or pattern.endswith("/"):
@@ -180,7 +176,7 @@ def candidates(inside: Inside, selection: Selection) -> Candidates:
         size = inside.size(path)
         if size is None:
             continue  # Deleted meanwhile, a symlink or a submodule: no regular file.
-        if not _is_utf8(path):
+        if path.encode("utf-8", "ignore") != os.fsencode(path):
             listed.left_out.append(LeftOut(path, "its name is no UTF-8"))
         elif size > selection.file_bytes:
             listed.left_out.append(too_large(path, size, selection))
@@ -215,14 +211,6 @@ def _is_of_a_store(inside: Inside, path: str) -> bool:
         part in _OF_A_STORE and inside.size("/".join([*parts[:at], "capsule.toml"])) is not None
         for at, part in enumerate(parts[:-1])
     )
-
-
-def _is_utf8(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _spec(patterns: Iterable[str]) -> GitIgnoreSpec | None:

@@ -138,18 +138,18 @@ def may_hold_tokens(text: str) -> bool:
 def tokens_in(path: str, text: str) -> list[Finding]:
     """The secrets in a file's text, by line; 20 at most."""
     signs = [has_sign for has_sign in _signs() if has_sign(text)]
-    found: dict[Finding, None] = {}
+    findings: dict[Finding, None] = {}
     for number, line in enumerate(text.split("\n") if signs else (), 1):
         for piece in _pieces(line):
             if any(has_sign(piece) for has_sign in signs):
-                found |= dict.fromkeys(Finding(path, number, kind) for kind in _kinds(path, piece))
-        if len(found) >= _MOST:
+                findings |= dict.fromkeys(Finding(path, number, kind) for kind in _kinds(path, piece))
+        if len(findings) >= _MOST:
             break
-    return list(found)[:_MOST]
+    return list(findings)[:_MOST]
 
 
 def redacted(text: str) -> str:
-    """The text with `[redacted]` in the place of each secret that `tokens_in` would find. Costs as `tokens_in`."""
+    """The text with `[redacted]` in the place of each secret that `tokens_in` would find, at the same cost."""
     signs = [has_sign for has_sign in _signs() if has_sign(text)]
     if not signs:
         return text
@@ -165,7 +165,7 @@ def _redacted_line(line: str) -> str:
             for secret in detector.analyze_line(filename="", line=piece):
                 if value := secret.secret_value:
                     line = line.replace(value, REDACTED)
-    return _GIVEN.sub(lambda found: f"{found[0].partition('=')[0]}={REDACTED}", line)
+    return _GIVEN.sub(lambda match: f"{match[0].partition('=')[0]}={REDACTED}", line)
 
 
 def _kinds(path: str, line: str) -> set[str]:

@@ -59,10 +59,9 @@ class Clone:
         return installation.set_up(self.store.root, self.program, everywhere=everywhere)
 
     def teardown(self, *, everywhere: bool = False) -> list[installation.Step]:
-        """Remove what `setup` added, and nothing else; the steps say what was left, and why. Raises as `setup`.
+        """Remove what `setup` added, and nothing else; the steps say what was left, and why.
 
-        Args:
-            everywhere: Remove it from the user's own configuration, too.
+        With `everywhere`, remove it from the user's own configuration, too. Raises InvalidDocument, Refused.
         """
         return installation.take_down(self.store.root, everywhere=everywhere)
 
@@ -105,14 +104,14 @@ class Clone:
         """Commit, merge what the remote has, and push, again if somebody else pushed first.
 
         Args:
-            message, progress, asks: As `commit` takes them.
+            message, progress, asks: Arguments of `commit`.
             unrelated: Whether the remote's history may have nothing in common with the one here.
 
         Raises:
             GitFailed: No branch is checked out; git or the remote refused; or something is left to a person, as the
                 message says. What was committed stays committed, and nothing else was changed.
             InvalidDocument: A document that both sides changed does not parse here; nothing else was changed.
-            StoreBusy, Refused, StorageFailed: As `commit`.
+            StoreBusy, Refused, StorageFailed: Another `capsule git` works here, or a document could not be read.
         """
         with operation(self.store, driver_config(self.program), progress, asks=asks) as running:
             return sync(running, message, unrelated=unrelated)
@@ -120,10 +119,7 @@ class Clone:
     # -- The past ---------------------------------------------------------------------------------------------------
 
     def resolve(self, prefix: str) -> str:
-        """Find the id of a conversation as `Store.resolve` does, also of one that was deleted and is in the history.
-
-        Args:
-            prefix: The beginning of its id.
+        """Find the id of a conversation by its beginning, also of one that was deleted and is in the history.
 
         Raises:
             NotFound: Neither the store nor the history of this branch has one that is meant.
@@ -134,9 +130,7 @@ class Clone:
     def log(self, id: str, *, limit: int | None = None) -> Generator[timeline.Step, None, None]:
         """What became of a conversation, commit by commit, the latest first; what is not committed yet before all.
 
-        Args:
-            id: The conversation, which may be gone by now.
-            limit: So many steps at most.
+        The conversation may be gone by now. `limit` is the number of steps at most.
 
         Raises:
             NotFound: Neither the store nor the history of this branch has, or had, such a conversation.
@@ -161,32 +155,25 @@ class Clone:
         return versions.past_version(self.repository, id, at)
 
     def diff(self, id: str, before: str, after: str | None = None) -> versions.Diff:
-        """What changed between two versions of a conversation. Raises as `version` and `Store.load`.
+        """What changed between two versions of a conversation. Raises NotFound, InvalidInput, InvalidDocument.
 
         Args:
-            id: The conversation, which may be gone by now.
             before: The earlier version, as `version` takes it.
             after: The later one; None: the conversation as it is in the store.
         """
         return versions.diff(self.store, self.repository, id, before, after)
 
     def restore(self, id: str, at: str, *, dry_run: bool = False) -> versions.Restoration:
-        """Bring an earlier version of a conversation back, as a new write. Raises as `version` and as that write.
+        """Bring an earlier version of a conversation back, as a new write.
+
+        Raises NotFound, InvalidInput, InvalidDocument, and the errors of a write.
 
         Args:
-            id: The conversation, which may be gone by now.
             at: The version, as `version` takes it.
             dry_run: Change nothing, and say what would change.
         """
         return versions.restore(self.store, self.repository, id, at, dry_run=dry_run)
 
     def ancestor(self, id: str, ours: bytes, theirs: bytes) -> bytes | None:
-        """The committed version that two versions of a conversation began from, in the clean form; None: none shows it.
-
-        Args:
-            id: The conversation.
-            ours, theirs: The two versions.
-
-        Cost: reading the last fifty committed versions.
-        """
+        """The committed version that two versions began from, in the clean form; None: the last fifty show none."""
         return ancestors.ancestor(self.repository, id, ours, theirs)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 from capsule.errors import GitFailed
 from capsule.git_program import Git
 
-#: Git's mode of a regular file that can't be executed; and those of all regular files.
+#: Git's mode of a regular file that can't be executed; and the modes of all regular files.
 FILE = "100644"
 REGULAR = frozenset({FILE, "100755"})
 _ABSENT = "000000"
@@ -49,8 +49,8 @@ class Blobs:
         except BrokenPipeError:
             header = b""
         if not header.endswith(b"\n"):
-            what = f"git cat-file ended in {self._git.directory}"
-            raise GitFailed(what, command=["cat-file", "--batch"], words="")
+            command = ["cat-file", "--batch"]
+            raise GitFailed(f"git cat-file ended in {self._git.directory}", command=command, words="")
         # git-cat-file(1), "BATCH OUTPUT": the name, the kind, the size; else "missing" or "ambiguous".
         _, kind, size = (*header[:-1].rsplit(b" ", 2), b"", b"")[:3]
         if not size.isdigit():

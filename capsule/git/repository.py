@@ -59,8 +59,8 @@ class Repository:
         except GitFailed as error:
             if "not a git repository" not in error.words:
                 raise
-            what = f"the store {root} lies in no git repository; make one with: git init {root}"
-            raise NotFound(what, id=root) from error
+            reason = f"the store {root} lies in no git repository; make one with: git init {root}"
+            raise NotFound(reason, id=root) from error
         top, directory, common, prefix = (*answer.text.split("\n"), "")[:4]
         common = os.path.abspath(os.path.join(root, common))
         return cls(Git(top).without_filters(), top, prefix, directory, common)

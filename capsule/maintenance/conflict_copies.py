@@ -34,37 +34,33 @@ class Copy:
 
     Attributes:
         id: The document that it is a copy of.
-        what: A description, in words.
+        text: A description, in words.
         line: The line at which it doesn't parse, from 1; else 0.
         column: The column, likewise.
         repaired: The repair, in words; None: it was not repaired.
     """
 
-    def __init__(self, kind: str, id: str, what: str, data: bytes, name: str, at: tuple[int, int] | None) -> None:
-        self.id = id
-        self.what = what
+    def __init__(self, kind: str, id: str, text: str, data: bytes, name: str, at: tuple[int, int] | None) -> None:
+        self.id, self.text = id, text
         self.line, self.column = at or (0, 0)
         self.repaired: str | None = None
-        self._kind = kind
-        self._called = KINDS[kind].noun
-        self._data = data
-        self._name = name
+        self._kind, self._called, self._data, self._name = kind, KINDS[kind].noun, data, name
         self._is_whole = at is None
 
     def merge(self, store: CoreStore, ancestor: Ancestor | None) -> None:
-        """Merge it into its document, and move it to the quarantine; a reason not to is added to `what`."""
+        """Merge it into its document, and move it to the quarantine; a reason not to is added to `text`."""
         if not self._is_whole:
             return
         try:
             theirs = clean(self._data, f"{self._name}.json", self._kind)
             self.repaired = self._merged(store, theirs, ancestor)
         except CapsuleError as error:
-            self.what += f"; not merged: {error.message}"
+            self.text += f"; not merged: {error.message}"
 
     def _merged(self, store: CoreStore, theirs: bytes, ancestor: Ancestor | None) -> str | None:
         ours = self._ours(store)
         if ours is not None and (held_by := self._holder(store)):
-            self.what += f"; not merged, as the conversation is locked by {held_by}"
+            self.text += f"; not merged, as the conversation is locked by {held_by}"
             return None
         base = None
         if ancestor is not None and ours is not None and self._kind == KIND:
@@ -77,7 +73,7 @@ class Copy:
                     held.quarantine(got[0], "merged")
         brought = store.incoming.bring_in(self._kind, self.id, base, theirs)
         if store.engine.outside_edits().read_stray(self._kind, self._name) != self._data:
-            self.what += "; it was written to meanwhile, and stays until the next time"
+            self.text += "; it was written to meanwhile, and stays until the next time"
             return None
         kept = store.engine.outside_edits().set_aside(self._kind, self._name, self.id, "copy")
         outcome = self._outcome(ours, self._ours(store))
@@ -86,7 +82,6 @@ class Copy:
         return f"{outcome}{notes}{settle}; the copy is kept as {kept}"
 
     def _outcome(self, before: bytes | None, after: bytes | None) -> str:
-        """The outcome of merging, in words."""
         if before is None:
             return f"is the {self._called} now, which was missing"
         if before == after or after is None:
@@ -112,44 +107,35 @@ class Copy:
         return describe(head.lock or {})
 
 
-def copy_in(store: CoreStore, found: Scanned, kind: str = KIND) -> Copy | None:
+def copy_in(store: CoreStore, file: Scanned, kind: str = KIND) -> Copy | None:
     """The conflict copy in a file; None: the file is no copy, or can't be read.
 
     Args:
-        store: The store.
-        found: The file, as scanned.
+        file: The file, as scanned.
         kind: The kind of the documents in its directory, by the name in `KINDS`.
 
     Cost: reading and parsing the file, if its name may be a copy's.
     """
-    named = original_of(found.id)
-    if not found.regular or (named is None and not _may_be(found.id)):
+    named = original_of(file.id)
+    # The name may end with a computer's name.
+    beginnings = (file.id[:at] for at, letter in enumerate(file.id) if letter == "-" and at)
+    if not file.regular or (named is None and not any(may_be_copy_of(file.id, name) for name in beginnings)):
         return None
-    data = store.engine.outside_edits().read_stray(kind, found.id)
+    data = store.engine.outside_edits().read_stray(kind, file.id)
     if data is None:
         return None
     called = KINDS[kind].noun
     try:
-        id = _id_in(data, found.path, kind)
+        id = str((decoded(data, file.path, None) if kind == KIND else codec.decode(data, file.path)).get("id"))
     except InvalidDocument as error:
         if named is None:
             return None
         at = error.problems[0]
-        what = f"a conflict copy of {called} {named} that does not parse: {at.what}; correct it, or move it away"
-        return Copy(kind, named, what, data, found.id, (at.line, at.column))
-    if id == found.id or (named is None and not may_be_copy_of(found.id, id)):
+        text = f"a conflict copy of {called} {named} that does not parse: {at.what}; correct it, or move it away"
+        return Copy(kind, named, text, data, file.id, (at.line, at.column))
+    if id == file.id or (named is None and not may_be_copy_of(file.id, id)):
         return None
     if named is not None and named != id:
-        what = f"by its name a conflict copy of {named}, but its id is {id!r}; give it a name or an id that fits"
-        return Copy(kind, named, what, data, found.id, places.locate(data, ("id",)))
-    return Copy(kind, id, f"a conflict copy of {called} {id}", data, found.id, None)
-
-
-def _id_in(data: bytes, path: str, kind: str) -> str:
-    """The id in a document. Raises InvalidDocument."""
-    return str((decoded(data, path, None) if kind == KIND else codec.decode(data, path)).get("id"))
-
-
-def _may_be(name: str) -> bool:
-    """Whether a file may be a copy by its name: the name may end with a computer's name."""
-    return any(may_be_copy_of(name, name[:at]) for at, letter in enumerate(name) if letter == "-" and at)
+        text = f"by its name a conflict copy of {named}, but its id is {id!r}; give it a name or an id that fits"
+        return Copy(kind, named, text, data, file.id, places.locate(data, ("id",)))
+    return Copy(kind, id, f"a conflict copy of {called} {id}", data, file.id, None)

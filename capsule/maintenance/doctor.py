@@ -62,8 +62,8 @@ class Finding:
     @classmethod
     def of(cls, id: str, kind: str, problem: Problem) -> Finding:
         """The finding about a document that is a problem of its file."""
-        what = f"{problem.where}: {problem.what}" if problem.where else problem.what
-        return cls(id, problem.path, problem.line, problem.column, kind, what)
+        text = f"{problem.where}: {problem.what}" if problem.where else problem.what
+        return cls(id, problem.path, problem.line, problem.column, kind, text)
 
     @property
     def is_trouble(self) -> bool:
@@ -82,7 +82,6 @@ def examine(
     """Examine a store.
 
     Args:
-        store: The store.
         repair: Repair what can be repaired.
         progress: Called with the number of files examined so far, and of all files.
         ancestor: Gives the common ancestor of a conflict copy and its conversation.
@@ -93,27 +92,27 @@ def examine(
     for problem in store.settings.unknown:
         yield Finding.of("", "settings", problem)
     kinds = dict.fromkeys((*WITH_ENTRIES, *KINDS))
-    scanned = [(kind, found) for kind in kinds for found in sorted(files.scan(kind), key=lambda found: found.id)]
+    scanned = [(kind, file) for kind in kinds for file in sorted(files.scan(kind), key=lambda file: file.id)]
     claimed: dict[str, dict[str, list[str]]] = {kind: {} for kind in WITH_ENTRIES}
-    for done, (kind, found) in enumerate(scanned, 1):
-        copy = copy_in(store, found, kind) if kind in KINDS else None
+    for done, (kind, file) in enumerate(scanned, 1):
+        copy = copy_in(store, file, kind) if kind in KINDS else None
         if copy is not None:
             if repair:
                 copy.merge(store, ancestor)
-            yield Finding(copy.id, found.path, copy.line, copy.column, "copy", copy.what, copy.repaired, not copy.line)
+            yield Finding(copy.id, file.path, copy.line, copy.column, "copy", copy.text, copy.repaired, not copy.line)
         elif kind in claimed:
-            examination = _Examination(store, kind, found, claimed[kind], repair)
+            examination = _Examination(store, kind, file, claimed[kind], repair)
             yield from examination.findings()
             yield from examination.lock()
             yield from examination.source()
         else:
-            yield from _record(store, found, kind)
+            yield from _record(store, file, kind)
         if progress:
             progress(done, len(scanned))
     for id, paths in (item for ids in claimed.values() for item in ids.items()):
         for path in paths[1:]:
-            what = f"has the id {id}, and so has {paths[0]}; give one of them an id of its own, and a name to match"
-            yield Finding(id, path, 0, 0, "twice", what)
+            text = f"has the id {id}, and so has {paths[0]}; give one of them an id of its own, and a name to match"
+            yield Finding(id, path, 0, 0, "twice", text)
     for problem in waiting_problems(store.engine):
         yield Finding.of("", "damaged", problem)
     for kind in kinds:
@@ -128,41 +127,37 @@ class _Examination:
     """The examination of one file."""
 
     def __init__(
-        self, store: CoreStore, kind: str, found: Scanned, claimed: dict[str, list[str]], repair: bool
+        self, store: CoreStore, kind: str, scanned: Scanned, claimed: dict[str, list[str]], repair: bool
     ) -> None:
-        self._store = store
-        self._files = store.engine.outside_edits()
-        self._kind = kind
-        self._found = found
-        self._claimed = claimed
-        self._repair = repair
+        self._store, self._files, self._kind = store, store.engine.outside_edits(), kind
+        self._scanned, self._claimed, self._repair = scanned, claimed, repair
         self._head: Head | None = None
         self._remembered: dict[str, Known] = {}
         self._whole: Mended | None = None
 
-    def _finding(self, kind: str, what: str, line: int = 0, column: int = 0, *, repairable: bool = False) -> Finding:
-        return Finding(self._found.id, self._found.path, line, column, kind, what, None, repairable)
+    def _finding(self, kind: str, text: str, line: int = 0, column: int = 0, *, repairable: bool = False) -> Finding:
+        return Finding(self._scanned.id, self._scanned.path, line, column, kind, text, None, repairable)
 
     def findings(self) -> list[Finding]:
         """The findings about the file; it is repaired first, if requested."""
-        found = self._found
-        if not found.regular:
+        file = self._scanned
+        if not file.regular:
             return [self._finding("damaged", _IRREGULAR)]
-        if not is_id(found.id):
-            what = f"{found.id!r} is no id: letters, digits and . _ @ -, at most 128; rename the file"
-            return [self._finding("name", what)]
+        if not is_id(file.id):
+            text = f"{file.id!r} is no id: letters, digits and . _ @ -, at most 128; rename the file"
+            return [self._finding("name", text)]
         try:
-            data = self._files.read_stray(self._kind, found.id)
+            data = self._files.read_stray(self._kind, file.id)
             wrong = self._wrong(data, None) if data is not None else []
-            if data is None or (not wrong and self._files.is_as_left(self._kind, found.id)):
+            if data is None or (not wrong and self._files.is_as_left(self._kind, file.id)):
                 return []
             if any(finding.kind in ("damaged", "torn") for finding in wrong):
-                self._remembered = remembered(self._store, self._kind, found)
+                self._remembered = remembered(self._store, self._kind, file)
             # Something is wrong, or a writer is at work: only the mutex can distinguish the two.
-            with self._files.mutex(self._kind, found.id) as held:
+            with self._files.mutex(self._kind, file.id) as held:
                 return self._under_mutex(held)
         except InvalidDocument as error:
-            return [Finding.of(found.id, "damaged", problem) for problem in error.problems]
+            return [Finding.of(file.id, "damaged", problem) for problem in error.problems]
         except CapsuleError as error:
             return [self._finding("damaged", error.message)]
 
@@ -182,56 +177,56 @@ class _Examination:
 
     def _wrong(self, data: bytes, held: HeldFile | None) -> list[Finding]:
         """The findings about these bytes; with the mutex held, also about lost messages."""
-        path = self._found.path
+        path = self._scanned.path
         try:
             document = decoded(data, path, None)
         except InvalidDocument as error:
             got = held.read() if held is not None else None
             if held is not None and got is not None and held.mended(*got) is not None:
-                what = "a crash left it torn; the next write or --repair mends it"
-                return [self._finding("torn", what, repairable=True)]
+                text = "a crash left it torn; the next write or --repair mends it"
+                return [self._finding("torn", text, repairable=True)]
             if mend(data) is not None:
-                what = "it ends too early, and no write left it so; save it again, or have --repair cut it back"
+                text = "it ends too early, and no write left it so; save it again, or have --repair cut it back"
                 at = error.problems[0]
-                return [self._finding("torn", f"{at.what}: {what}", at.line, at.column, repairable=True)]
+                return [self._finding("torn", f"{at.what}: {text}", at.line, at.column, repairable=True)]
             if held is not None and (whole := self._rebuilt(held, data)) is not None:
                 at = error.problems[0]
-                what = f"{at.what.partition(';')[0]}; with --repair it is {whole.what}"
-                return [self._finding("damaged", what, at.line, at.column, repairable=True)]
-            return [Finding.of(self._found.id, "damaged", problem) for problem in error.problems]
+                text = f"{at.what.partition(';')[0]}; with --repair it is {whole.what}"
+                return [self._finding("damaged", text, at.line, at.column, repairable=True)]
+            return [Finding.of(self._scanned.id, "damaged", problem) for problem in error.problems]
         wrong = []
         self._head = Head.of(migrations.current(document, path)[0], path, len(data))
-        if document["id"] != self._found.id:
+        if document["id"] != self._scanned.id:
             line, column = places.locate(data, ("id",))
             is_free = is_id(document["id"]) and not self._store.engine.exists(self._kind, document["id"])
-            what = f"its id is {document['id']!r}: file name and id differ"
-            what += "" if is_free else "; give it an id that no other file has, and a name to match"
-            wrong.append(self._finding("name", what, line, column, repairable=is_free))
-        if held is not None or document["id"] == self._found.id:
+            text = f"its id is {document['id']!r}: file name and id differ"
+            text += "" if is_free else "; give it an id that no other file has, and a name to match"
+            wrong.append(self._finding("name", text, line, column, repairable=is_free))
+        if held is not None or document["id"] == self._scanned.id:
             claimants = self._claimed.setdefault(document["id"], [])
             if path not in claimants:
                 claimants.append(path)
         is_locked = self._lock() == "held"  # The holder's next write repairs what is odd or laid out otherwise.
-        notes = [Finding.of(self._found.id, "odd", problem) for problem in validation.notes(document, path, data)]
+        notes = [Finding.of(self._scanned.id, "odd", problem) for problem in validation.notes(document, path, data)]
         has_twins = bool(notes) and not is_locked and _with_own_ids(document) != document
         wrong += [replace(finding, repairable=has_twins) for finding in notes]
         as_written, changes = migrations.current(document, path)
         if changes or codec.encode(as_written) != data:
             why = ", ".join(changes) or "layout"
-            what = f"not as Capsule writes it ({why}); the next write {'' if is_locked else 'or --repair '}does"
-            wrong.append(self._finding("layout", what, repairable=not is_locked))
+            text = f"not as Capsule writes it ({why}); the next write {'' if is_locked else 'or --repair '}does"
+            wrong.append(self._finding("layout", text, repairable=not is_locked))
         if held is not None and not held.is_as_left():
             records = held.records()
             outcome = reconcile(as_written, records)
             if outcome.changed:
-                kind, what = "overwritten", f"a save from outside lacks what was acknowledged: {outcome.lacking}"
+                kind, text = "overwritten", f"a save from outside lacks what was acknowledged: {outcome.lacking}"
                 is_counted = held.is_noted and not held.is_interrupted
                 if not is_counted and not reconcile(as_written, records[:-1]).changed:
-                    kind, what = "interrupted", f"it lacks the last write in the log, {outcome.lacking}: a crash "
-                    what += "interrupted it before it was acknowledged"
-                    what += "" if held.is_interrupted else ", or a save from outside lacks it"
-                what += "; the next read or write merges it back"
-                wrong.append(self._finding(kind, what, repairable=True))
+                    kind, text = "interrupted", f"it lacks the last write in the log, {outcome.lacking}: a crash "
+                    text += "interrupted it before it was acknowledged"
+                    text += "" if held.is_interrupted else ", or a save from outside lacks it"
+                text += "; the next read or write merges it back"
+                wrong.append(self._finding(kind, text, repairable=True))
         return wrong
 
     def _lock(self) -> str:
@@ -243,9 +238,9 @@ class _Examination:
         """A finding about an orphaned lock. Call it after `findings`, without the mutex."""
         if self._head is None or self._head.lock is None or self._lock() != "orphaned":
             return
-        what = f"locked by {describe(self._head.lock)}, whose program has ended; the next write takes it over"
-        finding = self._finding("lock", what, repairable=True)
-        if self._repair and self._head.id == self._found.id and self._store.locks.release(self._found.id):
+        text = f"locked by {describe(self._head.lock)}, whose program has ended; the next write takes it over"
+        finding = self._finding("lock", text, repairable=True)
+        if self._repair and self._head.id == self._scanned.id and self._store.locks.release(self._scanned.id):
             finding = replace(finding, repaired="unlocked")
         yield finding
 
@@ -254,7 +249,7 @@ class _Examination:
         head = self._head
         if head is None or not head.is_summary or not head.source_conversation_id:
             return
-        both = [self._document(id) for id in (self._found.id, head.source_conversation_id)]
+        both = [self._document(id) for id in (self._scanned.id, head.source_conversation_id)]
         if both[0] is not None and both[1] is not None:
             standing = standing_of(both[0], both[1])
             if standing.state in ("behind", "elsewhere"):
@@ -326,17 +321,17 @@ def _with_own_ids(document: dict[str, Any]) -> dict[str, Any]:
     return document | {"history": history}
 
 
-def _record(store: CoreStore, found: Scanned, kind: str) -> Iterator[Finding]:
+def _record(store: CoreStore, file: Scanned, kind: str) -> Iterator[Finding]:
     """The findings about a document without a history. The store replaces it whole, so no write in progress is one."""
-    if not found.regular:
-        yield Finding(found.id, found.path, 0, 0, "damaged", _IRREGULAR)
+    if not file.regular:
+        yield Finding(file.id, file.path, 0, 0, "damaged", _IRREGULAR)
         return
     try:
-        data = store.engine.outside_edits().read_stray(kind, found.id)
-        document = KINDS[kind].read(data, found.path) if data is not None else {"id": found.id}
+        data = store.engine.outside_edits().read_stray(kind, file.id)
+        document = KINDS[kind].read(data, file.path) if data is not None else {"id": file.id}
     except InvalidDocument as error:
-        yield from (Finding.of(found.id, "damaged", problem) for problem in error.problems)
+        yield from (Finding.of(file.id, "damaged", problem) for problem in error.problems)
         return
-    if document["id"] != found.id:
-        what = f"its id is {document['id']!r}: file name and id differ; rename the file, or correct the id"
-        yield Finding(found.id, found.path, *places.locate(data or b"", ("id",)), "name", what)
+    if document["id"] != file.id:
+        text = f"its id is {document['id']!r}: file name and id differ; rename the file, or correct the id"
+        yield Finding(file.id, file.path, *places.locate(data or b"", ("id",)), "name", text)

@@ -54,15 +54,15 @@ class Known(NamedTuple):
 _NOTHING = Known({}, {})
 
 
-def remembered(store: CoreStore, kind: str, found: Scanned) -> dict[str, Known]:
+def remembered(store: CoreStore, kind: str, file: Scanned) -> dict[str, Known]:
     """What the last commit and the index know of a document. Call it without the mutex, which the index may need."""
     commit = index = _NOTHING
     with suppress(InvalidDocument):
-        data = store.engine.outside_edits().committed(found.path)
+        data = store.engine.outside_edits().committed(file.path)
         if data is not None:
-            commit = _known(migrations.current(decoded(data, found.path, found.id), found.path)[0])
+            commit = _known(migrations.current(decoded(data, file.path, file.id), file.path)[0])
     with suppress(CapsuleError):
-        if kind == KIND and (recalled := store.questions.recalled(found.id)) is not None:
+        if kind == KIND and (recalled := store.questions.recalled(file.id)) is not None:
             index = _known(*recalled)
     if commit.head and index.head and index.head["updatedAt"] >= commit.head["updatedAt"]:
         commit = commit._replace(entries={id: entry for id, entry in commit.entries.items() if id in index.entries})
@@ -81,7 +81,6 @@ def rebuilt(held: HeldFile, data: bytes, places: dict[str, Known]) -> Mended | N
 
     Args:
         held: The document, under its mutex.
-        data: The damaged file.
         places: What is `remembered` of it.
     """
     with suppress(InvalidDocument):

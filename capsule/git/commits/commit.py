@@ -102,7 +102,7 @@ def _changed(operation: Operation, base: str) -> dict[str, Entry | None]:
 
 
 def ensure_attributes(operation: Operation, paths: Iterable[str]) -> None:
-    """Raise Refused unless git would treat these documents as what they are."""
+    """Raise Refused unless git gives these documents to Capsule's filter and merge driver."""
     for path, attribute, value in objects.attributes(operation.git, paths, "filter", "merge"):
         if value != "capsule":
             raise Refused(

@@ -64,21 +64,21 @@ def merge_commits(
     with Blobs(operation.git) as blobs:
         merges = _Merges(operation, blobs, by_hand)
         if not unrelated and not merges.bases(ours, theirs):
-            what = (
+            reason = (
                 "what is here and what was fetched have no common history, as of two stores that were begun apart; "
                 "nothing was merged"
             )
-            raise GitFailed(what, remedy=Remedy("join histories"), command=["merge-base"], words="")
+            raise GitFailed(reason, remedy=Remedy("join histories"), command=["merge-base"], words="")
         merge = merges.of_commits(ours, theirs)
     if merge.left:
         paths = sorted(merge.left)
         shown = ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
-        what = (
+        reason = (
             f"what is here and what was fetched both change {shown}, in ways that only a person can bring together; "
             f"nothing was merged. Merge by hand, then sync again: {by_hand}"
         )
         words = "\n".join(merge.left[path] for path in paths if merge.left[path])
-        raise GitFailed(f"{what}\n{words}".rstrip(), command=["merge-tree"], words=words or shown)
+        raise GitFailed(f"{reason}\n{words}".rstrip(), command=["merge-tree"], words=words or shown)
     return merge
 
 
@@ -86,10 +86,7 @@ class _Merges:
     """The merges that one merge may need."""
 
     def __init__(self, operation: Operation, blobs: Blobs, by_hand: str) -> None:
-        self._operation = operation
-        self._git = operation.git
-        self._blobs = blobs
-        self._by_hand = by_hand
+        self._operation, self._git, self._blobs, self._by_hand = operation, operation.git, blobs, by_hand
         self._hashing = objects.object_format(operation.git)
 
     def bases(self, ours: str, theirs: str) -> list[str]:
@@ -98,8 +95,8 @@ class _Merges:
 
     def of_commits(self, ours: str, theirs: str) -> CommitMerge:
         base = ""
-        for one in self.bases(ours, theirs):
-            base = self._commit_of(self.of_commits(base, one).tree, base, one) if base else one
+        for ancestor in self.bases(ours, theirs):
+            base = self._commit_of(self.of_commits(base, ancestor).tree, base, ancestor) if base else ancestor
         return self._of_trees(base or objects.empty_tree(self._git), ours, theirs)
 
     def _of_trees(self, base: str, ours: str, theirs: str) -> CommitMerge:
@@ -124,9 +121,7 @@ class _Merges:
     def _document(self, path: str, ours: Raw | None, theirs: Raw | None, merge: CommitMerge, new: list[bytes]) -> Entry:
         """What the tree of both has in the place of a document that at least one side changed."""
         if ours is None or theirs is None or ours.entry == theirs.entry:
-            one = ours or theirs
-            assert one is not None
-            return one.entry
+            return (ours or theirs).entry  # type: ignore[union-attr]  # At least one side changed it.
         if not (ours.new_mode and theirs.new_mode):
             merge.kept.append(path)
             return ours.entry if ours.new_mode else theirs.entry
@@ -179,7 +174,6 @@ class _Merges:
         return self._git.run("commit-tree", "-m", "capsule sync: of no use any more", *options, tree).text
 
     def _why(self, words: str) -> str:
-        """Why git did not begin a merge."""
         version, is_enough = merge_version(self._git)
         if is_enough:
             return f"git merge-tree failed in {self._operation.repository.top}: {words}; nothing was merged"

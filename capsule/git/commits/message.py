@@ -1,7 +1,7 @@
 """What a commit says of the conversations it changes.
 
-What must stay true: a commit of thousands says what one of two says, in as many lines as a person reads; and a text
-that stands in a conversation makes no line of its own, so that it can forge no trailer.
+What must stay true: the message of a commit of thousands has no more lines than a person reads; and a text of a
+conversation makes no line of its own, so that it can forge no trailer.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class DocumentChange:
     words: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
+        """What `--json` prints."""
         return asdict(self)
 
     @property
@@ -94,7 +95,7 @@ def _change(repository: Repository, blobs: Blobs, raw: Raw) -> DocumentChange:
 
 
 def _document(kind: str, id: str, data: bytes, path: str) -> dict[str, Any]:
-    """The document in `data`; empty when it is none, as what got into git past us may be."""
+    """The document in `data`; empty when it does not parse, as it may have got into git without a check."""
     try:
         return decoded(data, path, id) if KINDS[kind].has_entries else codec.decode(data, path)
     except CapsuleError:

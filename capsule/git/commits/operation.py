@@ -105,28 +105,24 @@ def operation(
         try:
             held.enter_context(lock_of(repository.directory, _FOLDER, "turn", timeout_s))
         except StoreBusy as error:
-            what = f"Capsule already works with git in {repository.top} ({error.holder}); wait for it, and try again"
-            raise StoreBusy(what, id=repository.top, holder=error.holder) from None
+            reason = f"Capsule already works with git in {repository.top} ({error.holder}); wait for it, and try again"
+            raise StoreBusy(reason, id=repository.top, holder=error.holder) from None
         _ensure_at_rest(repository)
         yield Operation(store, repository, drivers, progress, asks)
 
 
 def _ensure_at_rest(repository: Repository) -> None:
     if under_way := repository.under_way():
-        what, way_out = under_way
-        raise GitFailed(f"{repository.top} is in the midst of {what}; end it first: {way_out}", command=[], words="")
+        begun, way_out = under_way
+        raise GitFailed(f"{repository.top} is in the midst of {begun}; end it first: {way_out}", command=[], words="")
     if unmerged := repository.git.run("ls-files", "-z", "--unmerged").fields:
         path = unmerged[0].partition("\t")[2]
-        what = f"{repository.top} has conflicts that nobody settled, in {path} for one; settle them and git add them"
-        raise GitFailed(what, command=["ls-files", "--unmerged"], words="")
+        reason = f"{repository.top} has conflicts that nobody settled, in {path} for one; settle them and git add them"
+        raise GitFailed(reason, command=["ls-files", "--unmerged"], words="")
 
 
 def retried(run: Callable[[], T]) -> T:
-    """Run a git command that writes the index or a ref; again while another git holds the lock of that.
-
-    Raises:
-        GitFailed: It failed otherwise, or the lock stays; git's words name the file.
-    """
+    """Run a git command that writes the index or a ref, again while another git locks it. Raises GitFailed."""
     until = time.monotonic() + _PATIENCE_S
     wait_s = _FIRST_WAIT_S
     while True:

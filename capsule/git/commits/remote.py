@@ -43,8 +43,8 @@ def branch_of(git: Git) -> str:
     """The branch that is checked out. Raises GitFailed when there is none (a detached HEAD)."""
     answer = git.run("symbolic-ref", "--quiet", "--short", "HEAD", fine=(0, 1))
     if answer.code:
-        what = f"no branch is checked out in {git.directory}; check one out first: git switch BRANCH"
-        raise GitFailed(what, command=["symbolic-ref", "HEAD"], words=answer.words)
+        reason = f"no branch is checked out in {git.directory}; check one out first: git switch BRANCH"
+        raise GitFailed(reason, command=["symbolic-ref", "HEAD"], words=answer.words)
     return answer.text
 
 
@@ -56,7 +56,7 @@ def remote_of(git: Git, branch: str) -> Remote | None:
     """
     _ensure_own_helpers(git)
     name, merge = (
-        git.run("config", "--get", f"branch.{branch}.{what}", fine=(0, 1)).text for what in ("remote", "merge")
+        git.run("config", "--get", f"branch.{branch}.{key}", fine=(0, 1)).text for key in ("remote", "merge")
     )
     if name and merge and name != ".":
         return Remote(git, name, branch, merge, follows=True)
@@ -130,8 +130,8 @@ class Remote:
         words = b"\n".join(part.strip() for part in (out, answer.err)).decode("utf-8", "replace").strip()
         if _UNREACHABLE.search(words) or self._is_unmounted():
             raise Offline(words)
-        what = f"git {command[0]} failed with {self.name}: {words or f'exit code {answer.code}'}"
-        raise GitFailed(what, command=list(command), words=words)
+        reason = f"git {command[0]} failed with {self.name}: {words or f'exit code {answer.code}'}"
+        raise GitFailed(reason, command=list(command), words=words)
 
     def _is_unmounted(self) -> bool:
         """Whether the remote is a directory that isn't there now, as on a disk that was removed."""

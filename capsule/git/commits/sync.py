@@ -98,8 +98,8 @@ def _exchange(operation: Operation, remote: Remote, synced: Synced, *, unrelated
     except Rejected as error:
         if synced.tries < _TRIES:
             return False
-        what = f"others kept pushing to {remote} first, {_TRIES} times; what is here is committed; sync again"
-        raise GitFailed(what, command=["push"], words=str(error.__cause__)) from error
+        reason = f"others kept pushing to {remote} first, {_TRIES} times; what is here is committed; sync again"
+        raise GitFailed(reason, command=["push"], words=str(error.__cause__)) from error
     synced.pushed += ahead
     return True
 

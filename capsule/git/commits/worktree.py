@@ -123,15 +123,15 @@ class _Document:
         if not raw.new_mode:
             return
         if raw.new_mode not in REGULAR:
-            what = f"{raw.path} is no regular file in what was fetched; nothing was changed; take it out there with git"
-            raise GitFailed(what, command=["diff-tree"], words="")
-        what = "what was fetched has a damaged document, so nothing was changed; mend it there"
+            odd = f"{raw.path} is no regular file in what was fetched; nothing was changed; take it out there with git"
+            raise GitFailed(odd, command=["diff-tree"], words="")
+        why = "what was fetched has a damaged document, so nothing was changed; mend it there"
         try:
             clean(self.blobs.read(raw.new) or b"", raw.path, self.kind)
-            what = "a document that was changed there can't be merged, so nothing was changed; mend it, then sync again"
+            why = "a document that was changed there can't be merged, so nothing was changed; mend it, then sync again"
             self.store.incoming.version(self.kind, self.id)
         except InvalidDocument as error:
-            raise InvalidDocument(f"{what}:\n{error.message}", path=error.path, problems=error.problems) from None
+            raise InvalidDocument(f"{why}:\n{error.message}", path=error.path, problems=error.problems) from None
 
     def bring_in(self) -> Brought:
         """Merge what comes into the file."""
@@ -154,8 +154,8 @@ def _ensure_welcome(operation: Operation, base: str, new: str, entries: Sequence
         try:
             git.run("read-tree", "-m", "-u", "-n", base, new)
         except GitFailed as error:
-            what = (
+            reason = (
                 "files that were changed here and are not committed are in the way of what was fetched, so nothing was "
                 f"changed; commit them, or put them aside with git stash, then sync again: {error.words}"
             )
-            raise GitFailed(what, command=error.command, words=error.words) from None
+            raise GitFailed(reason, command=error.command, words=error.words) from None

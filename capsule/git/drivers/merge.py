@@ -29,7 +29,7 @@ _CUT = 60
 
 
 class Sides(NamedTuple):
-    """The files that git hands over: the common ancestor (empty when there is none), ours, theirs."""
+    """The files that git hands over: the common ancestor (an empty file without one), ours, theirs."""
 
     base: str
     ours: str
@@ -49,7 +49,6 @@ def merge_files(sides: Sides, path: str, marker_size: int, directory: str) -> tu
     """Merge into the file of ours.
 
     Args:
-        sides: The three files.
         path: The document's path in the repository.
         marker_size: How long git's conflict markers are.
         directory: Where git runs the driver.
@@ -92,7 +91,8 @@ def _document(content: bytes, path: str, side: str, kind: str) -> Document | Non
         KINDS[kind].check(document, path, content)
         return document
     except InvalidDocument as error:
-        raise InvalidDocument.of([replace(one, what=f"{one.what} (in {side})") for one in error.problems]) from None
+        problems = [replace(problem, what=f"{problem.what} (in {side})") for problem in error.problems]
+        raise InvalidDocument.of(problems) from None
 
 
 def _ensure_one_document(sides: list[Document], path: str) -> None:
@@ -102,11 +102,9 @@ def _ensure_one_document(sides: list[Document], path: str) -> None:
     """
     ids = dict.fromkeys(str(side.get("id")) for side in sides)
     if len(ids) > 1:
-        what = (
-            f"these are different documents ({', '.join(map(one_line, ids))}), of which git took one for another "
-            "renamed; undo it with: git merge --abort, and merge again with: git merge -X find-renames=100%"
-        )
-        raise InvalidDocument.of([Problem(path, 0, 0, "", what)])
+        reason = f"these are different documents ({', '.join(map(one_line, ids))}), of which git took one for another "
+        reason += "renamed; undo it with: git merge --abort, and merge again with: git merge -X find-renames=100%"
+        raise InvalidDocument.of([Problem(path, 0, 0, "", reason)])
 
 
 def _words(merged: Merged, path: str, kind: str, directory: str) -> list[str]:

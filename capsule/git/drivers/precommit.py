@@ -64,7 +64,6 @@ def _place(top: str, path: str) -> tuple[str, str]:
 
 
 def _faults(data: bytes, top: str, path: str, kind: str, id: str) -> Iterator[str]:
-    """What is wrong with one document."""
     again = f"mend it, and then: {file_command('git add', path)}"
     try:
         document = codec.decode(data, path)

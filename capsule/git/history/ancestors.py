@@ -55,13 +55,7 @@ def _ids(document: Document) -> set[str]:
 
 
 def _has_read(side: Document, version: Document, older: list[set[str]]) -> bool:
-    """Whether a version of a conversation shows that it was made from another one.
-
-    Args:
-        side: The one version.
-        version: The other one.
-        older: The messages of the versions before that one.
-    """
+    """Whether the version `side` shows that it was made from `version`; `older` has the messages of earlier ones."""
     if side["updatedAt"] < version["updatedAt"] or not version["history"]:
         return False
     messages = {message["id"]: message for message in side["history"]}

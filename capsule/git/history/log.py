@@ -114,8 +114,8 @@ def _seconds(text: str) -> int:
         if _DAY.fullmatch(text):
             time += timedelta(days=1) - timedelta(microseconds=1)
     except (ValueError, OverflowError):
-        what = "neither a revision that git knows nor a date or time, like 2025-01-31 or 2025-01-31T12:00Z"
-        raise InvalidInput(f"{text[:100]!r} is {what}") from None
+        reason = "neither a revision that git knows nor a date or time, like 2025-01-31 or 2025-01-31T12:00Z"
+        raise InvalidInput(f"{text[:100]!r} is {reason}") from None
     return math.floor((time - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds())
 
 

@@ -124,7 +124,7 @@ def _changes(repository: Repository, path: str, limit: int | None) -> Iterator[t
         commits = log(git, "-c", "--raw", *most, "--end-of-options", start, "--", f":(top,literal){path}")
         start, left = "", None if left is None else left - len(commits)
         for number, (commit, differences) in enumerate(commits, 1):
-            difference = next((one for one in differences if one.path == path), Difference(path, ("",), ""))
+            difference = next((listed for listed in differences if listed.path == path), Difference(path, ("",), ""))
             came_from, is_last = "", number == len(commits)
             if is_last and not any(difference.before) and len(commit.parents) == 1 and commit.hash not in shallow:
                 came_from, blob = _moved_from(git, commit, path)
@@ -169,8 +169,8 @@ def _words(after: _Version, before: list[_Version]) -> tuple[tuple[str, ...], Co
     whole = [version for version in before if not version.damaged]
     if not whole:
         many = len((after.document or {}).get("history", ()))
-        what = "deleted" if after.document is None else f"readable again, with {many} message{'s' * (many != 1)}"
-        return (what,), None
+        outcome = "deleted" if after.document is None else f"readable again, with {many} message{'s' * (many != 1)}"
+        return (outcome,), None
     try:
         comparison = in_all([compare(version.document, after.document) for version in whole])
     except InvalidDocument as error:

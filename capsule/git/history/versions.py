@@ -77,14 +77,14 @@ def past_version(repository: Repository, id: str, text: str) -> PastVersion:
             data = blobs.read(f"{commit.hash}:{path}")
     if data is not None:
         return PastVersion(id, commit, f"{revision}:{path}", data)
-    what = f"conversation {id} is not in commit {revision} of {commit.committed_at}"
+    reason = f"conversation {id} is not in commit {revision} of {commit.committed_at}"
     git, spec = repository.git, f":(top,literal){repository.path_of(KIND, id)}"
     born = log(git, "--diff-filter=A", "HEAD", "--", spec) if git.head() else []
     if not born:
-        raise NotFound(f"{what}, nor was it ever committed on this branch", remedy=Remedy("log", id), id=id)
+        raise NotFound(f"{reason}, nor was it ever committed on this branch", remedy=Remedy("log", id), id=id)
     first = born[-1][0]
     began = f"the first that has it is {repository.short(first.hash)} of {first.committed_at}"
-    raise NotFound(f"{what}; {began}", remedy=Remedy("log", id), id=id)
+    raise NotFound(f"{reason}; {began}", remedy=Remedy("log", id), id=id)
 
 
 def _elsewhere(repository: Repository, commit: Commit, path: str) -> str:
@@ -96,7 +96,7 @@ def _elsewhere(repository: Repository, commit: Commit, path: str) -> str:
 
 
 def resolve(store: CoreStore, repository: Repository, prefix: str) -> str:
-    """As `Store.resolve`, of a conversation that may be gone by now."""
+    """Find the id of a conversation by its beginning, in the store, else in the history of this branch."""
     try:
         return store.resolve(prefix)
     except NotFound as error:
@@ -133,15 +133,11 @@ class Diff:
         return {"id": self.id, **commits, **compare(*self.documents).as_json(messages=True)}
 
     def text(self, *, coloured: bool = False) -> bytes:
-        """A unified diff of the two as chats, made by git with the repository's settings; empty: they read the same.
-
-        Raises:
-            GitFailed: Git failed.
-        """
+        """A unified diff of the two as chats, by the repository's settings; empty: there is none. Raises GitFailed."""
         texts = ["".join(f"{line}\n" for line in readable(document)) for document in self.documents]
         if texts[0] == texts[1]:
             return b""
-        names = [f"{one.label if one else 'now'}/{self.id}.txt" for one in (self.before, self.after)]
+        names = [f"{version.label if version else 'now'}/{self.id}.txt" for version in (self.before, self.after)]
         with TemporaryDirectory(prefix="capsule-diff-") as directory:
             for name, text in zip(names, texts, strict=True):
                 os.makedirs(os.path.join(directory, os.path.dirname(name)), exist_ok=True)

@@ -37,7 +37,7 @@ def attribute_lines() -> list[str]:
 
 
 def ignore_lines() -> list[str]:
-    """The lines for its `.gitignore`: what is of this machine alone. `.capsule/` ignores itself.
+    """The lines for its `.gitignore`: files that belong to this machine alone. `.capsule/` ignores itself.
 
     That is versions that are being written (`Layout.temporary`), what waits for the next new conversation, which the
     first one in every clone would take, the configurations that were applied here, and the sessions of its workers.
@@ -91,13 +91,13 @@ def wanted_config(program: Sequence[str]) -> dict[str, str]:
 def settings(git: Git, *scope: str) -> dict[str, list[str]]:
     """The settings under our names, each with its values, in the file of git's that `scope` names, or in force."""
     pattern = rf"^((merge|diff|filter)\.{DRIVER}|{DRIVER})\."
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     # 128: there is no home, or nothing in it.
     fine = (0, 1, 128) if scope == ("--global",) else (0, 1)
     for entry in git.run("config", *scope, "-z", "--get-regexp", pattern, fine=fine).fields:
         name, _, value = entry.partition("\n")
-        found.setdefault(name, []).append(value)
-    return found
+        values.setdefault(name, []).append(value)
+    return values
 
 
 def file_command(words: str, path: str) -> str:

@@ -68,11 +68,7 @@ def with_block(data: bytes | None, lines: Sequence[str], path: str, *, at_top: b
 
 
 def without_block(data: bytes, path: str) -> bytes | None:
-    """A file without our lines; None: nothing is left of it but what we began it with.
-
-    Raises:
-        InvalidDocument: Our lines begin there and don't end.
-    """
+    """A file without our lines; None: only our beginning of it is left. Raises InvalidDocument: our lines don't end."""
     is_ours = False
     for block in reversed(_blocks(data, path)):
         start = block.start
@@ -96,8 +92,8 @@ def _blocks(data: bytes, path: str) -> list[_Block]:
             blocks.append(begun[1]._replace(end=at))
             begun = None
     if begun is not None:
-        what = "the lines of `capsule git setup` begin here and never end; take them out, or end them with the line: "
-        raise InvalidDocument.of([Problem(path, begun[0], 1, "", what + _END.decode())])
+        reason = "the lines of `capsule git setup` begin here and never end; take them out, or end them with the line: "
+        raise InvalidDocument.of([Problem(path, begun[0], 1, "", reason + _END.decode())])
     return blocks
 
 
@@ -106,7 +102,7 @@ def _joined(mark: bytes, lines: Sequence[str], newline: bytes) -> bytes:
 
 
 def read(path: str) -> bytes | None:
-    """What a file holds; None: there is none.
+    """The content of a file; None: there is no file.
 
     Raises:
         Refused: A symlink or something else is in its place, or it may not be read.
@@ -118,8 +114,8 @@ def read(path: str) -> bytes | None:
         except FileNotFoundError:
             return None
         if not stat.S_ISREG(mode):
-            what = "is a symlink" if stat.S_ISLNK(mode) else "is no file"
-            raise Refused(f"{path}: {what}, and is left alone; put a file in its place", path=path)
+            reason = "is a symlink" if stat.S_ISLNK(mode) else "is no file"
+            raise Refused(f"{path}: {reason}, and is left alone; put a file in its place", path=path)
         with open(path, "rb") as file:
             return file.read()
 
@@ -127,8 +123,7 @@ def read(path: str) -> bytes | None:
 def replace(path: str, before: bytes | None, after: bytes | None, *, mode: int = 0o666) -> None:
     """Put a new version in the place of what `read` gave; with None, remove the file. Durable on return.
 
-    Raises:
-        StoreBusy, Refused, StorageFailed: As `whole_files.replace_file`.
+    Raises StoreBusy: another program changed it meanwhile; Refused, StorageFailed: it can't be written.
     """
     if after is not None:
         whole_files.replace_file(path, before, after, mode=mode)

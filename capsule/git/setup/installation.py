@@ -43,6 +43,7 @@ class Step:
     todo: str = ""
 
     def as_json(self) -> dict[str, Any]:
+        """What `--json` prints."""
         return asdict(self)
 
 
@@ -117,8 +118,7 @@ def _configure(git: Git, scope: str, wanted: Mapping[str, str]) -> Step:
     changed = [name for name, value in wanted.items() if there.get(name) != [value]]
     for name in changed:
         git.run("config", scope, "--replace-all", name, wanted[name])
-    what = "names this Capsule now" if changed else "is as it should be"
-    return Step("config", _WHOSE[scope], what, bool(changed))
+    return Step("config", _WHOSE[scope], "names this Capsule now" if changed else "is as it should be", bool(changed))
 
 
 def _unconfigure(git: Git, scope: str) -> Iterator[Step]:
@@ -150,8 +150,8 @@ def _users(repository: Repository) -> set[str]:
     paths = set()
     for top, options, spec in [*places, (repository.common, ("--no-index",), "info/attributes")]:
         try:
-            found = Git(top).run("grep", "-l", "-z", *options, "-E", _USE, "--", spec, fine=(0, 1)).fields
+            names = Git(top).run("grep", "-l", "-z", *options, "-E", _USE, "--", spec, fine=(0, 1)).fields
         except GitFailed:
             continue  # There is no such file, or the worktree is gone.
-        paths |= {os.path.join(top, name) for name in found}
+        paths |= {os.path.join(top, name) for name in names}
     return paths

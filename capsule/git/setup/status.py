@@ -50,6 +50,7 @@ class Finding:
     is_trouble: bool = True
 
     def as_json(self) -> dict[str, Any]:
+        """What `--json` prints."""
         return {"kind": self.kind, "what": self.what, "todo": self.todo, "isTrouble": self.is_trouble}
 
 
@@ -83,9 +84,11 @@ class State:
 
     @property
     def is_fine(self) -> bool:
+        """Whether nothing has to be done."""
         return not any(finding.is_trouble for finding in self.findings)
 
     def as_json(self) -> dict[str, Any]:
+        """What `--json` prints."""
         return {**asdict(self), "fine": self.is_fine, "findings": [finding.as_json() for finding in self.findings]}
 
 
@@ -101,11 +104,11 @@ def look(repository: Repository, program: Sequence[str], conflicts: Iterable[Con
     if under_way:  # `commit` and `sync`, which the others advise, are refused until that is ended.
         state.findings = [finding for finding in state.findings if finding.is_trouble]
     state.findings += under_way
-    for id, disputes in groupby(conflicts, lambda one: one.id):
+    for id, disputes in groupby(conflicts, lambda conflict: conflict.id):
         disputed = list(disputes)
-        fields = ", ".join(one.field for one in disputed)
-        what = f'conversation {id} "{disputed[0].title}" was merged, and awaits a decision on: {fields}'
-        state.findings.append(Finding("conflicts", what, f"run: capsule git resolve {id}"))
+        fields = ", ".join(conflict.field for conflict in disputed)
+        text = f'conversation {id} "{disputed[0].title}" was merged, and awaits a decision on: {fields}'
+        state.findings.append(Finding("conflicts", text, f"run: capsule git resolve {id}"))
     state.findings.sort(key=lambda finding: not finding.is_trouble)
     return state
 
@@ -120,15 +123,15 @@ def _drivers(repository: Repository, program: Sequence[str]) -> Iterator[Finding
     if absent and missing:
         yield Finding("drivers", "git knows nothing of conversations here", _SET_UP)
     elif absent:
-        what = (
+        text = (
             "the attributes are here, but this clone does not know what they mean: git merges conversations line by "
             f"line, and commits their locks (not set: {', '.join(absent)})"
         )
-        yield Finding("drivers", what, _SET_UP)
+        yield Finding("drivers", text, _SET_UP)
     elif missing:
         where = os.path.join(repository.top, repository.prefix, ".gitattributes")
-        what = f"the programs are set up, but not in force for the documents here: {'; '.join(missing)}"
-        yield Finding("attributes", what, f"{_SET_UP}; where that is not enough, look for other lines than {where} has")
+        text = f"the programs are set up, but not in force for the documents here: {'; '.join(missing)}"
+        yield Finding("attributes", text, f"{_SET_UP}; where that is not enough, look for other lines than {where} has")
     if not absent and (odd := _odd_program(there, wanted)):
         yield Finding("drivers", odd, _SET_UP)
 
@@ -177,14 +180,14 @@ def _files(repository: Repository) -> Iterator[Finding]:
             yield Finding("ignore", f"git ignores what lies in {os.path.dirname(path)}", todo)
     names = [f":(top,literal){prefix}{name}" for name in (".gitattributes", ".gitignore")]
     if changed := [entry[3:] for entry in git.run("status", "--porcelain", "-z", "--", *names).fields]:
-        what = f"not committed as it is here, and other clones have what is committed: {shlex.join(changed)}"
-        yield Finding("attributes", what, "run: capsule git commit")
+        text = f"not committed as it is here, and other clones have what is committed: {shlex.join(changed)}"
+        yield Finding("attributes", text, "run: capsule git commit")
     wrong = [repository.pathspec(name) for name in (".capsule/**", *(f"{kind}/.*.tmp" for kind in KINDS))]
     if tracked := git.run("ls-files", "-z", "--", *wrong).fields:
         shown = shlex.join(tracked[:3]) + (" ..." if len(tracked) > 3 else "")
-        what = f"{_count(len(tracked), 'file')} in git that are derived or half written: {shown}"
+        text = f"{_count(len(tracked), 'file')} in git that are derived or half written: {shown}"
         todo = f"run in {shlex.quote(repository.top)}: git rm -r --cached -- {shown}"
-        yield Finding("ignore", what, todo)
+        yield Finding("ignore", text, todo)
 
 
 def _hook(repository: Repository, state: State) -> Iterator[Finding]:
@@ -193,8 +196,8 @@ def _hook(repository: Repository, state: State) -> Iterator[Finding]:
     if there.runs:
         return
     if there.obstacle:
-        what = f"nothing checks what is committed: {there.path} can't be given the check, as {there.obstacle}"
-        yield Finding("hook", what, there.way_out)
+        text = f"nothing checks what is committed: {there.path} can't be given the check, as {there.obstacle}"
+        yield Finding("hook", text, there.way_out)
     else:
         yield Finding("hook", "nothing checks what is committed: there is no such pre-commit hook", _SET_UP)
 
@@ -220,11 +223,11 @@ def _tree(repository: Repository, state: State) -> Iterator[Finding]:
         if place and not (kind == "1" and before[0] == ".M" and _is_clean(repository, path, place[0], before[6])):
             (state.unmerged if kind == "u" else state.changed).append("/".join(place))
     if state.changed:
-        what = f"{_count(len(state.changed), 'document')} changed since the last commit"
-        yield Finding("changed", what, "run: capsule git commit", False)
+        text = f"{_count(len(state.changed), 'document')} changed since the last commit"
+        yield Finding("changed", text, "run: capsule git commit", False)
     if state.ahead or state.behind:
         sides = [(state.ahead, "to push"), (state.behind, "to merge")]
-        counts = " and ".join(f"{_count(count, 'commit')} {what}" for count, what in sides if count)
+        counts = " and ".join(f"{_count(count, 'commit')} {aim}" for count, aim in sides if count)
         yield Finding("upstream", f"{counts} ({state.branch} and {state.upstream})", "run: capsule git sync", False)
 
 
@@ -252,15 +255,15 @@ def _under_way(repository: Repository, state: State) -> Iterator[Finding]:
     """What git has begun and not ended, in this worktree."""
     unmerged = ", ".join(state.unmerged)
     if begun := repository.under_way():
-        what, end = begun
+        operation, end = begun
         files, first = "", "end it with: "
         if unmerged:
             files, first = f"; to be settled: {unmerged}", "settle what is open, git add it, and then: "
-        yield Finding("merging", f"{what} is going on{files}", f"{first}{end}")
+        yield Finding("merging", f"{operation} is going on{files}", f"{first}{end}")
     elif unmerged:
-        what = f"without a merge going on, these wait to be settled: {unmerged}"
-        yield Finding("merging", what, "settle them, and git add them")
+        text = f"without a merge going on, these wait to be settled: {unmerged}"
+        yield Finding("merging", text, "settle them, and git add them")
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
