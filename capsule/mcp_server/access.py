@@ -27,7 +27,7 @@ _READING = frozenset({"list", "show", "search"})
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a client may do, and as which agent; without a name, nobody said, so an argument may."""
+    """What a client may do, and as which agent; without a name, an argument of a call may give one."""
 
     name: str | None = None
     scope: Scope = "admin"

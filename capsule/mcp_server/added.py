@@ -28,7 +28,7 @@ class Added:
 
     Attributes:
         tools: Gives the tools.
-        instructions: What models are told on how to use them; empty: nothing.
+        instructions: The instructions for models on how to use them; empty: none.
         has_agents: Whether the clients are agents: registered, and online while they are connected.
         begin: Makes what a server over stdio keeps for its client, by name, of its store, environment and folder.
         middleware: Makes a middleware of the SDK's for these stores.
@@ -49,7 +49,6 @@ def added_to(tools: Toolset, named: Sequence[str] = ()) -> list[Added]:
     """What a server has that offers a set of tools.
 
     Args:
-        tools: The set.
         named: The rooms of other packages that the store uses.
 
     Raises Refused: no room that is installed has such tools.

@@ -98,7 +98,7 @@ def of_tool(name: str, error: ToolError, arguments: Mapping[str, Any]) -> ToolEr
         return ToolError(_short(f"{name} was not called: {visible('; '.join(wrong))}", arguments))
     if isinstance(cause, Told):
         return ToolError(str(cause))
-    # The SDK's own: the client's answer to a question is none, and the SDK's words for that name what asked.
+    # The SDK's own error for a wrong answer of the client; its words name the function that asked.
     return ToolError(f"Nothing was done: the answer to the question did not fit it, which is a no. {NOT_AGAIN}")
 
 

@@ -53,6 +53,7 @@ def message_address(id: str, message: str) -> str:
 
 
 def as_json(value: Any) -> str:
+    """A value as the JSON of a resource, in which nothing is hidden."""
     return escaped(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
 
 
@@ -111,12 +112,12 @@ def schema(ctx: Context, kind: str) -> str:
 
 def _page(store: Store, cursor: str | None) -> tuple[list[Resource], str | None]:
     page = store.list(limit=_PAGE, cursor=cursor or "")
-    listed = [_resource(head) for head in page.heads if not head.damaged]
+    listed = [
+        Resource(uri=address(head.id), name=head.id, title=visible(head.title[:200]) or None, mime_type=JSON)
+        for head in page.heads
+        if not head.damaged
+    ]
     return [*([] if cursor else [_ALL]), *listed], page.cursor()
-
-
-def _resource(head: Head) -> Resource:
-    return Resource(uri=address(head.id), name=head.id, title=visible(head.title[:200]) or None, mime_type=JSON)
 
 
 def register(server: CapsuleServer) -> None:

@@ -79,9 +79,7 @@ class CapsuleServer(MCPServer[Any]):
         #: The values of arguments of resources and prompts, by name.
         self.choices: dict[str, Sequence[str]] = {}
         self.list_also: Callable[[Store, str | None], tuple[list[Resource], str | None]] = lambda *_: ([], None)
-        self._turns = Turns()
-        self._calls = Calls()
-        self._register = register
+        self._turns, self._calls, self._register = Turns(), Calls(), register
         bus = Bus()
         super().__init__(name, subscriptions=bus, **{"log_level": "WARNING", **options})
         self.middleware.extend((in_its_form, self._offered))
@@ -151,7 +149,7 @@ class CapsuleServer(MCPServer[Any]):
         return result
 
     def _called(self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None) -> Tool:
-        """The tool that a call is of. Raises MCPError: there is none; ToolError: it may not be called like this."""
+        """The tool of a call. Raises MCPError: there is none; ToolError: it may not be called like this."""
         tool = sdk.tool_of(self, name)
         if tool is None:
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {visible(name[:80])}")

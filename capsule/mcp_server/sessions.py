@@ -61,9 +61,7 @@ class HttpStores(Stores):
 
     def __init__(self, root: str, *, most: Scope = "admin", has_agents: bool = False, idle_s: float = 60.0) -> None:
         super().__init__(Store.open(root, keep_locks=False))
-        self._most = most
-        self._has_agents = has_agents
-        self._idle_s = idle_s
+        self._most, self._has_agents, self._idle_s = most, has_agents, idle_s
         self._guard = threading.Lock()
         #: By the session's id, empty for none, and the holder's name.
         self._clients: dict[tuple[str, str], _Client] = {}

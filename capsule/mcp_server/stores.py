@@ -79,11 +79,7 @@ def access_of(ctx: Context) -> Access:
 
 
 def author(ctx: Context, sender: str = "") -> str | None:
-    """The agent that a message of this call is from.
-
-    Raises:
-        InvalidInput: The call names a sender other than the agent that it acts for.
-    """
+    """The agent that a message of this call is from. Raises InvalidInput: the call names another sender."""
     name = access_of(ctx).name
     if name is None:
         return sender or None

@@ -77,9 +77,7 @@ class Subscriptions:
     """
 
     def __init__(self, bus: Bus, stores: Stores) -> None:
-        self._bus = bus
-        self._stores = stores
-        self._listened = ListenHandler(bus)
+        self._bus, self._stores, self._listened = bus, stores, ListenHandler(bus)
         self._connections: dict[Connection, tuple[Store, set[str]]] = {}
         self._task: asyncio.Task[None] | None = None
         self._begun = asyncio.Event()

@@ -55,8 +55,8 @@ def examine(launch: Launch, *, cwd: str, store: str | None = None, timeout_s: fl
     """
     seen = Seen()
     cwd = launch.cwd or cwd
-    executable = _executable(launch, cwd)
-    if executable is None:
+    name = os.path.join(cwd, launch.command) if os.path.dirname(launch.command) else launch.command
+    if shutil.which(name, path={**_environment(), **launch.env}.get("PATH")) is None:
         seen.problems.append(f"{launch.command} is not there any more, or may not be run; write the entry anew")
         return seen
     if not os.path.isdir(cwd):
@@ -78,11 +78,6 @@ def examine(launch: Launch, *, cwd: str, store: str | None = None, timeout_s: fl
     if not seen.problems and store is not None and os.path.realpath(seen.store) != os.path.realpath(store):
         seen.problems.append(f"it serves {seen.store}, and not {store}; write the entry anew with --store {store}")
     return seen
-
-
-def _executable(launch: Launch, cwd: str) -> str | None:
-    name = os.path.join(cwd, launch.command) if os.path.dirname(launch.command) else launch.command
-    return shutil.which(name, path={**_environment(), **launch.env}.get("PATH"))
 
 
 def _environment() -> dict[str, str]:
@@ -141,7 +136,7 @@ def _words(error: BaseException) -> str:
 
 
 def _store(launch: Launch, cwd: str) -> str:
-    """The store that a server started like this serves: asked of the function that it asks, in a process like it."""
+    """The store that such a server serves, found by the same function in a process with the same environment."""
     given = [word for at, word in enumerate(launch.args) if at and launch.args[at - 1] == "--store"]
     given += [word.removeprefix("--store=") for word in launch.args if word.startswith("--store=")]
     code = "import sys; from capsule.locate import find_store; print(find_store((sys.argv[1:] or [None])[-1]))"

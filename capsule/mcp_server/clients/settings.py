@@ -72,7 +72,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done to a program's settings file; nothing, when it says nothing else."""
+    """A change to a program's settings file; without commands and without a new text there is none."""
 
     client: Client
     scope: Scope
@@ -213,7 +213,7 @@ def _replace(plan: Plan, copies: str) -> str | None:
 
 
 def _text(path: str) -> str | None:
-    """What a file says; None: there is none."""
+    """The text of a file; None: there is no file."""
     with naming(path, "read"):
         try:
             with open(path, "rb") as file:

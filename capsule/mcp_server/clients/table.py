@@ -21,13 +21,8 @@ Scope = Literal["user", "project"]
 
 #: What of the environment decides where the programs look; nothing else of it is asked for.
 VARIABLES = (
-    "APPDATA",
-    "CLAUDE_CONFIG_DIR",
-    "CODEX_HOME",
-    "FLATPAK_XDG_CONFIG_HOME",
-    "GEMINI_CLI_HOME",
-    "OPENCODE_CONFIG_DIR",
-    "XDG_CONFIG_HOME",
+    *("APPDATA", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "FLATPAK_XDG_CONFIG_HOME", "GEMINI_CLI_HOME"),
+    *("OPENCODE_CONFIG_DIR", "XDG_CONFIG_HOME"),
 )
 
 

@@ -123,14 +123,14 @@ class Going(BaseModel):
 
     message: str = ""
     alone: bool = False
-    what: str = ""
+    words: str = ""
     ids: tuple[str, ...] = ()
     roles: dict[str, int] = {}
     are_own: bool = True
 
     @property
     def count(self) -> str:
-        """How many of which role."""
+        """How many messages there are, and how many of each role."""
         roles = ", ".join(f"{n} {word(role)}" for role, n in self.roles.items())
         return f"{many(len(self.ids), 'message')} ({roles})"
 
@@ -142,17 +142,18 @@ def going(ctx: Context, id: str, message: str, what: What) -> Going:
         raise InvalidInput(f"what {what} {needs}")
     store, id = conversation(ctx, id)
     if not message:
-        found = store.branches.trim(id, dry_run=True)
-        are_own = _are_own(ctx, store.branches.tree(id)[0], found.ids)
-        return Going(what="all that is not on the active branch", ids=found.ids, roles=found.roles, are_own=are_own)
+        removal = store.branches.trim(id, dry_run=True)
+        are_own = _are_own(ctx, store.branches.tree(id)[0], removal.ids)
+        words = "all that is not on the active branch"
+        return Going(words=words, ids=removal.ids, roles=removal.roles, are_own=are_own)
     history, _, _ = store.branches.tree(id)
     place = find_message(history, message, id)
     which, alone = str(history[place]["id"]), what == "alone"
-    found = store.branches.remove(id, which, keep_children=alone, dry_run=True)
-    with_it = "and all that answers it" if len(found.ids) > 1 else "while what answers it stays"
+    removal = store.branches.remove(id, which, keep_children=alone, dry_run=True)
+    with_it = "and all that answers it" if len(removal.ids) > 1 else "while what answers it stays"
     said = f"message @{place} {quoted(history[place]['content'], 60)} {with_it}"
-    are_own = _are_own(ctx, history, found.ids)
-    return Going(message=which, alone=alone, what=said, ids=found.ids, roles=found.roles, are_own=are_own)
+    are_own = _are_own(ctx, history, removal.ids)
+    return Going(message=which, alone=alone, words=said, ids=removal.ids, roles=removal.roles, are_own=are_own)
 
 
 def _are_own(ctx: Context, history: Iterable[Mapping[str, Any]], ids: Collection[str]) -> bool:
@@ -166,8 +167,8 @@ def may_remove(ctx: Context, id: str, confirm: bool, leaving: Annotated[Going, R
         return Yes()
     store, id = conversation(ctx, id)
     head = store.head(id)
-    what = f"{leaving.what}, {leaving.count}? They go to the store's trash."
-    question = f"Delete from the conversation {_named(head)}: {what}"
+    going = f"{leaving.words}, {leaving.count}? They go to the store's trash."
+    question = f"Delete from the conversation {_named(head)}: {going}"
     which = f"The user can do it: capsule delete {head.id} --which {leaving.message}"
     command = which if leaving.message else f"The user can do it: capsule trim {head.id}"
     return _ask(ctx, question, confirm, instead="" if leaving.are_own else command)

@@ -18,22 +18,9 @@ from capsule.engines.questions import Filter
 from capsule.errors import InvalidInput
 from capsule.fence import Fence, many, quoted, visible, word
 from capsule.mcp_server.stores import store_of
-from capsule.mcp_server.tools.answers import pages
+from capsule.mcp_server.tools.answers import pages, results
 from capsule.mcp_server.tools.answers.forms import forms_of
-from capsule.mcp_server.tools.answers.results import (
-    Changed,
-    Changes,
-    Conversations,
-    Found,
-    Hit,
-    Page,
-    about,
-    answer,
-    conversation_of,
-    cost,
-    fitting,
-    said_of,
-)
+from capsule.mcp_server.tools.answers.results import Changed, Changes, Found, Hit, Page, answer, fitting
 from capsule.mcp_server.tools.waiting import waited
 
 if TYPE_CHECKING:
@@ -61,23 +48,23 @@ def list_conversations(
     since: Since = "",
     limit: Annotated[int, Field(ge=1, le=100)] = 20,
     cursor: Cursor = "",
-) -> Annotated[CallToolResult, Conversations]:
+) -> Annotated[CallToolResult, results.Conversations]:
     """List conversations: pinned ones, then the newest change first."""
     store, forms = store_of(ctx), forms_of(ctx.client_capabilities)
     chosen = Filter(tags=(tag,) if tag else (), title=title, archived=archived, since=since)
     page = store.list(chosen, limit=limit, cursor=cursor)
-    listed = (conversation_of(head, store.instance_id) for head in page.heads)
-    shown = fitting(listed, about, BUDGET - 300, forms)
+    listed = (results.conversation_of(head, store.instance_id) for head in page.heads)
+    shown = fitting(listed, results.about, BUDGET - 300, forms)
     more = page.cursor(len(shown))
     lines = [
         f"{many(page.total, 'conversation')}, pinned ones, then the newest change first; id | title | type | changed:",
-        *map(about, shown),
+        *map(results.about, shown),
     ]
     if more:
         lines.append(f"For more: cursor: {quoted(more, _CURSOR)}")
     if not page.total:
         lines = ["No conversation fits. Make one with create_conversation."]
-    return answer("\n".join(lines), Conversations(conversations=shown, total=page.total, cursor=more))
+    return answer("\n".join(lines), results.Conversations(conversations=shown, total=page.total, cursor=more))
 
 
 def read_conversation(
@@ -97,8 +84,8 @@ def read_conversation(
     store, forms = store_of(ctx), forms_of(ctx.client_capabilities)
     head = store.head(store.resolve(id))
     read = store.page(head.id, 1 if offset else last, around=message or None, cursor=cursor or None)
-    found = pages.filled(read, head, maxTokens, forms, offset, None if cursor or offset else pages.facts(store, head))
-    return answer(page_text(found, quoted(head.title)), found)
+    page = pages.filled(read, head, maxTokens, forms, offset, None if cursor or offset else pages.facts(store, head))
+    return answer(page_text(page, quoted(head.title)), page)
 
 
 def page_text(page: Page, title: str) -> str:
@@ -112,7 +99,7 @@ def page_text(page: Page, title: str) -> str:
     if page.source:
         lines.append(f"It is {page.source}.")
     if page.mcp_servers:
-        lines.append(f"Other than by default: {said_of(page.mcp_servers)}.")
+        lines.append(f"Other than by default: {results.said_of(page.mcp_servers)}.")
     if any(message.sibling for message in page.messages):
         lines.append("2/3 beside a message: it is the second of 3 that stand in one place; the tool branch switches.")
     if page.messages:
@@ -130,8 +117,7 @@ def page_text(page: Page, title: str) -> str:
 def search(
     ctx: Context,
     query: Annotated[
-        str,
-        Field(description='Words, "phrases", prefix*, AND OR NOT; empty: all that fits the other arguments'),
+        str, Field(description='Words, "phrases", prefix*, AND OR NOT; empty: all that fits the other arguments')
     ] = "",
     id: Annotated[str, Field(description="Only in this conversation")] = "",
     role: Role | None = None,
@@ -158,7 +144,7 @@ def search(
         )
         hits = list(map(_hit, got.hits))
         lines = list(map(_found, hits))
-        costs = sum(cost(hit, line, forms) for hit, line in zip(hits, lines, strict=True))
+        costs = sum(results.cost(hit, line, forms) for hit, line in zip(hits, lines, strict=True))
         if limit == 1 or costs <= BUDGET - 500:
             break
         limit = (limit + 1) // 2  # A search has cursors between its own pages only, so ask for a shorter one.
@@ -166,8 +152,8 @@ def search(
     if got.having:
         first = f"Nothing has all {got.words} words; these have {got.having} of them. {first}"
     more = [f"For more: cursor: {quoted(got.cursor, _CURSOR)}"] if got.cursor else []
-    found = Found(hits=hits, having=got.having, words=got.words, cursor=got.cursor)
-    return answer("\n".join([first, *lines, *more]), found)
+    matches = Found(hits=hits, having=got.having, words=got.words, cursor=got.cursor)
+    return answer("\n".join([first, *lines, *more]), matches)
 
 
 def _hit(hit: FoundHit) -> Hit:
@@ -203,11 +189,11 @@ async def watch_changes(
     ids = [await anyio.to_thread.run_sync(store.resolve, id)] if id else None
     if seconds:
         wait = partial(store.await_changes, cursor or None, ids=ids)
-        found = await waited(ctx, seconds, "waiting for changes", wait)
+        news = await waited(ctx, seconds, "waiting for changes", wait)
     else:
-        found = await anyio.to_thread.run_sync(lambda: store.changes(cursor or None, ids=ids))
-    shown = fitting(map(_changed, found.changes), _line, BUDGET - 500, forms_of(ctx.client_capabilities))
-    after = found.cursor if len(shown) == len(found.changes) else found.changes[len(shown) - 1].cursor
+        news = await anyio.to_thread.run_sync(lambda: store.changes(cursor or None, ids=ids))
+    shown = fitting(map(_changed, news.changes), _line, BUDGET - 500, forms_of(ctx.client_capabilities))
+    after = news.cursor if len(shown) == len(news.changes) else news.changes[len(shown) - 1].cursor
     lines = list(map(_line, shown)) or [f"Nothing changed within {seconds:g} seconds."]
     lines.append(f"To go on: cursor: {quoted(after, 400)}")
     return answer("\n".join(lines), Changes(changes=shown, cursor=after))

@@ -1,4 +1,4 @@
-"""The core's tools: which there are, and what a client is told of each. Those of rooms stand with their rooms.
+"""The core's tools: which there are, and what a client learns of each. Those of rooms stand with their rooms.
 
 What must stay true: all that a client sends its model of the set of conversations (names, descriptions, schemas) is
 under 3,500 tokens, at most thirteen tools, of the set of messaging under 3,000, and of a session under 2,000; a test
@@ -14,7 +14,7 @@ from mcp_types import ToolAnnotations
 
 from capsule.mcp_server.tools import branches, reading, writing
 
-#: What a client is told of a tool, besides its description.
+#: What a client learns of a tool, besides its description.
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 # What isn't said is false: that a tool only reads, and that it does the same when called twice.
 ADDS = ToolAnnotations(destructive_hint=False, open_world_hint=False)
@@ -41,12 +41,7 @@ CONVERSATIONS: Tools = (
 
 
 def lean(schema: Any, parts: Mapping[str, Any] = {}) -> Any:
-    """A schema that pydantic made, without what tells a model nothing.
-
-    Args:
-        schema: The schema; none of its parts holds itself.
-        parts: The parts it refers to, besides its own.
-    """
+    """A schema that pydantic made, without what tells a model nothing; `parts` are parts that it refers to."""
     if isinstance(schema, list):
         return [lean(item, parts) for item in schema]
     if not isinstance(schema, dict):

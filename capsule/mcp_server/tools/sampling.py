@@ -42,7 +42,9 @@ class Summed(BaseModel):
 
 async def summed(ctx: Context, content: str, summaryOf: str) -> Summed:
     """The summary to store: the one that was given, else one that the client's model writes."""
-    if content or not summaryOf or not _offered(ctx):
+    capabilities = ctx.client_capabilities
+    is_offered = capabilities is not None and capabilities.sampling is not None and ctx.session.can_send_request
+    if content or not summaryOf or not is_offered:
         return Summed(text=content)
     mark, asked = await anyio.to_thread.run_sync(_asked, ctx, summaryOf)
     request = CreateMessageRequest(
@@ -58,18 +60,9 @@ async def summed(ctx: Context, content: str, summaryOf: str) -> Summed:
 
 
 def read_up_to(store: Store, summary_of: str) -> tuple[str, str | None]:
-    """The conversation that is summed up, and the last message that was read for it; None: its end.
-
-    Args:
-        summary_of: A conversation as a person names it; behind a colon, which no id has, the message.
-    """
+    """The conversation in `ID` or `ID:MESSAGE`, and the last message that was read for its summary; None: its end."""
     conversation, _, message = summary_of.partition(":")
     return store.resolve(conversation), message or None
-
-
-def _offered(ctx: Context) -> bool:
-    capabilities = ctx.client_capabilities
-    return capabilities is not None and capabilities.sampling is not None and ctx.session.can_send_request
 
 
 def _asked(ctx: Context, conversation: str) -> tuple[Mark, str]:

@@ -1,4 +1,4 @@
-"""Waiting in a call: it occupies no thread, and the client is told meanwhile that the call goes on.
+"""Waiting in a call: it occupies no thread, and the client is notified meanwhile that the call goes on.
 
 What must stay true: the wait ends with the call: at once when the client cancels it or has said all that it will say,
 within seconds when it leaves.
@@ -23,37 +23,32 @@ T = TypeVar("T")
 _TELL_S = 5
 
 
-async def waited(ctx: Context[Any, Any], seconds: float, what: str, wait: Callable[..., Awaitable[T]]) -> T:
+async def waited(ctx: Context[Any, Any], seconds: float, purpose: str, wait: Callable[..., Awaitable[T]]) -> T:
     """Wait, with a progress notification now and every five seconds.
 
     Args:
         seconds: How long it takes at most.
-        what: What is waited for, for the client's user: "waiting for changes".
+        purpose: What is waited for, for the client's user: "waiting for changes".
         wait: Waits for `timeout_s` seconds. When the input of the client has ended, it is asked again, for none.
 
-    Returns:
-        What `wait` answered.
-
-    Raises:
-        CapsuleError: As `wait` raises it.
-        Told: The client has left.
+    Raises what `wait` raises; Told: the client has left.
     """
-    found: T | None = None
+    result: T | None = None
     ended = stores_of(ctx).ended
     failed: CapsuleError | None = None
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_tell, ctx, seconds, what, tasks.cancel_scope)
+        tasks.start_soon(_tell, ctx, seconds, purpose, tasks.cancel_scope)
         tasks.start_soon(_cancel_after, ended, tasks.cancel_scope)
         try:
-            found = await wait(timeout_s=seconds)
+            result = await wait(timeout_s=seconds)
         except CapsuleError as error:  # A task group would wrap it.
             failed = error
         tasks.cancel_scope.cancel()
-    if found is None and failed is None and ended.is_set():
-        found = await wait(timeout_s=0)
-    if found is None:
+    if result is None and failed is None and ended.is_set():
+        result = await wait(timeout_s=0)
+    if result is None:
         raise failed or Told("the client has left")
-    return found
+    return result
 
 
 async def has_left(ctx: Context[Any, Any]) -> bool:
@@ -67,11 +62,11 @@ async def _cancel_after(ended: anyio.Event, wait: anyio.CancelScope) -> None:
     wait.cancel()
 
 
-async def _tell(ctx: Context[Any, Any], seconds: float, what: str, wait: anyio.CancelScope) -> None:
+async def _tell(ctx: Context[Any, Any], seconds: float, purpose: str, wait: anyio.CancelScope) -> None:
     begun = time.monotonic()
     while True:
         if await has_left(ctx):
             wait.cancel()
         waited = time.monotonic() - begun
-        await ctx.report_progress(round(waited, 1), seconds, what)
+        await ctx.report_progress(round(waited, 1), seconds, purpose)
         await anyio.sleep(_TELL_S)

@@ -17,16 +17,8 @@ from capsule.errors import InvalidInput
 from capsule.fence import visible, word
 from capsule.mcp_server.stores import access_of, author, conversation, store_of, written_by
 from capsule.mcp_server.tools import questions
-from capsule.mcp_server.tools.answers.results import (
-    Appended,
-    Conversation,
-    Deleted,
-    LockAnswer,
-    Written,
-    about,
-    answer,
-    conversation_of,
-)
+from capsule.mcp_server.tools.answers import results
+from capsule.mcp_server.tools.answers.results import Appended, Conversation, Written, about, answer, conversation_of
 from capsule.mcp_server.tools.questions import Edited, Standing, Yes, agreed
 from capsule.mcp_server.tools.reading import Id, Role
 from capsule.mcp_server.tools.sampling import Summed, read_up_to, summed
@@ -155,12 +147,12 @@ def delete_conversation(
     id: Id,
     asked: Annotated[ElicitationResult[Yes], Resolve(questions.may_delete)],
     confirm: Confirm = False,
-) -> Annotated[CallToolResult, Deleted]:
+) -> Annotated[CallToolResult, results.Deleted]:
     """Move a conversation to the trash, after asking the user."""
     agreed(asked)
     store, id = conversation(ctx, id)
     trashed = store.delete(id)
-    deleted = Deleted(id=trashed.id, deleted_at=trashed.deleted_at)
+    deleted = results.Deleted(id=trashed.id, deleted_at=trashed.deleted_at)
     return answer(f"Deleted: {trashed.id}. The user can bring it back: capsule restore {trashed.id}", deleted)
 
 
@@ -169,18 +161,14 @@ def lock_conversation(
     id: Id,
     asked: Annotated[ElicitationResult[Yes], Resolve(questions.may_take_over)],
     confirm: Confirm = False,
-) -> Annotated[CallToolResult, LockAnswer]:
+) -> Annotated[CallToolResult, results.LockAnswer]:
     """Lock a conversation: only you can write to it until unlock_conversation, or until this server ends."""
     agreed(asked)
     store, id = conversation(ctx, id)
-    store.locks.take(id, client=_program(ctx), agent=access_of(ctx).name)
-    return answer(f"Locked for you: {id}.", LockAnswer(id=id, locked=True))
-
-
-def _program(ctx: Context) -> str | None:
-    """The program that is the client, as it calls itself."""
-    about = ctx.session.client_params
-    return None if about is None else f"{about.client_info.name} {about.client_info.version}".strip()[:100]
+    about = ctx.session.client_params  # The program that is the client, as it calls itself.
+    program = about and f"{about.client_info.name} {about.client_info.version}".strip()[:100]
+    store.locks.take(id, client=program, agent=access_of(ctx).name)
+    return answer(f"Locked for you: {id}.", results.LockAnswer(id=id, locked=True))
 
 
 def unlock_conversation(
@@ -189,9 +177,9 @@ def unlock_conversation(
     asked: Annotated[ElicitationResult[Yes], Resolve(questions.may_unlock)],
     force: Annotated[bool, Field(description="Also somebody else's lock, after asking the user")] = False,
     confirm: Confirm = False,
-) -> Annotated[CallToolResult, LockAnswer]:
+) -> Annotated[CallToolResult, results.LockAnswer]:
     """Release the lock you hold."""
     agreed(asked)
     store, id = conversation(ctx, id)
     had = store.locks.release(id, force=force)
-    return answer(f"Unlocked: {id}." if had else f"{id} was not locked.", LockAnswer(id=id, locked=False))
+    return answer(f"Unlocked: {id}." if had else f"{id} was not locked.", results.LockAnswer(id=id, locked=False))

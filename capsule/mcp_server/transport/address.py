@@ -28,11 +28,7 @@ class Listener:
 
 
 def parse(text: str) -> tuple[str, int]:
-    """The host and the port in `PORT`, `:PORT`, `HOST:PORT` or `[IPv6]:PORT`; without a host it is loopback.
-
-    Raises:
-        InvalidInput: It is none of these.
-    """
+    """The host and the port in `[HOST:]PORT` or `[IPv6]:PORT`; the host is loopback by default. Raises InvalidInput."""
     match = re.fullmatch(r"(?:(?P<host>[^\[\]:]*|\[[0-9A-Fa-f:.]+(?:%[^\[\]]+)?\]):)?(?P<port>[0-9]{1,5})", text)
     if match is None or int(match["port"]) > 65535:
         raise InvalidInput(

@@ -115,8 +115,7 @@ class Edge:
     """The application that uvicorn calls, around the SDK's; `ended` gets the id of a session that its client ended."""
 
     def __init__(self, app: ASGIApp, ended: Callable[[str], None]) -> None:
-        self._app = app
-        self._ended = ended
+        self._app, self._ended = app, ended
         self._open: dict[anyio.CancelScope, Scope] = {}
         self._is_over = False
         #: When a client's Host or Origin was last refused with a line in the log, by its address.
@@ -185,10 +184,7 @@ class _Answer:
     """The answer to one request, as far as it was sent; a refusal becomes a JSON-RPC error."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, edge: Edge) -> None:
-        self._scope = scope
-        self._receive = receive
-        self._send = send
-        self._edge = edge
+        self._scope, self._receive, self._send, self._edge = scope, receive, send, edge
         self._asked: list[bytes] = []
         self._start: MutableMapping[str, Any] = {}
         self._is_complete = False

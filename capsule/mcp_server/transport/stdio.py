@@ -18,14 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import anyio
 import anyio.to_thread
 from mcp.shared.message import SessionMessage
-from mcp_types import (
-    CONNECTION_CLOSED,
-    INTERNAL_ERROR,
-    ErrorData,
-    JSONRPCError,
-    JSONRPCNotification,
-    JSONRPCRequest,
-)
+from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCNotification, JSONRPCRequest
 
 from capsule.mcp_server import sdk
 from capsule.mcp_server.transport.edge import Unacceptable, error_of, message_of
@@ -53,10 +46,7 @@ class _Wire:
     """Both ends of the connection, and the requests that are not answered yet."""
 
     def __init__(self, server: CapsuleServer, store: Store, stdin: BinaryIO, stdout: int) -> None:
-        self._server = server
-        self._store = store
-        self._stdin = stdin
-        self._stdout = stdout
+        self._server, self._store, self._stdin, self._stdout = server, store, stdin, stdout
         self._close = partial(server.leave, store)
         self._incoming, self._read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         self._written, self._outgoing = anyio.create_memory_object_stream[SessionMessage](0)

@@ -115,11 +115,7 @@ class Tokens:
         return token
 
     def revoke(self, name: str) -> Token:
-        """Take a holder's token away.
-
-        Raises:
-            NotFound: There is none.
-        """
+        """Take a holder's token away. Raises NotFound: there is none."""
         with self._changed() as tokens:
             token = next((known for known in tokens if known.name == name), None)
             if token is None:

@@ -21,8 +21,8 @@ def forms_of(capabilities: ClientCapabilities | None) -> frozenset[str]:
     """The forms that a client with these capabilities takes; one at least."""
     declared = {} if capabilities is None else {**(capabilities.experimental or {}), **(capabilities.extensions or {})}
     takes = declared.get(EXTENSION, {}).get("takes")
-    found = frozenset(form for form in ("text", "data") if isinstance(takes, list) and form in takes)
-    return found or frozenset({"text"})
+    forms = frozenset(form for form in ("text", "data") if isinstance(takes, list) and form in takes)
+    return forms or frozenset({"text"})
 
 
 async def in_its_form(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:

@@ -28,7 +28,7 @@ _SHOWN = {"role", "content", "timestamp", "id", "parent", "from", "editedAt"}
 
 
 def facts(store: Store, head: Head) -> dict[str, Any]:
-    """What the first page says of a conversation as a whole. Costs reading a summary and its source, when it is one."""
+    """The facts of a whole conversation for the first page. Cost: of a summary, reading it and its source."""
     return {"mcp_servers": servers_of(head), "source": _source(store, head)}
 
 
@@ -45,18 +45,16 @@ def filled(
     """As much of a page as fits, from the message on that was asked for.
 
     Args:
-        read: The page.
-        head: The conversation.
         max_tokens: The most the answer may cost.
         forms: In which forms it is sent; see `forms`.
         offset: Where to begin in the message, in characters.
-        facts: What it says besides.
+        facts: The facts of the conversation, for the first page.
     """
     title = visible(head.title[:200])
     left = max_tokens - _OVERHEAD - len(forms) * tokens(title)
     if facts and any(facts.values()):
         left -= _sent(facts, "", forms)
-    found: dict[int, Message] = {}
+    chosen: dict[int, Message] = {}
     full: set[bool] = set()
     for index in sorted(range(len(read.entries)), key=lambda index: (abs(index - read.at), index < read.at)):
         if (index < read.at) in full:
@@ -65,11 +63,11 @@ def filled(
         message, text = _shown(entry, place, offset)
         message.sibling = read.sibling(place)
         if not _fits(message, text, left, forms):
-            if found:
+            if chosen:
                 full.add(index < read.at)
                 continue
             _cut(message, text, left, offset, forms)
-        found[index] = message
+        chosen[index] = message
         left -= _cost(message, forms)
     return Page(
         id=head.id,
@@ -77,9 +75,9 @@ def filled(
         total=read.total,
         on_branch=read.on_branch if read.on_branch < read.total else None,
         inactive=not read.is_active,
-        messages=[found[index] for index in sorted(found)],
-        older=read.older(min(found, default=0)),
-        newer=read.newer(max(found, default=-1) + 1),
+        messages=[chosen[index] for index in sorted(chosen)],
+        older=read.older(min(chosen, default=0)),
+        newer=read.newer(max(chosen, default=-1) + 1),
         **(facts or {}),
     )
 
@@ -103,7 +101,6 @@ def _shown(entry: dict[str, Any], at: int, offset: int) -> tuple[Message, str]:
 
 
 def _cost(message: Message, forms: frozenset[str]) -> int:
-    """What a message costs in an answer."""
     data = message.model_dump(by_alias=True, exclude_defaults=True)
     return _MARKS + _sent(data, message.text + about_message(message), forms)
 
@@ -137,12 +134,7 @@ def _whole(text: str, end: int) -> int:
 
 
 def about_message(message: Message, before: str = "") -> str:
-    """What stands in the mark before a message.
-
-    Args:
-        message: The message.
-        before: The time of the one before it: the day is only said where it is another one.
-    """
+    """The words in the mark before a message; the day is said where it is not that of the time `before`."""
     said = [f"@{message.at}", word(message.role)]
     if message.sibling:
         said.append(message.sibling)
