@@ -73,10 +73,10 @@ class Export:
         """
         made = format_named(format)
         if made.write is None:
-            written = ", ".join(name for name, one in formats().items() if one.write is not None)
+            written = ", ".join(name for name, other in formats().items() if other.write is not None)
             raise InvalidInput(f"{format} is only read; conversations can be written as {written}")
         if is_plain and made.plain is None:
-            plain = ", ".join(name for name, one in formats().items() if one.plain is not None)
+            plain = ", ".join(name for name, other in formats().items() if other.plain is not None)
             raise InvalidInput(f"{format} has no plain form; the formats with one are {plain}")
         if is_plain:
             made = replace(made, write=made.plain)
@@ -136,7 +136,6 @@ class _Writing:
         return name, format.write(draft)
 
     def _joined(self, documents: Iterable[Document]) -> Iterator[bytes]:
-        """Conversations in one file."""
         is_array = self._format.joined == "array"
         for place, document in enumerate(documents):
             _, data = self._written(document)
@@ -172,7 +171,6 @@ def _redacted(text: str) -> str:
 
 
 def _mapped(value: Any, change: Any) -> Any:
-    """A value with each text changed."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, list):

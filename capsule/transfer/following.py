@@ -46,10 +46,9 @@ def follow(
     """Import files and folders, and again whenever they change, until something is raised.
 
     Args:
-        store: The store.
         paths: The files and folders; a folder with all folders in it, those that come later too.
         tell: Takes each conversation as soon as it is imported, and each note and damage.
-        format, on_conflict, is_trusted: As `store.import_` takes them.
+        format, on_conflict, is_trusted: Arguments of `store.import_`.
 
     Raises the errors of `store.import_`. Cost: reading what was appended to a file of lines, and others whole.
     """
@@ -57,18 +56,18 @@ def follow(
     watch, growing = FolderWatch(paths), GrowingFiles()
 
     def take(*some: str) -> None:
-        told = 0
+        count = 0
 
         def progress(done: int, total: int, report: Report) -> None:
-            nonlocal told
-            for taken in report.conversations[told:]:
+            nonlocal count
+            for taken in report.conversations[count:]:
                 tell(taken)
-            told = len(report.conversations)
+            count = len(report.conversations)
 
         how: Any = {"format": format, "on_conflict": on_conflict, "is_trusted": is_trusted}
         report = store.inner.part(Import)(*some, progress=progress, open_file=growing, **how)
         for damage in report.remarks:
-            if END_MISSING not in damage.what:
+            if END_MISSING not in damage.reason:
                 tell(damage)
 
     take(*paths)
@@ -80,7 +79,7 @@ def follow(
 
 
 def _whole(path: str, paths: list[str], format: str | None, open_file: OpenFile) -> str | None:
-    """What to import when a file changed: it alone, or all of which it is a part; None: nothing."""
+    """The path to import when a file changed: the file, or the given folder of which it is a part; None: nothing."""
     for end in _LOGS:
         path = path.removesuffix(end)
     if not os.path.isfile(path):
@@ -123,7 +122,7 @@ class GrowingFiles:
 
 
 def _begins_with(file: IO[bytes], data: bytes) -> bool:
-    """Whether a file begins with what was read of it, as far as its beginning and the end of that tell."""
+    """Whether a file still begins with what was read of it, of which the beginning and the end are compared."""
     ends = ((at, data[at : at + _COMPARED]) for at in (0, max(len(data) - _COMPARED, 0)))
     return all(file.seek(at) == at and file.read(len(piece)) == piece for at, piece in ends)
 
@@ -154,7 +153,6 @@ class FolderWatch:
         return self._look()
 
     def _there(self) -> set[str]:
-        """The folders that are to be watched."""
         folders = {path for top in self._tops for path, _ in walked(top, top)}
         return set(filter(os.path.isdir, folders.union(map(os.path.dirname, self._files))))
 

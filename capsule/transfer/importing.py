@@ -119,7 +119,7 @@ class _Made:
         is_copy: Whether it is a conversation of agents, which comes in as a chat.
         present: The conversation that it goes on with; None: it is not read.
         write: The write that is under way; None: there is none.
-        other: Makes it of the draft again, given a suffix to its id.
+        other: Makes it again, with a suffix to its id.
     """
 
     taken: Taken
@@ -139,9 +139,9 @@ class _Made:
         """Whether it is a capsule that keeps its id."""
         return self.taken.id == self.taken.source
 
-    def remark(self, report: Report, what: str) -> None:
+    def remark(self, report: Report, reason: str) -> None:
         """Let the report say what became of the draft besides its state."""
-        report.notes.add(self.taken.path, what, self.line)
+        report.notes.add(self.taken.path, reason, self.line)
 
 
 class _Run:
@@ -150,14 +150,9 @@ class _Run:
     def __init__(
         self, store: CoreStore, only: Format | None, on_conflict: str, *, is_dry_run: bool, is_trusted: bool
     ) -> None:
-        self.report = Report()
-        self._store = store
-        self._only = only
-        self._on_conflict = on_conflict
-        self._is_dry_run = is_dry_run
-        self._is_trusted = is_trusted
-        self._memory = Memory(store.engine)
-        self._stamp = timestamps.now()
+        self.report, self._memory, self._stamp = Report(), Memory(store.engine), timestamps.now()
+        self._store, self._only, self._on_conflict = store, only, on_conflict
+        self._is_dry_run, self._is_trusted = is_dry_run, is_trusted
         #: New conversations are written while the next ones are read: most of a write is waiting for the disk.
         self._pool = ThreadPoolExecutor(_AT_ONCE)
         #: What is not in the report yet: behind a write that is under way, in the order of the source.
@@ -228,13 +223,13 @@ class _Run:
         """Import a draft; `seen` counts those of each id in this file."""
         limit = self._store.settings.message_bytes
 
-        def tell(what: str, id: str = "") -> None:
-            file.tell(what, draft.lines.get(id, draft.line))
+        def tell(reason: str, id: str = "") -> None:
+            file.tell(reason, draft.lines.get(id, draft.line))
 
-        def made(suffix: str = "", told: Tell = lambda what, id: None) -> _Made:
+        def made(suffix: str = "", note: Tell = lambda reason, id: None) -> _Made:
             suffix = suffix if draft.id or not nth else f"#{nth}{suffix}"
             document = document_of(
-                draft, format.name, self._stamp, told, self._keep, suffix, limit, is_trusted=self._is_trusted
+                draft, format.name, self._stamp, note, self._keep, suffix, limit, is_trusted=self._is_trusted
             )
             count, source = len(document["history"]), source_id(draft)
             taken = Taken(document["id"], document["title"], count, format.name, source, file.name, "")
@@ -249,7 +244,7 @@ class _Run:
             with around(file.tell, "a conversation", draft.line):
                 said = source_id(draft)
                 nth, seen[said] = seen[said], seen[said] + 1
-                first = made(told=tell)
+                first = made(note=tell)
             if first is not None:
                 self._bring(first, made)
         except Empty:  # As an empty chat is: no damage, and nothing to keep.
@@ -259,7 +254,7 @@ class _Run:
             tell(error.message)
 
     def _bring(self, first: _Made, other: Callable[[str], _Made]) -> None:
-        """Import what a draft became, or what it becomes with a suffix to its id, if that is not for it."""
+        """Import what a draft became; if its id is that of another conversation, under an id with a suffix."""
         new = self._placed(first, other)
         new.other, id, source = other, new.taken.id, new.taken.source
         if new is not first:
@@ -272,9 +267,9 @@ class _Run:
             self._put(copy)
 
     def _placed(self, first: _Made, other: Callable[[str], _Made]) -> _Made:
-        """What a draft became, under the id of the first conversation that it can go on with, or of a new one.
+        """What a draft became, under the id of the first conversation that it continues, or of a new one.
 
-        It contradicts what another source brought; what the same source brought, it changes.
+        It continues what the same source brought, and what another source brought if it does not contradict that.
         """
         mine, new, number = None, first, 1
         while self._exists(id := new.taken.id):
@@ -318,9 +313,9 @@ class _Run:
         def made_of(now: Document, *, is_other: bool = is_other) -> Revised:
             return revised(now, new.document, removed, theirs=theirs, is_own=new.is_own, is_other=is_other)
 
-        found = made_of(present)
-        is_changed, is_open = found.document is not present, bool(found.conflicts) and not theirs
-        if is_other and found.document != made_of(present, is_other=False).document:
+        result = made_of(present)
+        is_changed, is_open = result.document is not present, bool(result.conflicts) and not theirs
+        if is_other and result.document != made_of(present, is_other=False).document:
             new.remark(self.report, f"it differs from another source of {id}: only what is new was added")
         if is_open:
             new.read.is_whole = False

@@ -28,16 +28,16 @@ class Source(Protocol):
     """One file of what is imported, wherever it is: on disk, in a zip, in memory.
 
     Attributes:
-        name: Its path as people are told it; in a zip after the path of the zip.
+        name: Its path as people read it; in a zip after the path of the zip.
         size: Its size in bytes.
-        tables: The tables of a SQLite database; empty: it is none.
     """
 
     name: str
     size: int
 
     @property
-    def tables(self) -> frozenset[str]: ...
+    def tables(self) -> frozenset[str]:
+        """The tables of a SQLite database; empty: it is none."""
 
     def chunks(self) -> Iterator[bytes]:
         """The content in pieces, from the beginning."""
@@ -52,8 +52,8 @@ class Source(Protocol):
     def database(self) -> AbstractContextManager[sqlite3.Connection]:
         """The file as a SQLite database, read-only, also while another program writes it."""
 
-    def tell(self, what: str, line: int | None = None) -> None:
-        """Report something damaged, that is read around: what it is, and the line in this file (from 1)."""
+    def tell(self, reason: str, line: int | None = None) -> None:
+        """Report something damaged that is read around: the reason, and the line in this file (from 1)."""
 
     @property
     def head(self) -> bytes:
@@ -74,7 +74,7 @@ def first(source: Source) -> tuple[dict[str, Any], ...]:
 
 
 def read_records(source: Source) -> Iterator[Record]:
-    """The JSON objects of a file (of the array, of the lines, or the one), each with its line. Damage is told."""
+    """The JSON objects of a file (of the array, of the lines, or the one), each with its line. Damage is reported."""
     return records(source.chunks(), source.head, source.tell)
 
 
@@ -83,23 +83,21 @@ ODD = (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueErr
 
 
 @contextmanager
-def around(tell: Callable[..., None], what: str, line: int | None = None) -> Iterator[None]:
-    """Read around what is not as its format says: the block ends there, and what it is about is told.
+def around(tell: Callable[..., None], subject: str, line: int | None = None) -> Iterator[None]:
+    """Read around what is not as its format says: the block ends there, and the damage is reported.
 
-    `what` is what the block reads, and `line` the line of it.
+    `subject` names what the block reads, and `line` is the line of it.
     """
     try:
         yield
     except ODD as error:
-        tell(f"{what} is not understood: {type(error).__name__}: {error}"[:300], line)
+        tell(f"{subject} is not understood: {type(error).__name__}: {error}"[:300], line)
 
 
 def read_each(
-    source: Source,
-    make: Callable[[Any, Any], Draft | None],
-    items: Iterable[tuple[int | None, Any]] | None = None,
+    source: Source, make: Callable[[Any, Any], Draft | None], items: Iterable[tuple[int | None, Any]] | None = None
 ) -> Iterator[Draft]:
-    """The drafts of a file that are made of one item each; what is odd about an item is told, and it is passed over.
+    """The drafts of a file that are made of one item each; an odd item is reported and passed over.
 
     `make` is given an item and its line, and returns None for what is no conversation. Without `items`, they are the
     JSON objects of the file.
@@ -113,7 +111,7 @@ def read_each(
 
 
 def each(make: Callable[[Any, Any, Source], Draft | None], items: Any = None) -> Callable[[Source], Iterator[Draft]]:
-    """As `read_each`, for a format: `make` and `items` are given the file too."""
+    """The reader of a format by `read_each`: `make` and `items` are given the file too."""
     return lambda source: read_each(
         source, lambda item, line: make(item, line, source), None if items is None else items(source)
     )
@@ -143,7 +141,7 @@ def read_bytes(source: Source, most: int = MOST) -> bytes:
 
 
 def read_text(source: Source) -> str:
-    """The whole content as text; what is no UTF-8 is replaced and told. Raises InvalidInput if it is too large."""
+    """The whole content as text; what is no UTF-8 is replaced and reported. Raises InvalidInput if it is too large."""
     data = read_bytes(source)
     try:
         return data.decode("utf-8-sig")
@@ -179,6 +177,17 @@ class Draft:
     is_edited: bool = False
     lines: dict[str, int] = field(default_factory=dict)
 
+    @classmethod
+    def of_head(cls, head: Pair, record: Fields, line: int | None = None) -> Draft:
+        """The draft of a record that is the head of a conversation, without messages."""
+        is_own = isinstance(own := record.get(OWN), dict) and isinstance(own.get("id"), str)
+        return cls(head.to_capsule(record), [], line, is_own)
+
+    def head_record(self, head: Pair) -> Fields:
+        """The record of the head: what `of_head` reads."""
+        record = head.to_record(self.head, is_edited=self.is_edited)
+        return record | {OWN: record.get(OWN, {}) | {"id": self.id}} if self.is_own else record
+
     @property
     def id(self) -> str:
         """The id of the source; empty: it has none."""
@@ -187,20 +196,8 @@ class Draft:
     @property
     def metadata(self) -> Fields:
         """The metadata of the head."""
-        found: Fields = self.head.get("metadata", {})
-        return found
-
-
-def head_to_capsule(head: Pair, record: Fields, line: int | None = None) -> Draft:
-    """The draft of a record that is the head of a conversation, without messages."""
-    is_own = isinstance(own := record.get(OWN), dict) and isinstance(own.get("id"), str)
-    return Draft(head.to_capsule(record), [], line, is_own)
-
-
-def head_to_record(head: Pair, draft: Draft) -> Fields:
-    """The record of the head of a draft: what `head_to_capsule` reads."""
-    record = head.to_record(draft.head, is_edited=draft.is_edited)
-    return record | {OWN: record.get(OWN, {}) | {"id": draft.id}} if draft.is_own else record
+        metadata: Fields = self.head.get("metadata", {})
+        return metadata
 
 
 def own_of(draft: Draft, again: Draft) -> Fields:
@@ -245,7 +242,7 @@ class Format:
         has_files_beside: Whether an archive has the attachments beside the conversations, under `attachments/`.
         is_portable: Whether what is written comes back whole when it is read.
         places: Where its program keeps its files, as patterns that begin with `~/`.
-        plain: As `write`, with nothing but what is read of a conversation; None: there is no such form.
+        plain: Writes nothing but what is read of a conversation; None: there is no such form.
         is_for_people: Whether its receiver is a person, who wants it plain.
     """
 

@@ -19,27 +19,11 @@ from capsule.transfer.interface import ODD, Draft, Format, Source, shape
 from capsule.transfer.reading.values import records
 
 GROUP = "capsule.formats"
-#: Modules of this package; each has FORMATS, a list.
+#: Modules of this package, in this order; each has FORMATS, a list.
 _MODULES = (
-    "plain.capsules",
-    "web.chatgpt",
-    "web.claude_ai",
-    "agents.claude_code",
-    "agents.codex",
-    "agents.gemini",
-    "agents.opencode",
-    "agents.cursor",
-    "web.llama_webui",
-    "web.open_webui",
-    "web.librechat",
-    "web.grok",
-    "web.ai_studio",
-    "agents.llm_logs",
-    "agents.specstory",
-    "agents.atif",
-    "plain.jsonl",
-    "plain.markdown",
-    "plain.html",
+    "plain.capsules web.chatgpt web.claude_ai agents.claude_code agents.codex agents.gemini agents.opencode "
+    "agents.cursor web.llama_webui web.open_webui web.librechat web.grok web.ai_studio agents.llm_logs "
+    "agents.specstory agents.atif plain.jsonl plain.markdown plain.html"
 )
 _FAILURES = (*ODD, sqlite3.Error, OSError)
 #: What JSON of conversations has, and that of a project rarely.
@@ -48,29 +32,26 @@ _SAID = re.compile(rb'"(?:\w*[mM]essages\w*|history|mapping|conversations?(?:Id)
 
 @cache
 def formats() -> dict[str, Format]:
-    """All formats, by name.
-
-    Cost: importing their modules at the first call.
-    """
-    found: dict[str, Format] = {}
+    """All formats, by name. Cost: importing their modules at the first call."""
+    known: dict[str, Format] = {}
     for entry in metadata.entry_points(group=GROUP):
-        _add(found, entry.load())
-    for name in _MODULES:
-        _add(found, import_module(f"capsule.transfer.formats.{name}").FORMATS)
-    return found
+        _add(known, entry.load())
+    for name in _MODULES.split():
+        _add(known, import_module(f"capsule.transfer.formats.{name}").FORMATS)
+    return known
 
 
-def _add(found: dict[str, Format], made: Format | Iterable[Format]) -> None:
-    for one in made if isinstance(made, Iterable) else (made,):
-        found.setdefault(one.name, one)
+def _add(known: dict[str, Format], made: Format | Iterable[Format]) -> None:
+    for format in made if isinstance(made, Iterable) else (made,):
+        known.setdefault(format.name, format)
 
 
 def format_named(name: str) -> Format:
     """The format of a name. Raises InvalidInput."""
-    found = formats().get(name)
-    if found is None:
+    format = formats().get(name)
+    if format is None:
         raise InvalidInput(f"{name[:60]!r} is no format; the formats are {', '.join(formats())}")
-    return found
+    return format
 
 
 def format_of(source: Source, only: Format | None = None) -> Format | None:
@@ -111,12 +92,12 @@ def tell_unknown(source: Source, note: Callable[[str, str, int | None], object] 
 def _asked(question: Callable[[Source], bool], source: Source) -> bool:
     try:
         return question(source)
-    except (*_FAILURES, CapsuleError):  # What is odd about the head is told when it is read.
+    except (*_FAILURES, CapsuleError):  # What is odd about the head is reported when it is read.
         return False
 
 
 def drafts_of(source: Source, format: Format) -> Iterator[Draft]:
-    """The conversations of a file in a format. What the format fails on is told, and ends the file."""
+    """The conversations of a file in a format. What the format fails on is reported, and ends the file."""
     if format.read is None:
         return
     try:

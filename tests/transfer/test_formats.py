@@ -31,7 +31,7 @@ def named(cases: list[tuple[str, Path]]) -> pytest.MarkDecorator:
 def test_an_example_is_read_without_a_problem_as_valid_capsules(format: str, path: Path) -> None:
     documents, problems = read(path)
 
-    assert not problems.found
+    assert not problems.first
     assert documents
     for document in documents:
         assert document["metadata"].get("imported", {}).get("format", format) == format
@@ -57,7 +57,7 @@ def test_what_was_read_is_written_and_read_as_the_same(format: str, path: Path) 
     seen = set()
     for document, data in zip(documents, written(documents, formats()[format], shelf), strict=True):
         again, problems = read_data(data, Shelf())
-        assert not problems.found
+        assert not problems.first
         origin = document["metadata"].get("imported", document)["id"]
         # Alone in a file, the second of two conversations that say the same is the first.
         assert again == [document] or origin in seen
@@ -74,7 +74,7 @@ def test_a_capsule_from_elsewhere_comes_back_whole(format: str, path: Path, name
 
     for document, data in zip(documents, written(documents, formats()[name], shelf), strict=True):
         again, problems = read_data(data, shelf, formats()[name])
-        assert not problems.found
+        assert not problems.first
         assert again == [document]
 
 
@@ -125,8 +125,8 @@ DAMAGED = [path for path in sorted(DATA.glob("*/damaged*")) if path.parent.name 
 def test_damage_is_reported(path: Path) -> None:
     _, problems = read(path)
 
-    assert problems.found
-    assert all(problem.what for problem in problems.found)
+    assert problems.first
+    assert all(problem.reason for problem in problems.first)
 
 
 @pytest.mark.parametrize(
@@ -146,4 +146,4 @@ def test_damage_is_reported_by_line_and_no_message_is_lost(
     documents, problems = read(DATA / name)
 
     assert [entry["content"] for document in documents for entry in document["history"]] == texts
-    assert ({problem.line for problem in problems.found}, problems.count) == (lines, count)
+    assert ({problem.line for problem in problems.first}, problems.count) == (lines, count)

@@ -224,7 +224,7 @@ def test_two_sources_that_disagree_on_a_conversation_are_both_kept(
 
     first, second = [taken.id for report in reports for taken in report.conversations]
     assert [texts(store, id)[:2] for id in (first, second)] == [["Do it", "first"], ["Do it", "second"]]
-    assert [first in note.what and second in note.what for note in reports[-1].notes.found] == [True]
+    assert [first in note.reason and second in note.reason for note in reports[-1].notes.first] == [True]
     for again in ([tmp_path], [files[1]], [files[0]]):
         store.engine.machine.delete("imports", "digests")
         assert set(states(store.import_(*again))) == {"unchanged"}
@@ -238,7 +238,7 @@ def test_of_two_sources_with_another_title_the_first_one_stands(store: Store, tm
         (tmp_path / name).write_bytes(said("a", *name[1:], title=f"title {name}"))
     report = store.import_(tmp_path)
 
-    assert (states(report), len(report.notes.found)) == (["imported", "unchanged"], 1)
+    assert (states(report), len(report.notes.first)) == (["imported", "unchanged"], 1)
     for name in ("1", "2"):  # Their files are others, and say the same.
         (tmp_path / name).write_bytes((tmp_path / name).read_bytes() + b"\n")
         assert set(states(store.import_(tmp_path))) == {"unchanged"}
@@ -264,7 +264,7 @@ def test_an_import_goes_on_when_another_process_makes_the_same_conversation_firs
     report = take(store, said("a", "b") + said("a", id="two"))
 
     assert states(report) == (["imported"] if is_locked else ["imported", "updated"])
-    assert [id in problem.what for problem in report.problems.found] == ([True] if is_locked else [])
+    assert [id in problem.reason for problem in report.problems.first] == ([True] if is_locked else [])
     assert len(store.ids()) == 2
 
 
@@ -326,7 +326,7 @@ def test_a_file_in_which_nothing_is_found_is_reported_once(
 ) -> None:
     for _ in range(2):
         (problem,) = take(store, data, format=format).remarks
-        assert (reason if format is None else "no conversation") in problem.what
+        assert (reason if format is None else "no conversation") in problem.reason
 
 
 ODD = [5, None, "x", [1], [[]], {"a": 1}]
@@ -341,7 +341,7 @@ def test_an_odd_conversation_takes_no_other_away(store: Store, name: str, value:
     lines[0] |= {"capsule": own}
     for data in ("\n".join(map(json.dumps, lines)), f"<!-- capsule:head {json.dumps(about)} -->\n\n# x\n"):
         report = take(store, data.encode())
-        assert report.conversations or report.problems.found
+        assert report.conversations or report.problems.first
     assert ["b"] in [texts(store, id) for id in store.ids()]
 
 
@@ -397,7 +397,7 @@ def test_what_json_can_not_hold_is_told_or_read_around(store: Store, extra: byte
     report = take(store, data)
 
     assert "2" in [taken.source for taken in report.conversations]
-    assert "1" in [taken.source for taken in report.conversations] or report.problems.found
+    assert "1" in [taken.source for taken in report.conversations] or report.problems.first
 
 
 @pytest.mark.parametrize(
@@ -417,5 +417,5 @@ def test_a_conversation_without_a_message_is_skipped_each_time(store: Store) -> 
         report = store.import_(DATA / "chatgpt" / "conversations.json")
 
         assert [(taken.id == "", taken.state) for taken in report.conversations][1:] == [(True, "skipped")]
-        assert not report.problems.found
+        assert not report.problems.first
     assert len(store.ids()) == 1

@@ -56,7 +56,7 @@ def test_what_agents_say_is_imported_as_a_copy_that_reaches_none_of_them(agents:
     assert copy["metadata"]["imported"]["id"] == room and not agents.head(taken.id).participants
     assert {entry.get("from") for entry in copy["history"]} <= {None, "anna.imported", "bob.imported"}
     assert copy["history"][-1]["content"] == "@bob, run it" and "mentions" not in copy["history"][-1]
-    assert [room in note.what and taken.id in note.what for note in report.notes.found] == [True]
+    assert [room in note.reason and taken.id in note.reason for note in report.notes.first] == [True]
     agents.import_.forget()
     assert [again.state for again in take(agents, data).conversations] == ["unchanged"]
     agents.import_(stream=BytesIO(exported(agents, taken.id, format)))  # A copy is a chat like any other.
@@ -77,7 +77,7 @@ def test_a_chat_keeps_no_id_that_is_reserved_or_of_another_conversation(agents: 
     report = take(agents, json.dumps(document).encode())
 
     (taken,) = report.conversations
-    assert taken.id not in (id, "here") and len(report.notes.found) == 1
+    assert taken.id not in (id, "here") and len(report.notes.first) == 1
     assert agents.document(taken.id)["metadata"]["forkedFrom"] != "direct_anna_bob"
     assert agents.document("here")["history"] == []
 

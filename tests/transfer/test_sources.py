@@ -55,7 +55,7 @@ def test_the_files_of_a_zip_that_was_cut_are_read_as_far_as_they_go(
     report = take(store, data[:-cut])
 
     assert [taken.source for taken in report.conversations] == read
-    assert "directory" in report.problems.found[0].what
+    assert "directory" in report.problems.first[0].reason
     assert report.problems.count == damaged
 
 
@@ -85,7 +85,7 @@ def test_a_zip_is_read_and_what_is_dangerous_in_it_is_refused(
     report = take(store, zipped(files))
 
     assert len(report.conversations) == taken
-    assert [refused in problem.what for problem in report.problems.found] == ([True] if refused else [])
+    assert [refused in problem.reason for problem in report.problems.first] == ([True] if refused else [])
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_file_in_zstandard_is_unpacked_as_far_as_it_goes(
     report = take(store, data)
 
     assert [one.source for one in report.conversations] == taken
-    assert {problem in one.what for one in report.problems.found} == ({True} if problem else set())
+    assert {problem in one.reason for one in report.problems.first} == ({True} if problem else set())
 
 
 def test_a_link_that_leads_out_of_a_folder_is_refused(store: Store, tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_link_that_leads_out_of_a_folder_is_refused(store: Store, tmp_path: Pa
     report = store.import_(tmp_path / "export")
 
     assert len(report.conversations) == 1
-    assert ["leads out" in problem.what for problem in report.problems.found] == [True]
+    assert ["leads out" in problem.reason for problem in report.problems.first] == [True]
 
 
 def test_hidden_folders_are_entered_where_programs_are_known_to_keep_conversations(

@@ -38,13 +38,14 @@ def _read(entry: Fields) -> Fields:
     said = content if isinstance(content, str) else "\n\n".join(filter(None, texts))
     if results and role == "user":
         inner = results[0].get("content")
-        result = inner if isinstance(inner, str) else "\n\n".join(text_of(one.get("text")) for one in objects_of(inner))
+        parts = (text_of(part.get("text")) for part in objects_of(inner))
+        result = inner if isinstance(inner, str) else "\n\n".join(parts)
         is_error = {"metadata": {"isError": True}} if results[0].get("is_error") is True else {}
         about = {"role": "tool", "content": result, "toolCallId": text_of(results[0].get("tool_use_id"))}
         return about | is_error | time
     calls = [
-        {"id": text_of(one.get("id")), "name": text_of(one.get("name")), "arguments": one.get("input", {})}
-        for one in blocks.get("tool_use", ())
+        {"id": text_of(block.get("id")), "name": text_of(block.get("name")), "arguments": block.get("input", {})}
+        for block in blocks.get("tool_use", ())
     ]
     return filled(
         {"role": role, "content": said} | time,
@@ -116,18 +117,18 @@ class CapsuleSessionStore:
 
     async def list_subkeys(self, key: Any) -> list[str]:
         """The subpaths of the transcripts of a session's subagents. Cost: as `sessions`."""
-        return [one["subpath"] for one in await to_thread.run_sync(self._below, key)]
+        return [below["subpath"] for below in await to_thread.run_sync(self._below, key)]
 
     def _below(self, key: Any) -> list[Fields]:
-        keys = [one for _, one in sessions(self._store, _NAME) if one.get("subpath")]
-        return [one for one in keys if all(one.get(name) == key[name] for name in ("project_key", "session_id"))]
+        keys = [other for _, other in sessions(self._store, _NAME) if other.get("subpath")]
+        return [other for other in keys if all(other.get(name) == key[name] for name in ("project_key", "session_id"))]
 
     async def delete(self, key: Any) -> None:
         """Move a transcript to the trash, and those of its subagents. Raises Locked, LockLost. Cost: as `sessions`."""
 
         def delete() -> None:
-            for one in (*(() if key.get("subpath") else self._below(key)), key):
+            for other in (*(() if key.get("subpath") else self._below(key)), key):
                 with suppress(NotFound):
-                    self._store.delete(self.conversation_id(one))
+                    self._store.delete(self.conversation_id(other))
 
         await to_thread.run_sync(delete)

@@ -69,7 +69,7 @@ class Items:
             if self._key and self._name not in conversation.head.document["metadata"].get("tags", ()):
                 conversation.change_head(name)
             new = {message.get("id", n): message for n, message in enumerate(messages)}
-            added = [one for id, one in new.items() if type(id) is int or conversation.transaction.find(id) is None]
+            added = [entry for id, entry in new.items() if type(id) is int or conversation.transaction.find(id) is None]
             if added:
                 conversation.append(added)
 

@@ -47,11 +47,7 @@ def _write(fields: Fields) -> Fields:
         item = {"type": "function_call", "call_id": text_of(call.get("id")), "name": text_of(call.get("name"))}
         return item | {"arguments": text_of(call.get("arguments", {}))}
     if fields["role"] == "tool":
-        return {
-            "type": "function_call_output",
-            "call_id": fields.get("toolCallId", ""),
-            "output": fields["content"],
-        }
+        return {"type": "function_call_output", "call_id": fields.get("toolCallId", ""), "output": fields["content"]}
     if "reasoning" in fields and not fields["content"]:
         text = fields["reasoning"]
         return {"type": "reasoning", "summary": [{"type": "summary_text", "text": text}] if text else []}
@@ -93,7 +89,7 @@ class CapsuleSession:
         calls = entry.get("toolCalls") or []
         said = {name: value for name, value in entry.items() if name != "toolCalls"}
         alone = [] if calls and not entry["content"] else [said]
-        return [self._items.item(one) for one in [*alone, *({**entry, "toolCalls": [call]} for call in calls)]]
+        return [self._items.item(part) for part in [*alone, *({**entry, "toolCalls": [call]} for call in calls)]]
 
     async def add_items(self, items: list[Any]) -> None:
         """Append items, all or none. Raises the errors of `Store.append`. Cost: one fdatasync."""

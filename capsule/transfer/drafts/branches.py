@@ -1,7 +1,7 @@
 """The messages of a draft as a tree: parents before children, gaps closed, and the line that is active.
 
 What must stay true: every set of messages has an order, the same each time. What is odd (an unknown parent, a circle,
-an id that stands twice) is told and read around; no message is lost. Pure.
+an id that stands twice) is reported and read around; no message is lost. Pure.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def ordered(history: list[Fields], tell: Callable[[str, str], None]) -> list[Fie
         if above in chain:
             tell(f"messages answer each other in a circle, at {above[:80]}", above)
             parents[next(reversed(chain))] = _ROOT
-        for one in reversed(chain):
-            if "role" in entries[one]:
-                result[one] = entries[one] | {"id": one, "parent": _nearest(parents[one], parents, result)}
+        for member in reversed(chain):
+            if "role" in entries[member]:
+                result[member] = entries[member] | {"id": member, "parent": _nearest(parents[member], parents, result)}
     return list(result.values())
 
 
 def _in_order(history: list[Fields]) -> list[Fields] | None:
-    """As `ordered`, of messages that are in order and without gaps, as most are; None: they are not."""
+    """Order messages that are in order and without gaps already, as most are; None: they are not."""
     result: dict[str, Fields] = {}
     last: str | None = None
     for entry in history:

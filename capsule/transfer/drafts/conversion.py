@@ -5,8 +5,8 @@
 
 What must stay true: what is imported is data. It is a chat in which no agent takes part or speaks, unless it is
 trusted. Ids are made of the source's ids alone, and message ids of their conversation too, so that every store makes
-the same ones. `document_of(draft_of(x)) == x` for what is trusted, apart from `version`. What can't be accepted is told
-and left out. Pure: the clock comes as an argument.
+the same ones. `document_of(draft_of(x)) == x` for what is trusted, apart from `version`. What can't be accepted is
+reported and left out. Pure: the clock comes as an argument.
 """
 
 from __future__ import annotations
@@ -29,18 +29,9 @@ from capsule.format.text.titles import check_title, title_by_rule, title_from
 from capsule.format.tree.tree import Tree
 from capsule.ids import imported_conversation_id, imported_message_id
 from capsule.timestamps import is_canonical
+from capsule.transfer.drafts import digests
 from capsule.transfer.drafts.branches import ordered
-from capsule.transfer.drafts.digests import (
-    IMPORTED,
-    OF_METADATA,
-    RELATED,
-    SOURCE,
-    digest_of_message,
-    digests_of_head,
-    is_edited,
-    is_undated,
-    without_defaults,
-)
+from capsule.transfer.drafts.digests import IMPORTED, OF_METADATA, RELATED, SOURCE
 from capsule.transfer.drafts.privacy import keeps_id, without_agents
 from capsule.transfer.interface import Draft, Fields, Source
 from capsule.transfer.reading.values import MOST
@@ -86,7 +77,6 @@ def document_of(
     """The capsule that a draft becomes.
 
     Args:
-        draft: The draft.
         format: The name of its format.
         stamp: The time now, for what has no time.
         tell: Takes what is odd or left out, and the id of the message.
@@ -143,13 +133,13 @@ def _checked(entry: Fields, tell: Tell, keep: Keep, most: int, *, is_own: bool) 
     try:
         if "attachments" in said:
             said["attachments"] = [
-                _stored(attached, keep, lambda what: tell(what, id)) for attached in said["attachments"]
+                _stored(attached, keep, lambda reason: tell(reason, id)) for attached in said["attachments"]
             ]
         checked = said if _is_plain(said) else check_message(said)
         if len(checked["content"]) > most // 4 and len(codec.encode_entry(checked)) > 0.9 * most:
             raise InvalidInput(f"it is larger than {most:,} bytes")
         about = {"id": str(entry["id"])} if entry.get("id") is not None else {}
-        about["digest"] = digest_of_message(checked)
+        about["digest"] = digests.digest_of_message(checked)
     except (InvalidInput, TypeError) as error:
         metadata = said.get("metadata")
         if isinstance(metadata, dict) and SOURCE in metadata:
@@ -248,10 +238,10 @@ def _with_head(
             document["title"] = head["title"]
         return in_order(document | {name: value for name, value in head.items() if name not in names("")})
     try:
-        digests = digests_of_head(document)
+        said = digests.digests_of_head(document)
     except TypeError as error:
         raise InvalidInput(f"it has what no JSON can hold: {error}") from None
-    about: Fields = {"format": format, "id": source_id(draft), "digest": digests}
+    about: Fields = {"format": format, "id": source_id(draft), "digest": said}
     if related:
         about["related"] = related
     if time := moment(head.get("updatedAt")):
@@ -274,7 +264,7 @@ def _context(given: Any) -> Fields | None:
 
 
 def _with_source_back(fields: Fields) -> Fields:
-    """What `_with_source_aside` was given."""
+    """The fields as they were before `_with_source_aside`."""
     metadata = fields.get("metadata", {})
     about = metadata.get(IMPORTED)
     if not isinstance(about, dict) or SOURCE not in about:
@@ -285,7 +275,7 @@ def _with_source_back(fields: Fields) -> Fields:
 
 
 def _with_source_aside(fields: Fields) -> Fields:
-    """The fields of a conversation of another format: what its source had besides is none of this format's."""
+    """The fields for another format, with what the source had besides put aside: it belongs to the source's format."""
     metadata = fields.get("metadata", {})
     if SOURCE not in metadata:
         return fields
@@ -298,7 +288,6 @@ def draft_of(document: Document, format: str, load: Load | None = None) -> Draft
     """The draft of a capsule, as a format writes it: under the ids of its source, if that was of the same format.
 
     Args:
-        document: The capsule.
         format: The name of the format that is written.
         load: Gives the bytes of attachments, which then have `data`; None: they stay as they are.
     """
@@ -306,12 +295,12 @@ def draft_of(document: Document, format: str, load: Load | None = None) -> Draft
     about = document["metadata"].get(IMPORTED)
     # A copy of a capsule is a capsule by now, with an id of its own.
     about = about if isinstance(about, dict) and about.get("format") == format != OWN else {}
-    edited = {entry["id"] for entry in history if is_edited(entry)}
+    edited = {entry["id"] for entry in history if digests.is_edited(entry)}
     is_own = not about or (str(about.get("id")).startswith("sha256:") and bool(edited))
     current = document["metadata"].get("currentNode")
     if current is None and history:
         current = history[-1]["id"]
-    metadata = without_defaults(document["metadata"], new.new_metadata()) | {"currentNode": current}
+    metadata = digests.without_defaults(document["metadata"], new.new_metadata()) | {"currentNode": current}
     head = {name: value for name, value in document.items() if name not in ("history", "metadata", "version")}
     if head.get("context") == new.empty_context():
         del head["context"]
@@ -352,7 +341,7 @@ def draft_of(document: Document, format: str, load: Load | None = None) -> Draft
         entries,
         is_own=is_own,
         edited=frozenset(id for id, origin in origins.items() if id in edited for id in (origin or id,)),
-        is_edited=not is_own and about.get("digest") != digests_of_head(document),
+        is_edited=not is_own and about.get("digest") != digests.digests_of_head(document),
     )
 
 
@@ -363,7 +352,7 @@ def _origin(entry: Fields) -> str | None:
 
 
 def _without_imported(fields: Fields) -> Fields:
-    if is_undated(fields, _object(fields.get("metadata", {}).get(IMPORTED))):
+    if digests.is_undated(fields, _object(fields.get("metadata", {}).get(IMPORTED))):
         fields = {name: value for name, value in fields.items() if name != "timestamp"}
     metadata = {name: value for name, value in fields.get("metadata", {}).items() if name != IMPORTED}
     rest = {name: value for name, value in fields.items() if name != "metadata"}

@@ -25,7 +25,7 @@ OF_METADATA = ("mode", "tags", "type", "archived", "pinned", "description", "isS
 
 
 def digest_of(value: Any) -> str:
-    """A short digest of JSON. Raises TypeError for what is none."""
+    """A short digest of a JSON value. Raises TypeError for any other value."""
     return blake2b(orjson.dumps(value, option=orjson.OPT_SORT_KEYS), digest_size=8).hexdigest()
 
 
@@ -40,7 +40,7 @@ def digest_of_message(entry: Fields) -> str:
 
 
 def digests_of_head(document: Document) -> dict[str, str]:
-    """The digest of each field that a source says of a conversation, besides its messages."""
+    """The digest of each field of a conversation that its source has, besides its messages."""
     said = {name: document["metadata"][name] for name in OF_METADATA if name in document["metadata"]}
     said = without_defaults(said, new.new_metadata())
     if document.get("context", new.empty_context()) != new.empty_context():
@@ -66,7 +66,7 @@ def is_edited(entry: Fields) -> bool:
 
 
 def is_undated(entry: Fields, about: Fields) -> bool:
-    """Whether the time of a message is none of its source's."""
+    """Whether the source has no time for a message, which has one here."""
     rest = {name: value for name, value in entry.items() if name != "timestamp"}
     return bool(about.get("digest") == digest_of_message(rest))
 

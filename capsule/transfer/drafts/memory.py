@@ -54,7 +54,7 @@ class Read:
 
     def as_json(self) -> dict[str, Any]:
         """What is remembered of it: no text."""
-        return {"rows": [(one.id, one.format, one.messages) for one in self.taken], "near": self.near}
+        return {"rows": [(taken.id, taken.format, taken.messages) for taken in self.taken], "near": self.near}
 
 
 class Memory:
@@ -68,14 +68,14 @@ class Memory:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        found: dict[str, Any] = {}
+        known: dict[str, Any] = {}
         with suppress(CapsuleError):
-            found = engine.machine.read(_KIND, _ID) or {}
-        self._before = orjson.dumps(found)
-        if found.get("version") != _FORM:
-            found = {}
-        self.files: dict[str, dict[str, Any]] = found.get("files", {})
-        self.conversations: dict[str, tuple[str, str]] = found.get("conversations", {})
+            known = engine.machine.read(_KIND, _ID) or {}
+        self._before = orjson.dumps(known)
+        if known.get("version") != _FORM:
+            known = {}
+        self.files: dict[str, dict[str, Any]] = known.get("files", {})
+        self.conversations: dict[str, tuple[str, str]] = known.get("conversations", {})
 
     def known(self, file: File, digest: str) -> list[Taken] | None:
         """What was made of a file, if it, the files it was read with, and the conversations are there as they were."""
@@ -111,15 +111,10 @@ class Memory:
             self._write()
 
     def _write(self) -> None:
-        document = {
-            "id": _ID,
-            "version": _FORM,
-            "files": _last(self.files),
-            "conversations": _last(self.conversations),
-        }
+        document = {"id": _ID, "version": _FORM, "files": _last(self.files), "conversations": _last(self.conversations)}
         if orjson.dumps(document) != self._before:
             self._engine.machine.edit(_KIND, _ID, lambda before: document)
 
 
-def _last(found: dict[str, Any]) -> dict[str, Any]:
-    return dict(islice(found.items(), max(len(found) - _MOST, 0), None))
+def _last(entries: dict[str, Any]) -> dict[str, Any]:
+    return dict(islice(entries.items(), max(len(entries) - _MOST, 0), None))

@@ -58,7 +58,7 @@ class Report:
     @property
     def remarks(self) -> list[Damage]:
         """The notes and the problems."""
-        return [*self.notes.found, *self.problems.found]
+        return [*self.notes.first, *self.problems.first]
 
     def count(self, state: str) -> int:
         """The number of conversations in a state."""
@@ -66,7 +66,7 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """The report as JSON."""
-        problems = [{"path": one.path, "line": one.line, "what": one.what} for one in self.remarks]
+        problems = [{"path": damage.path, "line": damage.line, "what": damage.reason} for damage in self.remarks]
         return {
             **{state: self.count(state) for state in STATES},
             "damaged": self.problems.count,

@@ -40,7 +40,7 @@ def contradicts(present: Document, incoming: Document) -> bool:
         return False
     there = {entry["id"]: entry for entry in present["history"]}
     pairs = ((there[entry["id"]], entry) for entry in incoming["history"] if entry["id"] in there)
-    return any(_words(one) != _words(other) and _is_newer(one, other, is_own=False) for one, other in pairs)
+    return any(_words(mine) != _words(other) and _is_newer(mine, other, is_own=False) for mine, other in pairs)
 
 
 def _words(entry: Document) -> tuple[Any, ...]:
@@ -120,7 +120,8 @@ def _revise_head(result: Document, present: Document, incoming: Document, *, the
     now, wanted = digests_of_head(present), digests_of_head(incoming)
     base = about.get("digest") if isinstance(about, dict) and not is_own else None
     base = base if isinstance(base, dict) else {}
-    if is_own and incoming["updatedAt"] > present["updatedAt"] and _has_all(incoming, present):
+    has_all = {entry["id"] for entry in incoming["history"]}.issuperset(entry["id"] for entry in present["history"])
+    if is_own and incoming["updatedAt"] > present["updatedAt"] and has_all:
         base = now  # It is the same conversation, later.
     conflicts, known = 0, dict(wanted)
     for name in {**base, **wanted}:
@@ -140,11 +141,6 @@ def _revise_head(result: Document, present: Document, incoming: Document, *, the
     if not is_own:
         result["metadata"][IMPORTED] = {**incoming["metadata"][IMPORTED], "digest": known}
     return conflicts
-
-
-def _has_all(incoming: Document, present: Document) -> bool:
-    ids = {entry["id"] for entry in incoming["history"]}
-    return all(entry["id"] in ids for entry in present["history"])
 
 
 def _parent(tree: Tree, place: int, places: dict[str, int]) -> str | None:

@@ -48,9 +48,9 @@ def opened_database(path: Path) -> Iterator[sqlite3.Connection]:
 
     def admit(action: int, name: str | None, column: str | None, database: str | None, source: str | None) -> int:
         """Whether a table may be read; `source` is the view or the query that does it."""
-        for one in (name, source) if action in (sqlite3.SQLITE_READ, sqlite3.SQLITE_SELECT) else ():
-            if one in refused:
-                reasons.append(f"{one} is {refused[one]}, and only tables are read")
+        for table in (name, source) if action in (sqlite3.SQLITE_READ, sqlite3.SQLITE_SELECT) else ():
+            if table in refused:
+                reasons.append(f"{table} is {refused[table]}, and only tables are read")
                 return sqlite3.SQLITE_DENY
         return sqlite3.SQLITE_OK
 
@@ -72,13 +72,13 @@ def opened_database(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _refused(database: sqlite3.Connection) -> dict[str, str]:
-    """What looks like a table and is none, and why."""
-    found = {}
+    """The names that look like tables and are none, with the reasons."""
+    refused = {}
     for name, type, sql in database.execute("SELECT name, type, sql FROM sqlite_master").fetchall():
         if type == "view" or (type == "table" and not re.match("create table ", str(sql), re.IGNORECASE)):
-            found[name] = "a view" if type == "view" else "a virtual table"
+            refused[name] = "a view" if type == "view" else "a virtual table"
         elif type == "table" and any(
             row[6] for row in database.execute(f'PRAGMA table_xinfo("{name.replace(chr(34), chr(34) * 2)}")')
         ):
-            found[name] = "a table with generated columns"
-    return found
+            refused[name] = "a table with generated columns"
+    return refused

@@ -1,7 +1,7 @@
 """The files of an import: on disk, in a zip, in a stream. With `databases.py` the only module that opens files.
 
 What must stay true: nothing is unpacked to a path that an archive names, nothing outside the given folder is read, and
-no file takes more memory than a chunk. What is refused is told by its name.
+no file takes more memory than a chunk. What is refused is reported by its name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from capsule.transfer.reading.databases import opened_database
 from capsule.transfer.reading.folders import walked
 
 _CHUNK = 1 << 20
-#: Problems of one import that are told in full; the others are counted.
+#: Problems of one import that are reported in full; the others are counted.
 _MOST_PROBLEMS = 1_000
 #: How deep zips may lie in zips, and how large such a zip may be, in bytes.
 _DEEPEST, _LARGEST_INNER = 3, 1 << 28
@@ -55,7 +55,7 @@ class Damage:
 
     path: str
     line: int | None
-    what: str
+    reason: str
 
 
 @dataclass(slots=True)
@@ -63,18 +63,18 @@ class Problems:
     """The damage that an import found.
 
     Attributes:
-        found: The first of it.
+        first: The first thousand of it.
         count: All of it.
     """
 
-    found: list[Damage] = field(default_factory=list)
+    first: list[Damage] = field(default_factory=list)
     count: int = 0
 
-    def add(self, path: str, what: str, line: int | None = None) -> None:
+    def add(self, path: str, reason: str, line: int | None = None) -> None:
         """Note a damage."""
         self.count += 1
         if self.count <= _MOST_PROBLEMS:
-            self.found.append(Damage(path, line, what))
+            self.first.append(Damage(path, line, reason))
 
 
 @dataclass
@@ -82,13 +82,13 @@ class File:
     """A file that is read in chunks; a `Source`.
 
     Attributes:
-        name, size: As a `Source` has them.
+        name, size: Its path as people read it, and its size in bytes.
         opened: Opens the content.
         problems: Takes what is damaged.
         path: The file on disk; None: it is elsewhere.
         at: How many bytes were read in chunks.
-        asked: The patterns of other files on disk that were asked for; None: what was asked for can't be said.
-        found: Finds the files that match a pattern, relative to the folder of this one.
+        asked: The patterns of other files on disk that were asked for; None: they are not known.
+        matching: Finds the files that match a pattern, relative to the folder of this one.
         is_named: Whether its path was given, so that it was not found in a folder or in a zip.
     """
 
@@ -97,25 +97,25 @@ class File:
     opened: Callable[[], IO[bytes]]
     problems: Problems
     path: Path | None = None
-    found: Callable[[str], Iterator[File]] = lambda path: iter(())
+    matching: Callable[[str], Iterator[File]] = lambda path: iter(())
     at: int = 0
     asked: set[str] | None = field(default_factory=set)
     is_named: bool = False
 
-    def tell(self, what: str, line: int | None = None) -> None:
-        """As `Source.tell`."""
-        self.problems.add(self.name, what, line)
+    def tell(self, reason: str, line: int | None = None) -> None:
+        """Report something damaged."""
+        self.problems.add(self.name, reason, line)
 
     def near(self, path: str) -> Iterator[File]:
-        """As `Source.near`."""
+        """The files of the same folder, zip or disk that match a pattern."""
         if self.path is not None and self.asked is not None:
             self.asked.add(path)
         if ".." in PurePosixPath(path.lstrip("./")).parts or path.startswith("/") or "\0" in path:
             return iter(())
-        return self.found(path)
+        return self.matching(path)
 
     def chunks(self) -> Iterator[bytes]:
-        """As `Source.chunks`; what the system refuses to read is told, and ends the file."""
+        """The content in pieces; what the system refuses to read is reported, and ends the file."""
         try:
             with self.opened() as file:
                 self.at = 0
@@ -136,14 +136,14 @@ class File:
         """The digest of the names, sizes and times of the files that match patterns."""
         digest = blake2b(digest_size=16)
         for pattern in sorted(patterns):
-            for other in self.found(pattern):
+            for other in self.matching(pattern):
                 assert other.path is not None
                 digest.update(f"{pattern}\0{other.name}\0{other.size}\0{other.path.stat().st_mtime_ns}\0".encode())
         return digest.hexdigest()
 
     @cached_property
     def head(self) -> bytes:
-        """As `Source.head`."""
+        """The first 128 KiB."""
         try:
             with self.opened() as file:
                 return file.read(HEAD)
@@ -153,7 +153,7 @@ class File:
 
     @cached_property
     def tables(self) -> frozenset[str]:
-        """As `Source.tables`."""
+        """The tables of a SQLite database; empty: it is none."""
         if not self.head.startswith(b"SQLite format 3\0"):
             return frozenset()
         try:
@@ -165,7 +165,7 @@ class File:
 
     @contextmanager
     def database(self) -> Iterator[sqlite3.Connection]:
-        """As `Source.database`. Raises the errors of `opened_database`."""
+        """The file as a SQLite database; it is copied first out of an archive. Raises InvalidInput, sqlite3.Error."""
         self.asked = None  # Its log is beside it, and changes under one's hands.
         if self.path is not None:
             with opened_database(self.path) as database:
@@ -218,7 +218,7 @@ def files_at(path: str | os.PathLike[str], problems: Problems, open_file: OpenFi
 def on_disk(path: Path, problems: Problems, open_file: OpenFile = from_disk) -> File:
     """A file on disk. The arguments are those of `files_at`."""
 
-    def found(pattern: str) -> Iterator[File]:
+    def matching(pattern: str) -> Iterator[File]:
         ups = re.match(r"(?:\.\./)*", pattern)[0]  # type: ignore[index]  # It matches the empty text.
         top = Path(os.path.normpath(path.parent / ups))
         others: list[Path] = []
@@ -230,7 +230,7 @@ def on_disk(path: Path, problems: Problems, open_file: OpenFile = from_disk) -> 
                     yield on_disk(other, problems, open_file)
 
     name = os.fsencode(path).decode("utf-8", "backslashreplace")  # JSON has no name that is not UTF-8.
-    return File(name, path.stat().st_size, lambda: open_file(path), problems, path, found)
+    return File(name, path.stat().st_size, lambda: open_file(path), problems, path, matching)
 
 
 @contextmanager
@@ -243,10 +243,10 @@ def spooled(stream: BinaryIO, problems: Problems) -> Iterator[File]:
 
 
 def _copied(file: File, copy: IO[bytes]) -> File:
-    """What a temporary file has of another one, under its name and beside the same files."""
+    """A temporary copy of a file, which keeps the name of the file and the files beside it."""
     copy.flush()
-    found = on_disk(Path(copy.name), file.problems)
-    return replace(found, name=file.name, found=file.found, is_named=file.is_named)
+    copied = on_disk(Path(copy.name), file.problems)
+    return replace(copied, name=file.name, matching=file.matching, is_named=file.is_named)
 
 
 def opened(file: File, depth: int = 1) -> Iterator[File]:
@@ -360,7 +360,7 @@ def _members(file: File, archive: zipfile.ZipFile, depth: int) -> Iterator[File]
             infos[name].file_size,
             lambda: archive.open(infos[name]),
             file.problems,
-            found=lambda path: (made(other) for other in _matching(names, name, path)),
+            matching=lambda path: (made(other) for other in _matching(names, name, path)),
         )
 
     for name in names:

@@ -1,6 +1,6 @@
 """JSON out of a stream: the elements of one large array, the lines of a log, or one object, each with its line.
 
-What must stay true: no more than one value and one chunk is in memory. What is damaged is told by line and read
+What must stay true: no more than one value and one chunk is in memory. What is damaged is reported by line and read
 around, and nothing here raises for it. Pure: it takes chunks of bytes.
 """
 
@@ -20,7 +20,7 @@ import orjson
 
 #: The largest value (a line, an element, a file with one object) that is read, in bytes.
 MOST = 64 << 20
-#: What is told of a file whose last value is not complete.
+#: What is reported of a file whose last value is not complete.
 END_MISSING = "the end is missing"
 Shape = Literal["array", "lines", "object", ""]
 Record = tuple[int, dict[str, Any]]
@@ -57,7 +57,7 @@ _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def completed(text: str) -> Any:
-    """The value of which `text` is the beginning: what is complete in it. None: nothing is."""
+    """The value that begins with `text`, as far as it is complete there. None: nothing is."""
     with suppress(ValueError, RecursionError):
         return _loaded(text)
     ends: list[str] = []
@@ -123,10 +123,10 @@ def first_values(head: bytes) -> tuple[dict[str, Any], ...]:
     """The first objects of a file that begins so, not to be changed; the last one may be cut."""
     shape, text = shape_of(head), _begin(head)
     if shape == "array":
-        return tuple(value for _, value in islice(_elements(iter([text]), lambda what, line: None), _FIRST))
+        return tuple(value for _, value in islice(_elements(iter([text]), lambda reason, line: None), _FIRST))
     lines = [text] if shape == "object" else text.split("\n", _FIRST)[:_FIRST]
-    found = [_sound(line)[0] for line in lines if line.lstrip()[:1] == "{"]
-    return tuple(value for value in found if isinstance(value, dict))
+    values = [_sound(line)[0] for line in lines if line.lstrip()[:1] == "{"]
+    return tuple(value for value in values if isinstance(value, dict))
 
 
 def records(chunks: Iterable[bytes], head: bytes, tell: Tell) -> Iterator[Record]:
@@ -183,7 +183,7 @@ def _reason(error: Exception) -> str:
 
 
 def _texts(chunks: Iterable[bytes], tell: Tell) -> Iterator[str]:
-    """The text of chunks. What is no UTF-8 is replaced and told."""
+    """The text of chunks. What is no UTF-8 is replaced and reported."""
     rest, line = b"", 1
     for chunk in chunks:
         data = rest + chunk
@@ -204,7 +204,7 @@ def _texts(chunks: Iterable[bytes], tell: Tell) -> Iterator[str]:
 
 
 def split_lines(chunks: Iterable[bytes], tell: Tell) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file with their numbers from 1, and their ends. One that is too large is told and skipped."""
+    """The lines of a file with their numbers from 1, and their ends. One that is too large is reported and skipped."""
     rest, line, is_skipped = b"", 1, False
     for chunk in chunks:
         *whole, last = chunk.split(b"\n")
@@ -245,24 +245,24 @@ def _mended(line: int, data: bytes, keys: set[str], tell: Tell) -> Iterator[dict
     The keys of another record tell a record from what is in one.
     """
     text = data.decode("utf-8", "replace").replace("\0", "").strip("\ufeff \t\r\n")
-    at, found, reason, failures = 0, [], "", 0
+    at, values, reason, failures = 0, [], "", 0
     while (at := text.find("{", at)) >= 0:
         try:
             value, end = _decoder.raw_decode(text, at)
             if not reason or (len(keys & set(value)) > 1 and text[end : end + 1] in ("", "{")):
-                found.append(cleaned(value))
+                values.append(cleaned(value))
             at = end
         except (ValueError, RecursionError) as error:
             reason, failures = reason or _reason(error), failures + 1
             at = text.find('{"', at + 1)
             if at < 0 or not keys or failures > _DEEPEST:  # It fails for each object around what is damaged.
                 break
-    if line == 1 and not found and not keys and isinstance(value := _sound(text)[0], dict):
-        found = [value]
+    if line == 1 and not values and not keys and isinstance(value := _sound(text)[0], dict):
+        values = [value]
     if reason and not data.endswith(b"\n"):
         reason = END_MISSING
-    tell(reason or ("several records in one line" if len(found) > 1 else "characters that JSON does not have"), line)
-    yield from found
+    tell(reason or ("several records in one line" if len(values) > 1 else "characters that JSON does not have"), line)
+    yield from values
 
 
 def _elements(texts: Iterator[str], tell: Tell) -> Iterator[Record]:
@@ -347,8 +347,8 @@ def _next_element(buffer: str, at: int, line: int, keys: list[str], texts: Itera
     start = re.compile(rf"[,\[]\s*(\{{\s*{first})")
     begin = at + 1
     while True:
-        for found in start.finditer(buffer, begin):
-            place = found.start(1)
+        for match in start.finditer(buffer, begin):
+            place = match.start(1)
             look = buffer[place : place + _LOOK]
             value = completed(look) if all(f'"{key}"' in look for key in keys) else None  # Nearly none has them all.
             if isinstance(value, dict) and list(value)[: max(len(keys), 1)] == (keys or list(value)[:1]):

@@ -76,7 +76,7 @@ def json_of(value: Any) -> Any:
 
 
 def rest(fields: Fields, *mapped: str) -> Fields:
-    """What is not mapped."""
+    """The fields that are not mapped."""
     return {name: value for name, value in fields.items() if name not in mapped}
 
 
@@ -87,8 +87,8 @@ def filled(fields: Fields, /, **others: Any) -> Fields:
 
 def object_of(value: Any) -> Fields:
     """An object, or the one that a text holds; else an empty one."""
-    found = json_of(value)
-    return found if isinstance(found, dict) else {}
+    fields = json_of(value)
+    return fields if isinstance(fields, dict) else {}
 
 
 def objects_of(value: Any) -> list[Fields]:
@@ -127,8 +127,8 @@ def data_url(type: Any, data: bytes) -> str:
 
 def counts_of(record: Any, names: dict[str, str]) -> Fields:
     """The numbers that a record has under names, by our names of them; `names` has theirs by ours."""
-    found = object_of(record)
-    return {ours: found[name] for ours, name in names.items() if type(found.get(name)) is int}
+    counts = object_of(record)
+    return {ours: counts[name] for ours, name in names.items() if type(counts.get(name)) is int}
 
 
 def call_of(record: Fields) -> Fields:

@@ -11,27 +11,19 @@ from capsule.transfer.records.pairs import Fields, Pair
 _ABSENT: Any = object()
 
 
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
 def is_on(value: Any) -> bool:
     """Whether a switch is on."""
     return value is True
 
 
 def context_of(text: Any) -> Fields | None:
-    """The context of a conversation whose instructions are a text; None: it is none, or empty."""
+    """The context that holds a text of instructions; None: `text` is no text, or empty."""
     return {"fullContext": text} if isinstance(text, str) and text else None
 
 
 def text_of_context(context: Fields) -> Any:
     """The instructions that a context has."""
     return context.get("fullContext")
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +40,8 @@ class Column:
 
     theirs: str
     ours: str | None = None
-    read: Callable[[Any], Any] = _text
-    write: Callable[[Any], Any] | None = _same
+    read: Callable[[Any], Any] = lambda value: value if isinstance(value, str) else None
+    write: Callable[[Any], Any] | None = lambda value: value
     default: Any = _ABSENT
 
 

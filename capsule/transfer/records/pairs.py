@@ -36,8 +36,8 @@ def difference(wanted: Fields, built: Fields) -> Fields:
             if below := difference(value, other):
                 rest[key] = below
         elif kind is list:
-            if (found := _unlike(value, other)) is not None:
-                rest[key] = found[0]
+            if (unlike := _unlike(value, other)) is not None:
+                rest[key] = unlike[0]
         elif value != other:
             rest[key] = value
     if not built.keys() <= wanted.keys():
@@ -102,12 +102,7 @@ class Pair:
         return with_source(fields, difference(record, self.write(fields)))
 
     def to_record(self, fields: Fields, *, is_edited: bool = False) -> Fields:
-        """The record of our fields, with what a source had besides.
-
-        Args:
-            fields: Our fields.
-            is_edited: Whether they were changed here. What the source had then only fills gaps.
-        """
+        """The record of our fields, with what a source had besides; of edited fields that only fills gaps."""
         plain, rest = without_source(fields)
         record = self.write(plain)
         if is_edited:

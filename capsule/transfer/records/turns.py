@@ -56,16 +56,15 @@ def merged(pieces: Iterable[dict[str, str]]) -> Pieces:
     return made
 
 
-def pieces_of(text: str, found: Iterable[tuple[int, int, list[tuple[str, int, int]]]]) -> Pieces:
+def pieces_of(text: str, parts: Iterable[tuple[int, int, list[tuple[str, int, int]]]]) -> Pieces:
     """A text with marks in pieces. Empty: it has no marks.
 
     Args:
-        text: The text.
-        found: The marked parts: where each begins and ends, and what is in it: the kind, where it begins and ends.
+        parts: The marked parts: where each begins and ends, and what is in it: the kind, where it begins and ends.
     """
     made: Pieces = []
     at = 0
-    for start, end, spans in [*found, (len(text), len(text), [])]:
+    for start, end, spans in [*parts, (len(text), len(text), [])]:
         between = text[at:start]
         said = between.strip() if made and spans else between.lstrip() if made else between.rstrip()
         before, _, after = between.partition(said) if said else (between, "", "")
@@ -93,7 +92,7 @@ def said(steps: Iterable[tuple[str, Any]], *, at_once: bool = False) -> list[Fie
             entries.append({"role": "tool", "content": "", **value})
             continue
         if kind == "call" and at_once and entry["role"] == "tool":
-            entry = next(one for one in reversed(entries) if one["role"] != "tool")
+            entry = next(earlier for earlier in reversed(entries) if earlier["role"] != "tool")
         elif (
             entry["role"] == "tool"
             or (kind != "call" and "toolCalls" in entry)
@@ -111,11 +110,11 @@ def said(steps: Iterable[tuple[str, Any]], *, at_once: bool = False) -> list[Fie
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What a record of messages calls its id, that of the record that it answers, and its time.
+    """The names of the fields of a record that hold its id, the id of the record it answers, and its time.
 
     Attributes:
         id, parent, time: The names.
-        written_time: What it writes of a time of ours.
+        written_time: Makes the record's time of ours.
     """
 
     id: str
@@ -126,9 +125,9 @@ class Names:
     def read(
         self, record: Fields, entries: list[Fields], files: list[Fields], usage: Fields, form: str
     ) -> list[Fields]:
-        """The messages of a record, with what it says of all of them.
+        """The messages of a record, with the fields that it has for all of them together.
 
-        The entries are changed. `form` says how it has what its messages say; empty: as most have it.
+        The entries are changed. `form` names the layout of the record; empty: the usual one.
         """
         time, model = moment(record.get(self.time)), record.get("model")
         for entry in entries:
@@ -144,17 +143,17 @@ class Names:
         return entries
 
     def write(self, entries: list[Fields]) -> Fields:
-        """What a record of messages says of all of them: what `read` reads of it, but the attachments and the form."""
+        """The fields that a record has for all its messages together, as `read` reads them, without the attachments."""
         head, last = entries[0], entries[-1]
         record = {self.time: self.written_time(last["timestamp"])} if "timestamp" in last else {}
-        if model := next((one["model"] for one in entries if "model" in one), None):
+        if model := next((entry["model"] for entry in entries if "model" in entry), None):
             record["model"] = model
         record |= {self.id: last["id"]} if "id" in last else {}
         return record | ({self.parent: head["parent"]} if "parent" in head else {})
 
 
 def rounds(entries: list[Fields]) -> list[tuple[Fields, list[Fields]]]:
-    """The messages of a turn, those of results with the one before that called."""
+    """The messages of a turn, each call with the messages of its results."""
     made: list[tuple[Fields, list[Fields]]] = []
     for entry in entries:
         if entry["role"] == "tool" and made:
@@ -170,7 +169,7 @@ def is_turn(entries: list[Fields]) -> bool:
     return all(
         entry["role"] == "assistant"
         and (results or entry is last)
-        and [one.get("toolCallId") for one in results]
+        and [result.get("toolCallId") for result in results]
         == [call.get("id") for call in entry.get("toolCalls", ())][: len(results)]
         for entry, results in [*earlier, (last, results)]
     )
@@ -212,7 +211,6 @@ class Turn:
         """The record of messages, with what a source had besides.
 
         Args:
-            entries: The messages.
             parent: The id of the record that the first one answers.
             is_edited: Whether they were changed here. What the source had then only fills gaps.
         """
@@ -232,7 +230,7 @@ class Turn:
 def records_of(
     draft: Draft, turn: Turn, is_turn: Callable[[list[Fields]], bool]
 ) -> tuple[list[Fields], dict[Any, Any]]:
-    """The records of a draft, in its order, each with an id and a parent; and the ids of records by those of messages.
+    """The records of a draft, in its order, each with an id and a parent; and the record's id for each message's id.
 
     `is_turn` says whether messages that no record had go into one.
     """
@@ -276,7 +274,7 @@ def records_of(
 
 
 def with_home(record: Fields, key: str, homes: dict[Any, Any]) -> Fields:
-    """The head of a conversation whose current message, under `key`, is the record that it is in."""
+    """The head of a conversation; under `key` it names the record that holds the current message."""
     inner = record.get(key)
     if not isinstance(inner, str) or homes.get(inner, inner) == inner:
         return record
@@ -306,26 +304,26 @@ def with_current(draft: Draft, key: str, record: Fields) -> None:
 
 
 def _children(records: list[Fields], parent: str) -> dict[Any, list[Any]]:
-    found: dict[Any, list[Any]] = {}
+    children: dict[Any, list[Any]] = {}
     for record in records:
         if isinstance(record.get(parent), str) and "id" in record:
-            found.setdefault(record[parent], []).append(record["id"])
-    return found
+            children.setdefault(record[parent], []).append(record["id"])
+    return children
 
 
 def with_children(records: list[Fields], parent: str, children: str) -> None:
     """Give each record a list of its children, under `children`, unless it has one."""
-    found = _children(records, parent)
+    by_parent = _children(records, parent)
     for record in records:
-        record.setdefault(children, found.get(record.get("id"), []))
+        record.setdefault(children, by_parent.get(record.get("id"), []))
 
 
 def without_children(records: list[Fields], parent: str, children: str) -> None:
-    """Take what can be made from records: a list of children, unless it only has another order, and ids of places."""
-    found = _children(records, parent)
+    """Take out what can be made again: lists of children, unless their order is special, and ids of places."""
+    by_parent = _children(records, parent)
     for record in records:
-        told, listed = found.get(record.get("id"), []), record.get(children)
-        if listed == told or not isinstance(listed, list) or sorted(map(str, listed)) != sorted(told):
+        known, listed = by_parent.get(record.get("id"), []), record.get(children)
+        if listed == known or not isinstance(listed, list) or sorted(map(str, listed)) != sorted(known):
             record.pop(children, None)
         if str(record.get("id"))[:1] == "#":
             del record["id"]

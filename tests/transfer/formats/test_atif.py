@@ -69,7 +69,7 @@ def test_the_file_that_continues_a_trajectory_is_a_conversation_of_its_own(tmp_p
 
     assert [len(document["history"]) for document in documents] == [1, 2]
     assert documents[1]["metadata"]["forkedFrom"] == documents[0]["id"]
-    assert not problems.found
+    assert not problems.first
 
 
 def test_trajectories_may_stand_in_lines_and_an_image_beside_the_file_is_stored(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_an_odd_value_costs_no_other_step(key: str, value: object) -> None:
     documents, problems = read_data(json.dumps(given).encode())
 
     assert [document["history"][-1]["content"] for document in documents] == ["Repaired.", "It is short."]
-    assert problems.found
+    assert problems.first
     for document, data in zip(documents, written(documents, formats()["atif"]), strict=True):
         assert read_data(data)[0] == [document]
 
@@ -112,4 +112,4 @@ def test_steps_that_were_added_here_are_numbered_and_come_back() -> None:
 
     assert [step["step_id"] for step in json.loads(data)["steps"]] == [1, 2, 3, 4, 5]
     assert [entry["content"] for entry in again["history"]] == [entry["content"] for entry in main["history"]]
-    assert not problems.found
+    assert not problems.first

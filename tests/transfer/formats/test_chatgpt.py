@@ -38,7 +38,7 @@ def test_a_message_that_is_not_understood_is_told_and_its_answers_stay() -> None
     next(message for message in messages if message["author"]["role"] == "user")["author"] = "nobody"
     (document,), problems = read_data(orjson.dumps([record]))
 
-    assert [problem.line for problem in problems.found] == [1]
+    assert [problem.line for problem in problems.first] == [1]
     assert len(document["history"]) == len(messages) - 1
 
 
@@ -48,7 +48,7 @@ def test_a_message_stays_whose_file_has_no_id() -> None:
     node = {"id": "a", "parent": None, "message": message | {"metadata": about}}
     (document,), problems = read_data(orjson.dumps([{"id": "1", "mapping": {"a": node}}]))
 
-    assert not problems.found
+    assert not problems.first
     assert document["history"][0]["content"] == "x"
     assert document["history"][0]["attachments"][0]["name"] == "notes.txt"
 
@@ -77,7 +77,7 @@ def test_what_has_parts_or_text_has_text_and_what_is_not_understood_is_shown_and
 
     said = document["history"][0]["content"]
     assert said == text or (text == "json" and orjson.loads(said.split("\n")[1]) == content)
-    assert [problem.line for problem in problems.found] == [1] * is_told
+    assert [problem.line for problem in problems.first] == [1] * is_told
     (data,) = written([document], formats()["chatgpt"])
     assert orjson.loads(data)["mapping"]["a"]["message"]["content"] == content
 
@@ -90,4 +90,4 @@ def test_a_time_that_is_missing_is_told_where_there_always_is_one(role: str, tim
     message = {"author": {"role": role}, "create_time": time, "content": {"content_type": "text", "parts": ["x"]}}
     data = orjson.dumps([{"id": "1", "mapping": {"a": {"id": "a", "parent": None, "message": message}}}])
 
-    assert bool(read_data(data)[1].found) == is_damage
+    assert bool(read_data(data)[1].first) == is_damage

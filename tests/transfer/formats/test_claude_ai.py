@@ -35,4 +35,4 @@ def test_a_result_without_ids_belongs_to_the_call_before_it_of_that_name() -> No
     call, result = [entry for entry in document["history"] if "toolCalls" in entry or entry["role"] == "tool"]
     assert call["toolCalls"][0]["name"] == "repl"
     assert result["content"] == "2"
-    assert {problem.line for problem in problems.found} >= {2}
+    assert {problem.line for problem in problems.first} >= {2}

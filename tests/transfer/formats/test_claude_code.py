@@ -31,7 +31,7 @@ def record(uuid: str, parent: str | None, **rest: Any) -> dict[str, Any]:
 
 def document(*records: dict[str, Any]) -> dict[str, Any]:
     (found,), problems = read_data(b"\n".join(map(orjson.dumps, records)))
-    assert not problems.found
+    assert not problems.first
     return found
 
 
@@ -128,7 +128,7 @@ def test_what_the_program_needs_to_resume_a_foreign_conversation() -> None:
 def test_what_is_odd_about_a_message_is_told_by_the_line_of_its_record() -> None:
     _, problems = read(DATA / "claude-code" / "damaged-many")
 
-    lines = {problem.what.split(" ")[0]: problem.line for problem in problems.found if "message" in problem.what}
+    lines = {problem.reason.split(" ")[0]: problem.line for problem in problems.first if "message" in problem.reason}
     assert lines == {"a": 7, "two": 8, "message": 4, "messages": 5}
 
 
@@ -147,7 +147,7 @@ def test_a_result_that_was_moved_out_of_the_transcript_is_attached(tmp_path: Pat
 
     (attached,) = moved["history"][0]["attachments"]
     assert shelf.files[attached["sha256"]] == b"line 1\nline 2"
-    assert [(one.line, "c.txt is not there" in one.what) for one in problems.found] == [(2, True)]
+    assert [(one.line, "c.txt is not there" in one.reason) for one in problems.first] == [(2, True)]
     (data,) = written([moved], FORMAT, shelf)
     again, problems = read_data(data, shelf)
     assert again == [moved]

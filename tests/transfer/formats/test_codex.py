@@ -38,7 +38,7 @@ META = line("session_meta", id=SESSION, timestamp=STAMP, cwd="/", originator="co
 
 def history(*rest: dict[str, Any]) -> list[dict[str, Any]]:
     (found,), problems = read_data(b"\n".join(map(orjson.dumps, (META, *rest))))
-    assert not problems.found
+    assert not problems.first
     entries: list[dict[str, Any]] = found["history"]
     return entries
 

@@ -55,7 +55,7 @@ def test_a_thread_that_goes_on_where_responses_ended_doubles_no_message() -> Non
 
     after, problems = read_data(database(script))
 
-    assert not problems.found
+    assert not problems.first
     assert [after[0][name] for name in ("id", "title", "createdAt")] == [
         before[0][name] for name in ("id", "title", "createdAt")
     ]
@@ -71,7 +71,7 @@ def test_the_instructions_that_a_later_turn_was_given_as_fragments_stand_before_
 
     (thread, _), problems = read_data(database(script + fragments + turn.format(8, 0) + turn.format(9, 2)))
 
-    assert not problems.found
+    assert not problems.first
     systems = [n for n, entry in enumerate(thread["history"]) if entry["role"] == "system"]
     assert [thread["history"][n]["content"] for n in systems] == ["Be short.", "Answer in French."]
     assert [entry["role"] for entry in thread["history"][systems[1] :]] == ["system", "user", "assistant"]
@@ -129,7 +129,7 @@ def test_the_later_database_of_opencode_has_its_messages_in_the_order_of_their_n
     script += "ALTER TABLE session_message ADD COLUMN seq; UPDATE session_message SET seq = -rowid"
     documents, problems = read_data(database(script))
 
-    assert not problems.found
+    assert not problems.first
     assert [documents[0]["history"][n]["content"] for n in (0, -1)] == ["Said hi.", "Say hi"]
 
 
@@ -145,7 +145,7 @@ def test_the_database_of_open_webui_gives_the_messages_of_its_export() -> None:
         made.commit()
         stored, problems = read_data(made.serialize())
 
-    assert not problems.found
+    assert not problems.first
     assert [one["history"] for one in stored] == [one["history"] for one in exported]
     assert stored[0]["metadata"]["archived"] is exported[0]["metadata"]["archived"]
 
@@ -176,7 +176,7 @@ def test_a_workspace_of_cursor_has_chats_and_old_composers_and_one_of_vs_code_ha
     documents, problems = read_data(database(script))
     others, _ = read_data(database(script.replace("composer.", "memento.").replace("aichat", "chat")))
 
-    assert not problems.found
+    assert not problems.first
     assert [(one["title"], len(one["history"])) for one in documents] == [("Old chat", 2), ("Before 2025", 2)]
     assert not others
 
@@ -192,7 +192,7 @@ def test_cursor_is_read_while_it_writes(tmp_path: Path) -> None:
 
         documents, problems = read(path)
 
-        assert not problems.found
+        assert not problems.first
         assert documents[0]["history"][0]["content"] == "Why did the test fail?"
         cursor.rollback()
         assert cursor.execute("SELECT count(*) FROM cursorDiskKV").fetchone()[0] > 5
@@ -221,4 +221,4 @@ def test_only_tables_are_read_of_a_database_and_not_without_end(
     documents, problems = read_data(database(f"CREATE TABLE conversations (id); {responses}"))
 
     assert not documents
-    assert [(problem.path, reason in problem.what) for problem in problems.found] == [("x", True)]
+    assert [(problem.path, reason in problem.reason) for problem in problems.first] == [("x", True)]

@@ -41,4 +41,4 @@ def test_a_message_without_an_id_keeps_its_place() -> None:
 
     assert [entry["content"] for entry in document["history"]] == ["a", "b"]
     assert all("parent" not in entry for entry in document["history"])
-    assert [problem.line for problem in problems.found] == [2]
+    assert [problem.line for problem in problems.first] == [2]

@@ -27,7 +27,7 @@ def test_a_file_of_grok_whose_id_is_no_name_of_a_file_takes_no_conversation_away
 
     (document,), problems = read(tmp_path / "export.json")
     assert document["history"][0]["attachments"][1]["reference"] == id
-    assert not problems.found
+    assert not problems.first
 
 
 def test_a_thought_in_ai_studio_belongs_to_the_answer_after_it() -> None:

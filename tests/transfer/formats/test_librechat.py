@@ -59,7 +59,7 @@ def test_parts_are_messages_and_come_back_as_they_were(parts: list[Any], roles: 
     (record,) = json.loads(data)["messages"]
     assert (record["content"], record["text"], record["custom"]) == (parts, "", {"a": 1})
     assert [entry["role"] for entry in documents[0]["history"]] == roles
-    assert not problems.found
+    assert not problems.first
     kept = json.dumps(documents[0]["history"])
     assert all(kept.count(f'"{word}"') <= 1 for word in ("said", "more", "then", "two"))
 
@@ -75,7 +75,7 @@ def test_a_tree_of_any_depth_is_a_line() -> None:
 
     assert [entry["content"] for entry in document["history"]] == [str(n) for n in range(3_000)]
     assert all("parent" not in entry for entry in document["history"])
-    assert not problems.found
+    assert not problems.first
 
 
 def test_messages_that_were_not_stored_when_the_tree_was_exported_have_no_time_and_are_intact() -> None:
@@ -84,12 +84,12 @@ def test_messages_that_were_not_stored_when_the_tree_was_exported_have_no_time_a
     (document,), problems = read_data(export(tree, "messagesTree"))
 
     assert [entry["content"] for entry in document["history"]] == ["one", "two"]
-    assert not problems.found
-    assert "no time" in read_data(export([message(createdAt="soon")]))[1].found[0].what
+    assert not problems.first
+    assert "no time" in read_data(export([message(createdAt="soon")]))[1].first[0].reason
 
 
 def test_times_are_also_seconds_and_one_message_needs_no_list() -> None:
     (document,), problems = read_data(export(message(text="x", createdAt=1743501603, parentMessageId="elsewhere")))
 
     assert document["history"][0]["timestamp"] == "2025-04-01T10:00:03.000Z"
-    assert not problems.found
+    assert not problems.first

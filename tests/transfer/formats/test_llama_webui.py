@@ -25,7 +25,7 @@ def test_a_zip_has_a_file_for_each_conversation_and_others_beside() -> None:
     documents, problems = read_data(file.getvalue())
 
     assert documents == read_data(data)[0]
-    assert not problems.found
+    assert not problems.first
 
 
 def test_a_text_with_marks_is_several_messages_and_what_answers_it_follows_the_last() -> None:
@@ -57,7 +57,7 @@ def test_a_text_with_marks_is_written_as_it_was_and_no_text_is_kept_twice(conten
     (data,) = written(documents, formats()["llama-webui"])
 
     assert json.loads(data)["messages"][-1]["content"] == content
-    assert not problems.found
+    assert not problems.first
     kept = json.dumps(documents)
     assert all(kept.count(f'"{word}"') <= 1 for word in ("hm", "yes", "one", "two, cut"))
 
@@ -87,7 +87,7 @@ def test_a_dump_of_the_browsers_storage_has_its_conversations() -> None:
 
     assert documents == read(FILES / "localstorage.json")[0]
     assert documents[0]["history"][1]["reasoning"] == "greet"
-    assert not problems.found
+    assert not problems.first
 
 
 def test_a_message_of_a_turn_that_was_edited_or_removed_here_leaves_the_rest_as_it_is() -> None:
@@ -107,4 +107,4 @@ def test_a_message_of_a_turn_that_was_edited_or_removed_here_leaves_the_rest_as_
         "Let me look.",
         "Take a hat.",
     ]
-    assert not problems.found
+    assert not problems.first

@@ -63,7 +63,7 @@ def test_a_text_with_marks_is_written_as_it_was_and_no_text_is_kept_twice(conten
     (message,) = json.loads(data)["chat"]["history"]["messages"].values()
     assert (message["content"], message["custom"]) == (content, 7)
     assert [entry["role"] for entry in documents[0]["history"]] == roles
-    assert not problems.found
+    assert not problems.first
     kept = json.dumps(documents)
     assert all(kept.count(word) <= 1 for word in ("result of x", "result of y", "1+1", "I ask.", "Done.", "hm"))
 
@@ -102,4 +102,4 @@ def test_a_chat_without_a_tree_is_a_line_and_an_object_of_chats_has_them_all() -
 
     assert [entry["content"] for entry in document["history"]] == ["hi", "hello"]
     assert again == [document]
-    assert not problems.found
+    assert not problems.first

@@ -15,7 +15,7 @@ def test_markdown_that_a_person_edited_is_read_as_edited() -> None:
     data = (DATA / "markdown" / "own.md").read_bytes().replace(b"Two hyphens -- and", b"Two **hyphens** and")
     (edited,), problems = read_data(data)
 
-    assert not problems.found
+    assert not problems.first
     texts = [entry["content"] for entry in document["history"]]
     texts[1] = "Two **hyphens** and an end --> of it."
     assert [entry["content"] for entry in edited["history"]] == texts
@@ -25,7 +25,7 @@ def test_a_comment_that_is_broken_is_told_with_its_line() -> None:
     _, problems = read(DATA / "markdown" / "damaged.md")
 
     lines = (DATA / "markdown" / "damaged.md").read_text("utf-8").splitlines()
-    assert "<!-- capsule:message" in [lines[problem.line - 1][:20] for problem in problems.found if problem.line]
+    assert "<!-- capsule:message" in [lines[problem.line - 1][:20] for problem in problems.first if problem.line]
 
 
 @pytest.mark.parametrize(

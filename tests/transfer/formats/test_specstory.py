@@ -17,7 +17,7 @@ TOOL = '<tool-use data-tool-type="shell" data-tool-name="Bash"><details>\n<summa
 
 def said(text: str) -> list[dict[str, object]]:
     (document,), problems = read_data((MARK + SESSION.format("s") + text).encode())
-    assert not problems.found
+    assert not problems.first
     return document["history"]
 
 
@@ -97,13 +97,13 @@ def test_a_file_with_several_sessions_is_several_conversations() -> None:
     documents, problems = read_data(text.encode())
 
     assert [(one["title"], one["history"][0]["content"]) for one in documents] == [("a", "from a"), ("b", "from b")]
-    assert not problems.found
+    assert not problems.first
 
 
 def test_a_session_without_a_message_is_empty_and_not_damaged() -> None:
     documents, problems = read_data((MARK + SESSION.format("s")).encode())
 
-    assert (documents, problems.found) == ([], [])
+    assert (documents, problems.first) == ([], [])
 
 
 def test_the_markdown_beside_the_json_of_its_session_says_the_same(tmp_path: Path) -> None:

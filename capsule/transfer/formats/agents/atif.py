@@ -45,10 +45,10 @@ def _read_file(file: Fields) -> Fields:
 
 def _write_content(entry: Fields) -> Any:
     images = [
-        {"type": "image", "source": {"media_type": one["type"], "path": text_of(path)}}
-        for one in entry.get("attachments", ())
-        if text_of(one.get("type")).startswith("image/")
-        and (path := one.get("url") or one.get("reference") or one.get("path"))
+        {"type": "image", "source": {"media_type": file["type"], "path": text_of(path)}}
+        for file in entry.get("attachments", ())
+        if text_of(file.get("type")).startswith("image/")
+        and (path := file.get("url") or file.get("reference") or file.get("path"))
     ]
     text = [{"type": "text", "text": entry["content"]}] if entry["content"] else []
     return [*text, *images] if images else entry["content"]
@@ -103,10 +103,10 @@ def _write(entries: list[Fields]) -> Fields:
         counts = {name: usage[ours] for ours, name in _TOKENS.items() if ours in usage}
         step |= filled({}, tool_calls=made, metrics=counts)
     results = [
-        ({"source_call_id": one["toolCallId"]} if one.get("toolCallId") in calls else {})
-        | {"content": _write_content(one)}
-        for one in entries
-        if one["role"] == "tool"
+        ({"source_call_id": entry["toolCallId"]} if entry.get("toolCallId") in calls else {})
+        | {"content": _write_content(entry)}
+        for entry in entries
+        if entry["role"] == "tool"
     ]
     return step | ({"observation": {"results": results}} if results else {})
 
@@ -164,20 +164,20 @@ def _check(record: Fields, tell: Callable[..., None], line: int) -> None:
         calls = objects_of(step.get("tool_calls"))
         results = object_of(step.get("observation")).get("results", [])
         called = {call.get("tool_call_id") for call in calls if isinstance(call.get("tool_call_id"), str)}
-        answered = [text_of(one.get("source_call_id")) for one in objects_of(results)]
+        answered = [text_of(result.get("source_call_id")) for result in objects_of(results)]
         odd = {
             f"has the number {text_of(step.get('step_id'))!r:.30}": step.get("step_id") != expected,
             f"is of {text_of(step.get('source'))!r:.30}": text_of(step.get("source")) not in _ROLES,
             "has no message": not isinstance(step.get("message"), str | list),
             "has a time that is none": step.get("timestamp") is not None and moment(step["timestamp"]) is None,
             "has calls that are none": calls != (step.get("tool_calls") or []),
-            "has a call whose arguments are no object": any(type(one.get("arguments")) is not dict for one in calls),
+            "has a call whose arguments are no object": any(type(call.get("arguments")) is not dict for call in calls),
             "has an observation that is none": type(step.get("observation") or {}) is not dict,
             "has results that are none": not isinstance(results, list) or len(answered) != len(results),
             "has a result of no call": any(id and id not in called for id in answered),
         }
-        for what in (what for what, is_so in odd.items() if is_so):
-            tell(f"step {place} {what}", line)
+        for problem in (problem for problem, is_so in odd.items() if is_so):
+            tell(f"step {place} {problem}", line)
         expected = step["step_id"] + 1 if type(step.get("step_id")) is int else expected + 1
 
 
@@ -193,15 +193,15 @@ def _drafts(record: Fields, line: int, source: Source, **related: str) -> Iterat
     draft.head |= filled({}, metadata=draft.metadata | related)
     draft = with_own(draft, own)
     for file in (file for entry in draft.history for file in entry.get("attachments", ()) if "sha256" not in file):
-        for found in source.near(text_of(file.get("reference"))) if text_of(file.get("reference")) else ():
-            file["data"] = found
+        for content in source.near(text_of(file.get("reference"))) if text_of(file.get("reference")) else ():
+            file["data"] = content
     yield draft
     below = record.get(_BELOW)
-    for nth, one in enumerate(below if isinstance(below, list) else (), 1):
-        if isinstance(one, dict):
-            id = text_of(one.get("trajectory_id")) or str(nth)
+    for nth, trajectory in enumerate(below if isinstance(below, list) else (), 1):
+        if isinstance(trajectory, dict):
+            id = text_of(trajectory.get("trajectory_id")) or str(nth)
             yield from _drafts(
-                {**one, "trajectory_id": f"{draft.id}/{id}"}, line, source, sourceConversationId=draft.id
+                {**trajectory, "trajectory_id": f"{draft.id}/{id}"}, line, source, sourceConversationId=draft.id
             )
         else:
             source.tell(f"trajectory {nth} of a subagent is none", line)
@@ -235,7 +235,7 @@ def _is_step(entries: list[Fields]) -> bool:
     """Whether messages go into one step: an agent, and results of its calls."""
     ids = [call.get("id") for call in entries[0].get("toolCalls", ())]
     return entries[0]["role"] == "assistant" and all(
-        one["role"] == "tool" and one.get("toolCallId") in ids for one in entries[1:]
+        entry["role"] == "tool" and entry.get("toolCallId") in ids for entry in entries[1:]
     )
 
 
@@ -247,7 +247,7 @@ _recognizes = by_record(_is_ours)
 
 
 def _is_part(source: Source) -> bool:
-    """Whether another file says that it continues there."""
+    """Whether another file names this one as its continuation."""
     name = source.name.rpartition("/")[2]
     return _recognizes(source) and any(
         _is_ours(record) and text_of(record.get(_CONTINUED)).rpartition("/")[2] == name

@@ -17,20 +17,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from capsule.transfer.formats.agents.claude_records import Message, records_of
-from capsule.transfer.interface import (
-    Draft,
-    Fields,
-    Format,
-    Source,
-    around,
-    by_record,
-    first,
-    kept_of,
-    read_records,
-    read_text,
-)
+from capsule.transfer.interface import Draft, Format, Source, around, by_record, first, kept_of, read_records, read_text
 from capsule.transfer.records.coercion import encoded_lines, json_of, uuid_of
-from capsule.transfer.records.pairs import OWN, applied, difference, with_source, without_source
+from capsule.transfer.records.pairs import OWN, Fields, applied, difference, with_source, without_source
 
 #: What all records of a session say, and what they say if nothing else is known.
 _COMMON = ("isSidechain", "userType", "entrypoint", "cwd", "sessionId", "version", "gitBranch", "slug", "agentId")
@@ -46,15 +35,12 @@ class _Talk:
 
     def __init__(self, tell: Callable[[str, int | None], None]) -> None:
         self._tell = tell
-        self.messages: list[Message] = []
+        self.messages, self.pending = list[Message](), list[Fields]()
+        self.common, self.own = Fields(), Fields()
         self.lines: dict[str, int] = {}
-        self.pending: list[Fields] = []
-        self.common: Fields = {}
-        self.sessions: Counter[str] = Counter()
-        self._titles: dict[str, str] = {}
+        self.sessions, self._titles = Counter[str](), dict[str, str]()
         self._current: str | None = None
         self._forked: Any = None
-        self.own: Fields = {}
         #: The message of each record, and past progress the record before it.
         self._owner: dict[Any, Any] = {}
         self._past: dict[Any, Any] = {}
@@ -65,6 +51,7 @@ class _Talk:
         self._turns: dict[Any, Message] = {}
 
     def add(self, record: Fields, line: int | None) -> None:
+        """Take the next record."""
         kind, uuid, parent = record.get("type"), record.get("uuid"), record.get("parentUuid")
         self.sessions[record.get("sessionId") or ""] += 1
         if kind == "progress":
@@ -141,12 +128,12 @@ class _Talk:
             self.pending.append(record)
 
     def draft(self, agent: str, session: str, title: str) -> Draft:
-        """The conversation; `agent` is the one whose it is, or empty."""
+        """The conversation of the session, or of its subagent `agent` if that is not empty."""
         common = _common(session, agent)
         summaries = [title for leaf, title in self._titles.items() if leaf in self._owner]
         titles = [*(self._titles.get(name) for name in reversed(_TITLES)), *reversed(summaries), title]
         head: Fields = {"id": f"{session}:{agent}" if agent else session}
-        head |= {"title": found} if (found := next(filter(None, titles), None)) else {}
+        head |= {"title": chosen} if (chosen := next(filter(None, titles), None)) else {}
         metadata = {"sourceConversationId": session} if agent else {}
         if isinstance(self._forked, dict) and isinstance(self._forked.get("sessionId"), str):
             metadata["forkedFrom"] = self._forked["sessionId"]
@@ -155,7 +142,7 @@ class _Talk:
         if current := ids.get(self._owner.get(self._current)):
             metadata["currentNode"] = current
         head |= {"metadata": metadata} if metadata else {}
-        after = [record for record in self.pending if record != _title(found, session, agent)]
+        after = [record for record in self.pending if record != _title(chosen, session, agent)]
         source = difference(self.common, common) if self.common else {}
         own = {name: value for name, value in self.own.items() if name != "id"}
         head = applied(with_source(head, source | ({"records": after} if after else {})), own)
@@ -248,7 +235,7 @@ def _read(source: Source) -> Iterator[Draft]:
 
 
 def _attach_result(entry: Fields, source: Source, stem: str, line: int | None) -> None:
-    """Attach the result of which the transcript has only the beginning."""
+    """Attach the whole result if the transcript has only its beginning."""
     moved, files = _MOVED.match(entry["content"]) if entry["role"] == "tool" else None, entry.get("attachments", [])
     if moved is None or any(file.get("name") == moved[1] for file in files):
         return
@@ -278,7 +265,7 @@ def _groups(draft: Draft, common: Fields) -> tuple[list[list[Fields]], dict[Any,
         last = made[-1].get("uuid")
         if "id" in entry:
             ends[entry["id"]] = last
-        groups.append([dict(one) for one in source.get("before", ())] + made)
+        groups.append([dict(earlier) for earlier in source.get("before", ())] + made)
     uuids = (record.get("uuid") for group in groups for record in group)
     known = {uuid for uuid in uuids if isinstance(uuid, str)}
     for group, parent in zip(groups, above, strict=True):
@@ -299,12 +286,12 @@ def _write(draft: Draft) -> bytes:
     current = draft.metadata.get("currentNode")
     if draft.history and current is not None and current != draft.history[-1].get("id"):
         after.append({"type": "last-prompt", "leafUuid": ends.get(current), "explicit": True, **_about(session, agent)})
-    again = next(iter(_drafts(enumerate(lines), lambda what, line: None)), Draft({}, []))
+    again = next(iter(_drafts(enumerate(lines), lambda reason, line: None)), Draft({}, []))
     if "title" in head and again.head.get("title") != head["title"]:
         after.append(_title(head["title"], session, agent))
         again.head["title"] = head["title"]
-    for group, entry, found in zip(groups, draft.history, again.history, strict=False):
-        if own := difference(without_source(entry)[0], without_source(found)[0]):
+    for group, entry, reread in zip(groups, draft.history, again.history, strict=False):
+        if own := difference(without_source(entry)[0], without_source(reread)[0]):
             group[-1][OWN] = own
     own = difference(kept_of(draft.head), kept_of(again.head))
     if draft.is_own:

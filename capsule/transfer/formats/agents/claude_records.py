@@ -88,7 +88,7 @@ def _data(source: Any) -> bytes | None:
 
 
 def _filled(kept: Any, left: Fields) -> Any:
-    """The content of which `kept` was left; `left` is what the message has, without what later blocks took of it."""
+    """The content that `kept` is the rest of; `left` is what the message has, without what later blocks have taken."""
     if kept == "":
         return left["content"]
     if not isinstance(kept, list):
@@ -170,7 +170,7 @@ class Message:
         said: The message.
         name: The id of the answer, which its records share.
         parent: The record that it answers.
-        last: What is answered by what follows: itself, or its last result.
+        last: The record that the next message answers: its own, or that of its last result.
         results: The calls of it that have a result.
     """
 

@@ -47,7 +47,7 @@ def _read(source: Source) -> Iterator[Draft]:
     lines: list[Line] = []
     for number, line in read_records(source):
         if isinstance(line.get("session"), dict) and isinstance(line.get("items"), list):
-            lines += [(number, one) for one in [line["session"], *objects_of(line["items"])]]
+            lines += [(number, item) for item in [line["session"], *objects_of(line["items"])]]
         else:
             lines.append((number, line))
     named = _UUID.findall(source.name)
@@ -56,7 +56,7 @@ def _read(source: Source) -> Iterator[Draft]:
 
 
 def _made(said: Fields) -> Iterator[Fields]:
-    """What the lines of a message say that Codex did not write."""
+    """The payloads of the lines for a message that Codex did not write."""
     role, text, calls = said["role"], said["content"], said.get("toolCalls", ())
     if role == "tool" and isinstance(said.get("toolCallId"), str):
         yield {"type": "function_call_output", "call_id": said["toolCallId"], "output": text}
@@ -70,14 +70,14 @@ def _made(said: Fields) -> Iterator[Fields]:
         if role == "user" and text.strip():
             yield {"type": "user_message", "message": text, "images": [], "kind": "plain"}
         return
-    told = [call for call in calls if isinstance(call.get("id"), str) and isinstance(call.get("name"), str)]
+    named = [call for call in calls if isinstance(call.get("id"), str) and isinstance(call.get("name"), str)]
     if said.get("reasoning"):
         yield {"type": "agent_reasoning", "text": said["reasoning"]}
     if text:
         yield {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
-    if text or not (said.get("reasoning") or told):
+    if text or not (said.get("reasoning") or named):
         yield {"type": "agent_message", "message": text}
-    for call in told:
+    for call in named:
         arguments = text_of(call.get("arguments", {}))
         yield {"type": "function_call", "name": call["name"], "arguments": arguments, "call_id": call["id"]}
 
@@ -92,9 +92,9 @@ def _lines(draft: Draft, history: list[Fields], clock: int) -> list[list[Fields]
             made.append([unfolded(line, said) for line in source["lines"]])
             continue
         made.append([])
-        for told in _made(said):
-            kind = "event_msg" if told["type"] in EVENTS else "response_item"
-            made[-1].append({"timestamp": moment(clock), "type": kind, "payload": told})
+        for payload in _made(said):
+            kind = "event_msg" if payload["type"] in EVENTS else "response_item"
+            made[-1].append({"timestamp": moment(clock), "type": kind, "payload": payload})
             clock += 1
         made[-1][-1][OWN] = {}
     return made
@@ -107,9 +107,9 @@ def _write(draft: Draft) -> bytes:
     made = _lines(draft, history, milliseconds(draft.head.get("createdAt")) or 0)
     if draft.id and not any(parts_of(line)[0] == "session_meta" for line in chain(about, *made)):
         about.insert(0, _meta(draft))
-    again = _draft([(None, line) for line in [*about, *chain(*made)]], lambda what, line: None, "") or Draft({}, [])
-    for lines, entry, found in zip(made, history, again.history, strict=False):
-        own = difference(without_source(entry)[0], without_source(found)[0])
+    again = _draft([(None, line) for line in [*about, *chain(*made)]], lambda reason, line: None, "") or Draft({}, [])
+    for lines, entry, reread in zip(made, history, again.history, strict=False):
+        own = difference(without_source(entry)[0], without_source(reread)[0])
         if own or OWN in lines[-1]:
             lines[-1][OWN] = own
     last = (draft.history or [{}])[-1].get("id")

@@ -25,13 +25,8 @@ _MADE = re.compile(
 )
 EVENTS = {"user_message": "user", "agent_message": "assistant", "agent_reasoning": "reasoning"}
 EVENTS["agent_reasoning_raw_content"] = "reasoning"
-_USAGE = {
-    "inputTokens": "input_tokens",
-    "cachedTokens": "cached_input_tokens",
-    "outputTokens": "output_tokens",
-    "reasoningTokens": "reasoning_output_tokens",
-    "totalTokens": "total_tokens",
-}
+_USAGE = {"inputTokens": "input_tokens", "cachedTokens": "cached_input_tokens", "outputTokens": "output_tokens"}
+_USAGE |= {"reasoningTokens": "reasoning_output_tokens", "totalTokens": "total_tokens"}
 #: Texts that are shorter stay in the lines.
 _SHORT = 32
 
@@ -53,9 +48,9 @@ def texts_of(kind: str, said: Fields) -> list[tuple[str, str]]:
         return [(EVENTS[str(name)], text_of(said.get("message" if "message" in said else "text")))]
     if kind != "response_item" or name not in ("message", "reasoning"):
         return []
-    found = [*objects_of(said.get("summary")), *objects_of(said.get("content"))]
+    parts = [*objects_of(said.get("summary")), *objects_of(said.get("content"))]
     who = "reasoning" if name == "reasoning" else said.get("role")
-    return [(str(who), part["text"]) for part in found if isinstance(part.get("text"), str)]
+    return [(str(who), part["text"]) for part in parts if isinstance(part.get("text"), str)]
 
 
 def url_of(file: Fields) -> str:
@@ -86,9 +81,9 @@ def _spellings(call: Fields) -> list[str]:
 def _folded(value: Any, said: Fields) -> Any:
     """A value of a line without the texts that the message has."""
     if isinstance(value, list):
-        return [_folded(one, said) for one in value]
+        return [_folded(item, said) for item in value]
     if isinstance(value, dict):
-        plain = {key: _folded(one, said) for key, one in value.items()}
+        plain = {key: _folded(item, said) for key, item in value.items()}
         return {"$": "value", "value": value} if "$" in value else plain
     if not isinstance(value, str) or len(value) < _SHORT:
         return value
@@ -96,17 +91,18 @@ def _folded(value: Any, said: Fields) -> Any:
         if (at := said.get(name, "").find(value)) >= 0:
             return {"$": name, "from": at, "to": at + len(value)}
     for name, spelled in (("toolCalls", _spellings), ("attachments", lambda file: [url_of(file)])):
-        for nth, one in enumerate(said.get(name, ())):
-            if value in (found := spelled(one)):
-                return {"$": name, "nth": nth, "as": found.index(value)}
+        for nth, item in enumerate(said.get(name, ())):
+            if value in (texts := spelled(item)):
+                return {"$": name, "nth": nth, "as": texts.index(value)}
     if value[0] == "{" and isinstance(inner := json_of(value), dict) and orjson.dumps(inner).decode() == value:
         return {"$": "json", "value": folded} if (folded := _folded(inner, said)) != inner else value
     return value
 
 
 def unfolded(value: Any, said: Fields) -> Any:
+    """A value of a line with the texts that the message has."""
     if isinstance(value, list):
-        return [unfolded(one, said) for one in value]
+        return [unfolded(item, said) for item in value]
     if not isinstance(value, dict):
         return value
     name = value.get("$")
@@ -117,9 +113,9 @@ def unfolded(value: Any, said: Fields) -> Any:
     if name in ("content", "reasoning"):
         return said.get(name, "")[value["from"] : value["to"]]
     if name in ("toolCalls", "attachments"):
-        one = said[name][value["nth"]]
-        return (_spellings(one) if name == "toolCalls" else [url_of(one)])[value["as"]]
-    return {key: unfolded(one, said) for key, one in value.items()}
+        item = said[name][value["nth"]]
+        return (_spellings(item) if name == "toolCalls" else [url_of(item)])[value["as"]]
+    return {key: unfolded(item, said) for key, item in value.items()}
 
 
 class Talk:
@@ -133,25 +129,22 @@ class Talk:
     """
 
     def __init__(self, texts: Iterable[tuple[str, str]]) -> None:
-        self.about: list[Fields] = []
-        self.entries: list[Fields] = []
+        self.about, self.entries, self.owns = list[Fields](), list[Fields](), list[Fields]()
         self.lines: list[list[Fields]] = []
-        self.owns: list[Fields] = []
-        self.meta: Fields = {}
-        self.own: Fields = {}
-        self.title = ""
+        self.meta, self.own, self.title = Fields(), Fields(), ""
         #: Lines that belong to what comes.
         self._held: list[Fields] = []
         self._model: Any = None
         self._is_open = False
         self._total: Fields = {}
-        #: The place of the message that comes next answers, and of those that each turn of the user answers.
+        #: The place of the message that the next one answers, and for each turn of the user the place that it answers.
         self._above: int | None = None
         self._turns: list[int | None] = []
-        #: Texts of items that no event repeated: those that come, those that came, and those that an event had before.
+        #: How often each text still comes as an item, came without its event, and will come after its event.
         self._ahead, self._behind, self._early = Counter(texts), Counter[Any](), Counter[Any]()
 
     def add(self, whole: Fields) -> None:
+        """Take the next line."""
         line = {key: value for key, value in whole.items() if key != OWN}
         kind, said, time = parts_of(line)
         own = whole.get(OWN)
@@ -160,17 +153,15 @@ class Talk:
         if is_taken:
             self.lines[-1] += [*self._held, line]
             self._held = []
-        elif not (kind == "event_msg" and texts and self._early[texts[0]] and self._hold(line)):
+        elif kind == "event_msg" and texts and self._early[texts[0]]:
+            self._held.append(line)
+        else:
             (self._held or (self.lines[-1] if self.lines else self.about)).append(line)
         if isinstance(own, dict):
             if self.entries:
                 self.owns[-1], self._is_open = own, False
             else:
                 self.own = own
-
-    def _hold(self, line: Fields) -> bool:
-        self._held.append(line)
-        return True
 
     def _is_item(self, kind: str, said: Fields, texts: list[tuple[str, str]], time: Any) -> bool:
         """Whether a line is a message or a part of one, which is taken then."""
@@ -277,14 +268,14 @@ class Talk:
         inner = about.get("output", about.get("content"))
         if isinstance(output, list):
             entry["content"] = "\n\n".join(
-                one["text"] for one in objects_of(output) if isinstance(one.get("text"), str)
+                item["text"] for item in objects_of(output) if isinstance(item.get("text"), str)
             )
             if files := [file for part in objects_of(output) if (file := _image(part))]:
                 entry["attachments"] = files
         else:
             entry["content"] = inner if isinstance(inner, str) else text_of(output)
-        told = about.get("metadata")
-        if about.get("success") is False or (isinstance(told, dict) and told.get("exit_code") not in (None, 0)):
+        metadata = about.get("metadata")
+        if about.get("success") is False or (isinstance(metadata, dict) and metadata.get("exit_code") not in (None, 0)):
             entry["metadata"] = {"isError": True}
 
     def _tell_event(self, name: str, said: Fields) -> None:
@@ -294,7 +285,7 @@ class Talk:
             used = counts_of(info.get("last_token_usage"), _USAGE)
             used = used or {key: number - self._total.get(key, 0) for key, number in total.items()}
             self._total = total
-            if used and self.entries and (entry := self._last_answer()) is not None:
+            for entry in [entry for entry in self.entries[:-4:-1] if used and entry["role"] == "assistant"][:1]:
                 entry["metadata"] = entry.get("metadata", {}) | {"usage": used}
         elif name == "thread_name_updated" and isinstance(said.get("thread_name"), str):
             self.title = said["thread_name"]
@@ -304,15 +295,12 @@ class Talk:
                 self._above, self._is_open = self._turns[-number], False
                 del self._turns[-number:]
 
-    def _last_answer(self) -> Fields | None:
-        return next((entry for entry in self.entries[:-4:-1] if entry["role"] == "assistant"), None)
-
     def draft(self, id: str) -> Draft:
         """The session; `id` is what it is called if no line says it."""
         own = dict(self.own)
         others, order, is_own = own.pop("others", []), own.pop("order", []), "id" in own
-        told = {"id": self.meta.get("id"), "title": self.title, "createdAt": moment(self.meta.get("timestamp"))}
-        head: Fields = {name: value for name, value in told.items() if isinstance(value, str) and value}
+        facts = {"id": self.meta.get("id"), "title": self.title, "createdAt": moment(self.meta.get("timestamp"))}
+        head: Fields = {name: value for name, value in facts.items() if isinstance(value, str) and value}
         head = head if head.get("id") or not id else {"id": id} | head
         spawned = self.meta.get("source")
         for key in ("subagent", "thread_spawn"):
@@ -331,5 +319,5 @@ class Talk:
             history.append(said)
         if order:
             places = {id: place for place, id in enumerate(order)}
-            history = sorted(history + others, key=lambda one: places.get(one.get("id"), len(places)))
+            history = sorted(history + others, key=lambda message: places.get(message.get("id"), len(places)))
         return Draft(head, [with_bytes(said) for said in history], 1, is_own)

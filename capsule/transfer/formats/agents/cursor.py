@@ -64,24 +64,24 @@ def _path(item: Fields) -> str:
 
 
 def _attachments(bubble: Fields) -> list[Fields]:
-    context, found = object_of(bubble.get("context")), []
+    context, files = object_of(bubble.get("context")), []
     for image in objects_of(bubble.get("images")):
         made = filled({"name": text_of(image.get("uuid")) or "image"}, type=image.get("mimeType", "image"))
         data = image.get("data")
-        found.append(made | ({"data": b64decode(data)} if isinstance(data, str) else {"reference": _path(image)}))
+        files.append(made | ({"data": b64decode(data)} if isinstance(data, str) else {"reference": _path(image)}))
     for item in objects_of(context.get("fileSelections")):
-        found.append({"name": _path(item).rpartition("/")[2], "type": "file", "reference": _path(item)})
+        files.append({"name": _path(item).rpartition("/")[2], "type": "file", "reference": _path(item)})
     chunks = [(chunk, chunk.get("lines")) for chunk in objects_of(bubble.get("attachedCodeChunks"))]
-    for item, said in [*chunks, *((one, one.get("text")) for one in objects_of(context.get("selections")))]:
+    for item, said in [*chunks, *((part, part.get("text")) for part in objects_of(context.get("selections")))]:
         text = "\n".join(map(text_of, said)) if isinstance(said, list) else text_of(said)
-        found.append(
+        files.append(
             {"name": _path(item).rpartition("/")[2], "type": "selection", "reference": _path(item), "text": text}
         )
-    return found
+    return files
 
 
 def _said(bubble: Fields) -> list[Fields]:
-    """The messages that a bubble is: what it says, and what its tool answered."""
+    """The messages of a bubble: its text and calls, and the answer of its tool."""
     id, time, tool = (
         text_of(bubble.get("bubbleId", bubble.get("id"))),
         _time(bubble),
@@ -129,10 +129,10 @@ def _cut_off(bubbles: list[Fields], entries: list[Fields]) -> Iterator[Fields]:
 
 def _value(row: Fields, source: Source) -> Fields:
     value = row.get("value")
-    found = object_of(value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
-    if not found:
+    fields = object_of(value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
+    if not fields:
         source.tell(f"{text_of(row['key'])[:120]} is no JSON object")
-    return found
+    return fields
 
 
 def _stored(row: Fields, database: sqlite3.Connection, source: Source) -> Draft | None:
@@ -145,16 +145,16 @@ def _stored(row: Fields, database: sqlite3.Connection, source: Source) -> Draft 
 def _composer(id: str, data: Fields, stored: dict[str, Fields], source: Source) -> Draft | None:
     inline = {text_of(bubble.get("bubbleId")): bubble for bubble in objects_of(data.get("conversation"))}
     inline |= {key: object_of(bubble) for key, bubble in object_of(data.get("conversationMap")).items()}
-    listed = [text_of(one.get("bubbleId")) for one in objects_of(data.get("fullConversationHeadersOnly"))]
+    listed = [text_of(header.get("bubbleId")) for header in objects_of(data.get("fullConversationHeadersOnly"))]
     entries: list[Fields] = []
     for key in dict.fromkeys(listed or inline):
         bubble = stored.pop(key, None)
         if bubble is None and key not in inline:
             source.tell(f"bubble {key[:60]} of composer {id[:60]} is not there")
             continue
-        found = inline[key] if bubble is None else _value(bubble, source)
-        entries += _said({"bubbleId": key} | found) if found else []
-    others = [{"bubbleId": key} | found for key, bubble in stored.items() if (found := _value(bubble, source))]
+        fields = inline[key] if bubble is None else _value(bubble, source)
+        entries += _said({"bubbleId": key} | fields) if fields else []
+    others = [{"bubbleId": key} | fields for key, bubble in stored.items() if (fields := _value(bubble, source))]
     history = [*entries, *_cut_off(others, entries)]
     if not history:
         return None
@@ -189,7 +189,9 @@ def _read(source: Source) -> Iterator[Draft]:
             yield from read_each(source, lambda row, _: _stored(row, database, source), rows)
         yield from read_each(source, lambda tab, _: _chat(tab), _items(database, source, _CHATS, "tabs"))
         listed = _items(database, source, _COMPOSERS, "allComposers")
-        yield from read_each(source, lambda one, _: _composer(text_of(one.get("composerId")), one, {}, source), listed)
+        yield from read_each(
+            source, lambda data, _: _composer(text_of(data.get("composerId")), data, {}, source), listed
+        )
 
 
 def _recognizes(source: Source) -> bool:

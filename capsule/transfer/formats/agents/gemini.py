@@ -17,37 +17,32 @@ from capsule.transfer.records.coercion import counts_of, filled, moment, object_
 from capsule.transfer.records.turns import numbered
 
 _TYPES = {"user": "user", "gemini": "assistant"}
-_TOKENS = {
-    "inputTokens": "input",
-    "outputTokens": "output",
-    "cachedTokens": "cached",
-    "reasoningTokens": "thoughts",
-    "totalTokens": "total",
-}
+_TOKENS = {"inputTokens": "input", "outputTokens": "output", "cachedTokens": "cached"}
+_TOKENS |= {"reasoningTokens": "thoughts", "totalTokens": "total"}
 #: What of the head has a field of ours.
 _HEAD = ("sessionId", "startTime", "lastUpdated", "summary", "messages")
 
 
 def _parts(content: Any) -> Fields:
     """What a content says: texts, thoughts, files, calls, results, and the parts that are something else."""
-    found: Fields = {name: [] for name in ("texts", "thoughts", "files", "calls", "results", "rest")}
+    kinds: Fields = {name: [] for name in ("texts", "thoughts", "files", "calls", "results", "rest")}
     for part in content if isinstance(content, list) else [content]:
-        one = {"text": part} if isinstance(part, str) else object_of(part)
-        response, call = one.get("functionResponse"), one.get("functionCall")
-        if isinstance(one.get("text"), str):
-            found["thoughts" if one.get("thought") is True else "texts"].append(one["text"])
-            one = rest(one, "text", "thought")
-        elif file := _file(one):
-            found["files"].append(file)
-            one = rest(one, "inlineData", "fileData")
+        left = {"text": part} if isinstance(part, str) else object_of(part)
+        response, call = left.get("functionResponse"), left.get("functionCall")
+        if isinstance(left.get("text"), str):
+            kinds["thoughts" if left.get("thought") is True else "texts"].append(left["text"])
+            left = rest(left, "text", "thought")
+        elif file := _file(left):
+            kinds["files"].append(file)
+            left = rest(left, "inlineData", "fileData")
         elif isinstance(call, dict):
-            found["calls"].append(filled({"name": text_of(call.get("name"))}, id=call.get("id")) | _arguments(call))
-            one = rest(one, "functionCall")
+            kinds["calls"].append(filled({"name": text_of(call.get("name"))}, id=call.get("id")) | _arguments(call))
+            left = rest(left, "functionCall")
         elif isinstance(response, dict):
-            found["results"].append(response)
-            one = rest(one, "functionResponse")
-        found["rest"] += [one] if one else []
-    return found
+            kinds["results"].append(response)
+            left = rest(left, "functionResponse")
+        kinds["rest"] += [left] if left else []
+    return kinds
 
 
 def _arguments(call: Fields) -> Fields:
@@ -98,14 +93,14 @@ def _messages(record: Fields) -> list[Fields]:
             metadata=metadata,
         )
     ]
-    entries += [_result({"id": one.get("id")}, [{"functionResponse": one}]) for one in said["results"]]
+    entries += [_result({"id": answer.get("id")}, [{"functionResponse": answer}]) for answer in said["results"]]
     entries += [_result(call, call["result"]) for call in calls if _has_result(call)]
     if is_tool:
         entries = entries[1:]
         entries[-1] |= {"metadata": {**entries[-1].get("metadata", {}), **filled({}, source=source)}}
-    for one in entries:
+    for made in entries:
         if record["timestamp"]:
-            one.setdefault("timestamp", record["timestamp"])
+            made.setdefault("timestamp", record["timestamp"])
     entries[-1]["id"] = record["id"]
     return numbered(entries)
 
@@ -205,7 +200,7 @@ class _Talk:
     def draft(self) -> Draft:
         """All of it as one draft."""
         head = self.head
-        history = [one for entries in self.said.values() for one in entries]
+        history = [entry for entries in self.said.values() for entry in entries]
         metadata: Fields = filled({}, source=filled(rest(head, *_HEAD), records=self.unknown))
         if self.line:
             metadata["currentNode"] = next(reversed(self.line))

@@ -60,6 +60,7 @@ class _Reader:
             yield from read_rows(self.database, sql, *values)
 
     def row(self, table: str, id: object) -> Fields:
+        """The row of an id; empty: there is none."""
         return next(self.rows(f"SELECT * FROM {table} WHERE id = ?", id), {})
 
     def of(self, table: str, column: str, id: object) -> Iterator[Fields]:
@@ -142,25 +143,25 @@ class _Reader:
 
         Only those of the first turn are in a message of the thread.
         """
-        found: dict[Any, Fields] = {}
+        systems: dict[Any, Fields] = {}
         for turn in turns:
             texts = [text_of(row.get("content")).strip() for row in self.rows(_INSTRUCTIONS, turn.get("id"))]
             entry = {"id": f"{turn.get('id')}/system", "role": "system", "content": "\n\n".join(filter(None, texts))}
             if entry["content"]:
-                found[turn.get("parent_message_hash")] = filled(entry, timestamp=moment(turn.get("datetime_utc")))
-        return found
+                systems[turn.get("parent_message_hash")] = filled(entry, timestamp=moment(turn.get("datetime_utc")))
+        return systems
 
     def turns(self, id: str, thread: Fields) -> list[Fields]:
-        """The turns of a thread and of those that it was forked from: they wrote what it shares with them."""
-        found: dict[str, list[Fields]] = {}
-        while id and id not in found:
-            found[id] = list(self.rows("SELECT * FROM turns WHERE thread_id = ? ORDER BY id", id))
+        """The turns of a thread and of the threads that it was forked from, which wrote the messages they share."""
+        by_thread: dict[str, list[Fields]] = {}
+        while id and id not in by_thread:
+            by_thread[id] = list(self.rows("SELECT * FROM turns WHERE thread_id = ? ORDER BY id", id))
             id = text_of(thread.get("forked_from"))
             thread = self.row("threads", id)
-        return [turn for turns in reversed(found.values()) for turn in turns]
+        return [turn for turns in reversed(by_thread.values()) for turn in turns]
 
     def message(self, row: Fields, turn: Fields, time: str | None) -> list[Fields]:
-        """A message; one that has results of tools is several, of which the last has its id."""
+        """The messages of a row: several if it has results of tools, and the last of them has its id."""
         groups: list[list[Fields]] = [[]]
         for part in self.rows("SELECT * FROM parts WHERE message_hash = ? ORDER BY position", row["hash"]):
             if groups[-1] and "tool_result" in (part.get("type"), groups[-1][-1].get("type")):
@@ -207,6 +208,7 @@ class _Reader:
         return filled(entry, reasoning=reasoning, toolCalls=calls, attachments=files, metadata=about)
 
     def text(self, part: Fields, payload: Fields) -> str:
+        """The text of a part, with the fragments that it refers to."""
         pieces = [text_of(part.get("text"))]
         for piece in payload.get("text_ref") or []:
             row = self.row("fragments", piece["fragment"]) if "fragment" in piece else {"content": piece.get("literal")}
@@ -247,8 +249,8 @@ class _Reader:
         return entries
 
     def _with_fragments(self, row: Fields, name: str) -> str:
-        found = [text_of(part.get("content")) for part in self.rows(_FRAGMENTS.format(name), row["id"])]
-        return "\n".join(filter(None, [*found, text_of(row.get(name))]))
+        texts = [text_of(part.get("content")) for part in self.rows(_FRAGMENTS.format(name), row["id"])]
+        return "\n".join(filter(None, [*texts, text_of(row.get(name))]))
 
     def _files(self, table: str, column: str, id: object) -> list[Fields]:
         return [_attachment(row) for row in self.rows(_FILES.format(table, column), id)]

@@ -41,7 +41,7 @@ def _is_done(part: Fields) -> bool:
 
 
 def _said(info: Fields, parts: list[Fields]) -> list[Fields]:
-    """The messages that a message is: what it says, what its tools answered, what it says after that, and so on."""
+    """The messages of a record: its texts, the answers of its tools, the texts after that, and so on."""
     groups: list[list[Fields]] = [[]]
     for part in parts:
         if part.get("type") in ("text", "reasoning") and any(map(_is_done, groups[-1])):
@@ -65,25 +65,25 @@ def _said(info: Fields, parts: list[Fields]) -> list[Fields]:
 
 def _spoken(entry: Fields, parts: list[Fields], source: Fields) -> Fields:
     """A message with what parts of it say."""
-    found: dict[str, list[Any]] = {kind: [] for kind in ("text", "made", "reasoning", "file", "tool", "rest")}
+    pieces: dict[str, list[Any]] = {kind: [] for kind in ("text", "made", "reasoning", "file", "tool", "rest")}
     for part in parts:
         kind, left = text_of(part.get("type")), rest(part, "id", "sessionID", "messageID")
         if kind in ("text", "reasoning"):
-            found["made" if part.get("synthetic") else kind].append(text_of(part.get("text")))
+            pieces["made" if part.get("synthetic") else kind].append(text_of(part.get("text")))
             left = left if part.get("synthetic") else rest(left, "type", "text", "time")
         elif kind == "file":
-            found[kind].append(_file(part))
+            pieces[kind].append(_file(part))
             left = rest(left, "type", "mime", "filename", "url", "name", "uri")
         elif kind == "tool":
             call = {"id": text_of(part.get("callID")), "name": text_of(part.get("tool"))}
-            found[kind].append(call | {"arguments": object_of(part.get("state")).get("input", {})})
+            pieces[kind].append(call | {"arguments": object_of(part.get("state")).get("input", {})})
             left = rest(left, "type", "callID", "tool", *(("state",) if _is_done(part) else ()))
-        found["rest"] += [left] if left else []
-    is_hidden = bool(found["made"]) and not (found["text"] or found["file"] or found["tool"])
-    entry["content"] = "\n\n".join(found["made" if is_hidden else "text"])
-    metadata = filled(entry.get("metadata", {}), hidden=is_hidden, source=filled(source, parts=found["rest"]))
-    reasoning = "\n\n".join(filter(None, found["reasoning"]))
-    return filled(entry, reasoning=reasoning, toolCalls=found["tool"], attachments=found["file"], metadata=metadata)
+        pieces["rest"] += [left] if left else []
+    is_hidden = bool(pieces["made"]) and not (pieces["text"] or pieces["file"] or pieces["tool"])
+    entry["content"] = "\n\n".join(pieces["made" if is_hidden else "text"])
+    metadata = filled(entry.get("metadata", {}), hidden=is_hidden, source=filled(source, parts=pieces["rest"]))
+    reasoning = "\n\n".join(filter(None, pieces["reasoning"]))
+    return filled(entry, reasoning=reasoning, toolCalls=pieces["tool"], attachments=pieces["file"], metadata=metadata)
 
 
 def _result(id: str, part: Fields) -> Fields:
@@ -160,8 +160,8 @@ def _messages(files: Iterable[Source], source: Source) -> Iterator[_Message]:
     for file in files:
         for _, info in read_records(file):
             ids = text_of(info.get("sessionID")), text_of(info.get("id"))
-            found = [part for file in _beside(source, _PARTS, *ids) for _, part in read_records(file)]
-            yield info, found or objects_of(info.get("parts"))
+            parts = [part for file in _beside(source, _PARTS, *ids) for _, part in read_records(file)]
+            yield info, parts or objects_of(info.get("parts"))
 
 
 # The database
@@ -239,7 +239,7 @@ def _read(source: Source) -> Iterator[Draft]:
     def made(record: Fields, line: int) -> Draft | None:
         if "info" in record:
             listed = [
-                (object_of(one.get("info")), objects_of(one.get("parts"))) for one in objects_of(record["messages"])
+                (object_of(item.get("info")), objects_of(item.get("parts"))) for item in objects_of(record["messages"])
             ]
             return _draft(object_of(record["info"]), listed, source.tell, line)
         if _is_message(record):

@@ -81,7 +81,7 @@ def _result(message: Fields, tool: Fields, key: str | None) -> Fields:
 
 
 def _draft(record: Fields, line: int, source: Source, lines: dict[int, int] | None = None) -> Draft | None:
-    """The draft of a record of the JSON; `lines` are those of its messages, if they were told apart."""
+    """The draft of a record of the JSON; `lines` has the line of each message, where it is known."""
     if not isinstance(record.get("exchanges"), list):
         source.tell("no session: it has no exchanges", line)
         return None
@@ -131,7 +131,7 @@ def _key(message: Fields, place: str, seen: dict[str, int]) -> str:
 
 
 def _visible(lines: list[str]) -> list[bool]:
-    """Of each line whether it is outside of blocks of code."""
+    """Whether each line is outside of blocks of code."""
     shown = [True] * len(lines)
     closing = [(n, fence[1]) for n, line in enumerate(lines) if (fence := _FENCE.match(line)) and not fence[2].strip()]
     without_end = {"`": len(lines) + 4, "~": len(lines) + 4}
@@ -159,19 +159,19 @@ def _visible(lines: list[str]) -> list[bool]:
 
 def _header(line: str) -> Fields | None:
     """The record that a line begins; None: it begins none."""
-    found = _HEADER.match(line)
-    if found is None:
+    match = _HEADER.match(line)
+    if match is None:
         return None
-    about = _ABOUT.match(found[3] or "")
+    about = _ABOUT.match(match[3] or "")
     said = {name: value for name, value in about.groupdict().items() if value} if about else {}
-    metadata = filled({}, isSidechain=bool(found[2]), mode=said.get("mode"))
-    role = "agent" if found[1] == "Assistant" else found[1].lower()
+    metadata = filled({}, isSidechain=bool(match[2]), mode=said.get("mode"))
+    role = "agent" if match[1] == "Assistant" else match[1].lower()
     time = moment(said["time"].replace(" Z", "Z")) if "time" in said else None
     return filled({"role": role}, timestamp=time, model=said.get("model"), metadata=metadata)
 
 
 def _shown_tool(lines: list[str]) -> Fields:
-    """The tool that lines show, without those that begin and end it."""
+    """The tool in these lines, of which the first begins it."""
     opened, body = lines[0], "\n".join(lines[1:])
     attributes = dict(re.findall(r'data-tool-(type|name)="([^"]*)"', opened))
     tool: Fields = {"name": attributes.get("name", ""), "type": attributes.get("type", "unknown")}

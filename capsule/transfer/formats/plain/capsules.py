@@ -34,7 +34,7 @@ def _is_capsule(record: Fields) -> bool:
     if not isinstance(record.get("id"), str):
         return False
     if isinstance(history, list) and history:
-        return all(isinstance(one, dict) and "role" in one and "event" not in one for one in history[:1])
+        return all(isinstance(entry, dict) and "role" in entry and "event" not in entry for entry in history[:1])
     return {"title", "version", "createdAt", "updatedAt"} <= record.keys()
 
 
@@ -61,13 +61,13 @@ def _draft(record: Fields, source: Source, line: int) -> Draft:
         head, history = whole["head"], whole["history"]
     else:
         if isinstance(record.get("history"), list):
-            record = record | {"history": [one for one in record["history"] if _is_message(one, source, line)]}
+            record = record | {"history": [entry for entry in record["history"] if _is_message(entry, source, line)]}
         validation.check(record, codec.encode(record), source.name)
         document, _ = migrations.current(record, source.name)
         history = document["history"]
         head = {name: value for name, value in document.items() if name not in ("history", "version")}
         head["metadata"] = {name: value for name, value in head.get("metadata", {}).items() if name != "lock"}
-    for attached in (one for entry in history for one in entry.get("attachments", ())):
+    for attached in (file for entry in history for file in entry.get("attachments", ())):
         if isinstance(digest := attached.get("sha256"), str) and _SHA256.fullmatch(digest):
             for file in source.near(f"../attachments/{digest}"):
                 attached["data"] = file
@@ -88,7 +88,7 @@ def _no_file(data: bytes | Source) -> tuple[str, int]:
 
 
 def _write(draft: Draft) -> bytes:
-    nothing: Any = lambda what, id: None  # noqa: E731
+    nothing: Any = lambda reason, id: None  # noqa: E731
     return codec.encode(document_of(draft, "capsule", draft.head["updatedAt"], nothing, _no_file, is_trusted=True))
 
 

@@ -132,8 +132,8 @@ def _article(entry: Fields, number: int, parent: int | None, is_aside: bool) -> 
     body += [_attached(attached) for attached in entry.get("attachments") or ()]
     above = "" if parent is None else f' data-parent="m{parent}"'
     aside = " aside" if is_aside else ""
-    told = "\n".join(part for part in about if part)
-    header = f"<header>{told}<nav></nav></header>"
+    lines = "\n".join(part for part in about if part)
+    header = f"<header>{lines}<nav></nav></header>"
     return f'<article class="{role}{aside}" id="m{number}"{above}>{header}\n{"".join(body)}</article>'
 
 

@@ -21,17 +21,8 @@ from capsule.transfer.records.columns import Column, pair_of
 from capsule.transfer.records.pairs import OWN, Pair, with_source
 
 _ROLES = {"developer": "system", "function": "tool", "model": "assistant"}
-_PEOPLE = {
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "assistant": "assistant",
-    "chatgpt": "assistant",
-    "system": "system",
-    "tool": "tool",
-    "function_response": "tool",
-    "observation": "tool",
-}
+_PEOPLE = dict.fromkeys(("human", "user"), "user") | dict.fromkeys(("gpt", "assistant", "chatgpt"), "assistant")
+_PEOPLE |= {"system": "system"} | dict.fromkeys(("tool", "function_response", "observation"), "tool")
 _SPOKEN = re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>\n?|\Z)", re.DOTALL)
 
 
@@ -91,11 +82,11 @@ def _write_sharegpt(fields: Fields) -> Fields:
 def _messages_of(record: Fields, key: str, message: Pair) -> list[Fields]:
     if key == "text":
         return [{"role": _ROLES.get(role, role), "content": text} for role, text in _SPOKEN.findall(record[key])]
-    return [message.to_capsule(one) for one in record[key] if isinstance(one, dict)]
+    return [message.to_capsule(entry) for entry in record[key] if isinstance(entry, dict)]
 
 
 def _chatml(messages: list[Fields]) -> str:
-    return "".join(f"<|im_start|>{one['role']}\n{one['content']}<|im_end|>\n" for one in messages)
+    return "".join(f"<|im_start|>{entry['role']}\n{entry['content']}<|im_end|>\n" for entry in messages)
 
 
 _HEAD = pair_of(Column("id", "id"), Column("title", "title"))
@@ -138,8 +129,8 @@ def _writer(key: str, message: Pair, *, is_plain: bool = False) -> Callable[[Dra
         if key == "text":
             record = {key: _chatml(line), **record}
         else:
-            made = [message.to_record(one, is_edited=one.get("id") in draft.edited) for one in line]
-            record = {key: [rest(one, OWN) for one in made], **record}
+            made = [message.to_record(entry, is_edited=entry.get("id") in draft.edited) for entry in line]
+            record = {key: [rest(entry, OWN) for entry in made], **record}
         own = own_of(draft, _taken(record, None, key, message))
         return orjson.dumps(record | ({OWN: own} if own else {})) + b"\n"
 

@@ -29,8 +29,8 @@ _NAMES = {"user": "User", "assistant": "Assistant", "system": "System", "tool": 
 
 def _comment(kind: str, value: Fields) -> str:
     # Two hyphens end a comment. They stand in texts only, where JSON can spell them.
-    told = orjson.dumps(value).decode().replace("--", "-\\u002d")
-    return f"{_MARK}{kind} {told} -->"
+    text = orjson.dumps(value).decode().replace("--", "-\\u002d")
+    return f"{_MARK}{kind} {text} -->"
 
 
 def _heading(entry: Fields, is_aside: bool) -> str:
@@ -80,13 +80,13 @@ def _write(draft: Draft, *, is_plain: bool = False) -> bytes:
 
 def _read(source: Source) -> Iterator[Draft]:
     text = read_text(source)
-    found = list(_COMMENT.finditer(text))
+    comments = list(_COMMENT.finditer(text))
     draft: Draft | None = None
     at, line = 0, 1
-    for nth, comment in enumerate(found):
+    for nth, comment in enumerate(comments):
         line += text.count("\n", at, comment.start())
         at = comment.start()
-        kind, after = comment[1], found[nth + 1] if nth + 1 < len(found) else None
+        kind, after = comment[1], comments[nth + 1] if nth + 1 < len(comments) else None
         end = after.start() if after else len(text)
         is_last = after is None or after[1] == "head"
         if kind == "shown":

@@ -51,8 +51,8 @@ def _joined(thought: Fields, answer: Fields) -> Fields:
     """A thought with what follows it: an answer, or more thoughts."""
     reasoning = "\n\n".join(filter(None, (thought.get("reasoning"), answer.get("reasoning"))))
     files = [*thought.get("attachments", ()), *answer.get("attachments", ())]
-    one, other = thought.get("metadata", {}), answer.get("metadata", {})
-    about = filled({}, **{name: one.get(name, {}) | other.get(name, {}) for name in ("usage", "source")})
+    before, after = thought.get("metadata", {}), answer.get("metadata", {})
+    about = filled({}, **{name: before.get(name, {}) | after.get(name, {}) for name in ("usage", "source")})
     return filled(thought | answer, reasoning=reasoning, attachments=files, metadata=about)
 
 

@@ -13,18 +13,7 @@ from typing import Any
 
 import orjson
 
-from capsule.transfer.interface import (
-    Draft,
-    Format,
-    Source,
-    around,
-    by_record,
-    first,
-    head_to_capsule,
-    head_to_record,
-    read_bytes,
-    read_each,
-)
+from capsule.transfer.interface import Draft, Format, Source, around, by_record, first, read_bytes, read_each
 from capsule.transfer.records.coercion import is_text, json_of, moment, object_of, objects_of, seconds, text_of
 from capsule.transfer.records.columns import Column, is_on, pair_of
 from capsule.transfer.records.pairs import Fields, Pair
@@ -65,32 +54,29 @@ def _read(node: Fields) -> Fields:
         fields["metadata"] = fields.get("metadata", {}) | {"hidden": True}
     files = [file for file in about.get("attachments") or () if isinstance(file.get("id"), str)]
     listed = [_ATTACHED.read(file) for file in files]
-    seen = {found[1]: one for one in fields.get("attachments", ()) if (found := _ID.match(one["pointer"]))}
+    seen = {match[1]: file for file in fields.get("attachments", ()) if (match := _ID.match(file["pointer"]))}
     for file in listed:
         file |= {name: value for name, value in seen.pop(file.get("reference"), {}).items() if name == "pointer"}
-    pointed = {one["pointer"] for one in listed if "pointer" in one}
+    pointed = {file["pointer"] for file in listed if "pointer" in file}
     if listed:
-        rest = [one for one in fields.get("attachments", ()) if one["pointer"] not in pointed]
-        fields["attachments"] = listed + rest
+        others = (file for file in fields.get("attachments", ()) if file["pointer"] not in pointed)
+        fields["attachments"] = [*listed, *others]
     return fields
 
 
 def _read_content(content: Fields, recipient: Any) -> Fields:
     kind, parts = content.get("content_type"), content.get("parts")
     if kind == "thoughts":
-        thoughts = "\n\n".join(text_of(one.get("content")) for one in objects_of(content.get("thoughts")))
+        thoughts = "\n\n".join(text_of(thought.get("content")) for thought in objects_of(content.get("thoughts")))
         return {"content": "", "reasoning": thoughts}
     if kind == "code" and recipient not in (None, "all"):
         return {"content": "", "toolCalls": [{"name": recipient, "arguments": json_of(content.get("text"))}]}
-    data = [f"```json\n{text_of(one)}\n```" for one in _odd(content)]
+    data = [f"```json\n{text_of(part)}\n```" for part in _odd(content)]
     if isinstance(parts, list):
         texts = [part for part in parts if isinstance(part, str)]
         texts += [text_of(part.get("text")) for part in objects_of(parts) if "text" in part]
-        files = [
-            {"name": one.rpartition("/")[2], "type": "image", "pointer": one}
-            for part in parts
-            for one in _pointers(part)
-        ]
+        pointers = [pointer for part in parts for pointer in _pointers(part)]
+        files = [{"name": pointer.rpartition("/")[2], "type": "image", "pointer": pointer} for pointer in pointers]
         return {"content": "\n\n".join(texts + data)} | ({"attachments": files} if files else {})
     text = content.get(_TEXTS.get(str(kind), "text"))
     if not isinstance(text, str):
@@ -112,7 +98,7 @@ def _pointers(part: Any) -> list[str]:
 
 
 def _odd(content: Fields) -> list[Any]:
-    """What of a content is not understood, and shown as data."""
+    """The parts of a content that are not understood, and shown as data."""
     kind, parts = content.get("content_type"), content.get("parts")
     if isinstance(parts, list):
         known = (isinstance(part, str) or (isinstance(part, dict) and "text" in part) for part in parts)
@@ -130,7 +116,7 @@ def _write(fields: Fields) -> Fields:
         about["is_visually_hidden_from_conversation"] = True
     if "model" in fields:
         about["model_slug"] = fields["model"]
-    if listed := [_ATTACHED.write(one) for one in files if "reference" in one]:
+    if listed := [_ATTACHED.write(file) for file in files if "reference" in file]:
         about["attachments"] = listed
     content, recipient = _write_content(fields), "all"
     calls = fields.get("toolCalls")
@@ -154,7 +140,7 @@ def _write(fields: Fields) -> Fields:
 
 def _write_content(fields: Fields) -> Fields:
     kind, text = fields.get("metadata", {}).get("contentType"), fields["content"]
-    pointers = [one["pointer"] for one in fields.get("attachments", ()) if "pointer" in one]
+    pointers = [file["pointer"] for file in fields.get("attachments", ()) if "pointer" in file]
     if pointers:
         images = [{"content_type": "image_asset_pointer", "asset_pointer": pointer} for pointer in pointers]
         return {"content_type": "multimodal_text", "parts": [*images, text] if text else images}
@@ -170,11 +156,11 @@ _MESSAGE = Pair(_read, _write)
 
 def _children(nodes: dict[str, Fields]) -> dict[str, list[str]]:
     """The children of each node, in the order of the nodes, as their parents tell."""
-    found: dict[str, list[str]] = {id: [] for id in nodes}
+    children: dict[str, list[str]] = {id: [] for id in nodes}
     for id, node in nodes.items():
-        if isinstance(parent := node.get("parent"), str) and parent in found:
-            found[parent].append(id)
-    return found
+        if isinstance(parent := node.get("parent"), str) and parent in children:
+            children[parent].append(id)
+    return children
 
 
 def _told_children(node: Fields) -> list[str]:
@@ -182,7 +168,7 @@ def _told_children(node: Fields) -> list[str]:
 
 
 def _lacks_time(message: Fields, entry: Fields) -> bool:
-    """Whether the time is missing of what a person or a model said, or is none; of others null is usual."""
+    """Whether a message of a person or a model lacks its time, or any message has a wrong one."""
     if "timestamp" in entry:
         return False
     is_said = (
@@ -208,7 +194,7 @@ def _draft(record: Fields, line: int, source: Source) -> Draft:
     if joints.get(_ROOT) == {"id": _ROOT, "message": None, "parent": None, "children": children.get(_ROOT, [])}:
         del joints[_ROOT]
     about = {name: value for name, value in record.items() if name != "mapping"}
-    draft = head_to_capsule(_HEAD, about | ({"mapping": joints} if joints else {}), line)
+    draft = Draft.of_head(_HEAD, about | ({"mapping": joints} if joints else {}), line)
     for id, node in nodes.items():
         entry: Fields = {"id": id, "parent": node.get("parent")}
         if node.get("message"):
@@ -226,7 +212,7 @@ def _read_file_of(source: Source) -> Iterator[Draft]:
     _tell_missing(source)
     files: dict[str, Source] | None = None
     for draft in read_each(source, lambda record, line: _draft(record, line, source)):
-        for attached in [one for entry in draft.history for one in entry.get("attachments", ())]:
+        for attached in [attachment for entry in draft.history for attachment in entry.get("attachments", ())]:
             if files is None:
                 files = _files(source)
             pointer = _ID.match(str(attached.get("pointer")))
@@ -240,7 +226,7 @@ def _files(source: Source) -> dict[str, Source]:
     is_export = any(True for name in ("user.json", "chat.html", "export_manifest.json") for _ in source.near(name))
     patterns = ("file*", "*/file*", "*/*/file*") if is_export else ("file*",)
     near = [file for pattern in patterns for file in source.near(pattern)]
-    return {found[0]: file for file in near if (found := _FILE.match(file.name.rpartition("/")[2]))}
+    return {match[0]: file for file in near if (match := _FILE.match(file.name.rpartition("/")[2]))}
 
 
 def _tell_missing(source: Source) -> None:
@@ -255,8 +241,8 @@ def _tell_missing(source: Source) -> None:
 
 
 def _write_draft(draft: Draft) -> bytes:
-    record = head_to_record(_HEAD, draft)
-    nodes = [_MESSAGE.to_record(one, is_edited=one.get("id") in draft.edited) for one in draft.history]
+    record = draft.head_record(_HEAD)
+    nodes = [_MESSAGE.to_record(entry, is_edited=entry.get("id") in draft.edited) for entry in draft.history]
     joints = record.pop("mapping", None) or {_ROOT: {"id": _ROOT, "message": None, "parent": None}}
     mapping = {**joints, **{node["id"]: node for node in nodes}}
     root = next((id for id, node in joints.items() if node.get("parent") is None), None)
@@ -275,9 +261,9 @@ def _write_draft(draft: Draft) -> bytes:
 
 
 def _is_part(source: Source) -> bool:
-    """Whether it is the manifest of an export, or says whose it is."""
+    """Whether a file is the manifest of an export, or names its owner."""
     whole = first(source)[:1]
-    return any("chatgpt_plus_user" in one or "conversations-000.json" in one.get("files", ()) for one in whole)
+    return any("chatgpt_plus_user" in record or "conversations-000.json" in record.get("files", ()) for record in whole)
 
 
 _BOTH = (_read_file_of, _write_draft)

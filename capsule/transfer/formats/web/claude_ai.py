@@ -156,7 +156,7 @@ def _read(source: Source) -> Iterator[Draft]:
     projects: dict[str, Fields] = {}
     for pattern in ("projects.json", "projects/*.json"):
         for file in source.near(pattern):
-            projects |= {one["uuid"]: one for _, one in read_records(file) if isinstance(one.get("uuid"), str)}
+            projects |= {entry["uuid"]: entry for _, entry in read_records(file) if isinstance(entry.get("uuid"), str)}
     yield from read_each(source, lambda record, line: _draft(record, line, source, projects))
 
 

@@ -46,7 +46,7 @@ def _entry(response: Fields, source: Source) -> Fields:
 
 def _draft(item: Fields, line: int, source: Source) -> Draft:
     about = object_of(item["conversation"])
-    responses = [object_of(one.get("response")) for one in objects_of(item.get("responses"))]
+    responses = [object_of(wrapper.get("response")) for wrapper in objects_of(item.get("responses"))]
     metadata = filled({}, currentNode=about.get("leaf_response_id"), source=rest(about, *_OF_A_CONVERSATION))
     times = {"createdAt": _time(about.get("create_time")), "updatedAt": _time(about.get("modify_time"))}
     head = filled({"id": text_of(about.get("id"))}, title=text_of(about.get("title")), metadata=metadata, **times)
@@ -55,11 +55,11 @@ def _draft(item: Fields, line: int, source: Source) -> Draft:
 
 def _is_ours(record: Fields) -> bool:
     listed = objects_of(record.get("conversations"))
-    return any("responses" in one and isinstance(one.get("conversation"), dict) for one in listed)
+    return any("responses" in entry and isinstance(entry.get("conversation"), dict) for entry in listed)
 
 
 def _items(source: Source) -> Iterator[tuple[int, Fields]]:
-    return ((line, one) for line, record in read_records(source) for one in objects_of(record.get("conversations")))
+    return ((line, item) for line, record in read_records(source) for item in objects_of(record.get("conversations")))
 
 
 FORMATS = [Format("grok", "Grok export", by_record(_is_ours), each(_draft, _items))]

@@ -13,18 +13,7 @@ from typing import Any
 
 import orjson
 
-from capsule.transfer.interface import (
-    ODD,
-    Draft,
-    Format,
-    Source,
-    around,
-    by_record,
-    head_to_capsule,
-    head_to_record,
-    read_bytes,
-    read_each,
-)
+from capsule.transfer.interface import ODD, Draft, Format, Source, around, by_record, read_bytes, read_each
 from capsule.transfer.records import turns
 from capsule.transfer.records.coercion import is_text, json_of, moment, object_of, objects_of, rest, text_of
 from capsule.transfer.records.columns import Column, context_of, pair_of, text_of_context
@@ -75,13 +64,12 @@ def _steps(parts: list[Fields]) -> Iterator[tuple[str, Any]]:
         made |= {"type": kind} if inner is not call else {}
         id = call["id"] if isinstance(call.get("id"), str) else None
         yield "call", ({"id": id} if id is not None else {}) | made
-        logs = "\n".join(text_of(one.get("logs")) for one in objects_of(inner.get("outputs")))
+        logs = "\n".join(text_of(run.get("logs")) for run in objects_of(inner.get("outputs")))
         if isinstance(output := inner.get("output", logs or None), str):
             yield "result", {"content": output} | ({"toolCallId": id} if id is not None else {})
 
 
 def _parts(entries: list[Fields]) -> list[Fields]:
-    """The messages as parts of a content."""
     parts: list[Fields] = []
     for place, (entry, results) in enumerate(rounds(entries)):
         if "reasoning" in entry:
@@ -89,7 +77,7 @@ def _parts(entries: list[Fields]) -> list[Fields]:
         if entry["content"] or (place and "reasoning" not in entry):
             parts.append({"type": "text", "text": entry["content"]})
         for nth, call in enumerate(entry.get("toolCalls", ())):
-            output = [one["content"] for one in results[nth : nth + 1]]
+            output = [result["content"] for result in results[nth : nth + 1]]
             made: Fields = {"id": call["id"]} if "id" in call else {}
             name, arguments = text_of(call.get("name")), call.get("arguments", {})
             if call.get("type") == "function":
@@ -146,7 +134,7 @@ def _write(entries: list[Fields]) -> Fields:
     elif form == "parts" or len(entries) > 1 or {"reasoning", "toolCalls"} & head.keys():
         del record["text"]
         record["content"] = _parts(entries)
-    files = [_ATTACHED.write(one) for one in head.get("attachments", ())]
+    files = [_ATTACHED.write(file) for file in head.get("attachments", ())]
     return record | ({"files": files} if files else {})
 
 
@@ -156,34 +144,34 @@ def _thinking(entry: Fields) -> Pieces:
 
 
 def _opened(record: Fields) -> Fields:
-    """A message whose parts are those that say something to us, each with its text, and whose thoughts are apart."""
+    """A message with only the parts that are read, each with its text, and with its thoughts apart."""
     record, text, content = dict(record), record.get("text"), record.get("content")
     if isinstance(text, str) and not content:
-        found = ((one.start(), one.end(), [("reasoning", *one.span("reasoning"))]) for one in _THINKING.finditer(text))
-        record["text"] = pieces_of(text, found) or text
+        marks = ((hit.start(), hit.end(), [("reasoning", *hit.span("reasoning"))]) for hit in _THINKING.finditer(text))
+        record["text"] = pieces_of(text, marks) or text
     if not isinstance(content, list) or not content:
         return record
     parts, others = list[Fields](), dict[str, Any]()
     for place, part in enumerate(content):
         kind = text_of(part.get("type")) if isinstance(part, dict) else ""
-        one = dict(part) if kind else {}
-        if kind in _SPOKEN and isinstance(one.get(kind), dict):
-            value = one[kind]
-            one |= {kind: value.get("value"), "$value": rest(value, "value")}
-        is_said = isinstance(one.get(kind), str) and kind in _SPOKEN and (one[kind] or bool(parts))
-        if not is_said and not (kind == "tool_call" and isinstance(one.get(kind), dict)):
+        item = dict(part) if kind else {}
+        if kind in _SPOKEN and isinstance(item.get(kind), dict):
+            value = item[kind]
+            item |= {kind: value.get("value"), "$value": rest(value, "value")}
+        is_said = isinstance(item.get(kind), str) and kind in _SPOKEN and (item[kind] or bool(parts))
+        if not is_said and not (kind == "tool_call" and isinstance(item.get(kind), dict)):
             others[str(place)] = part
         elif parts and kind in _SPOKEN and kind == parts[-1]["type"]:
             former = parts[-1]
-            former.setdefault("$cuts", []).append([len(former[kind]), rest(one, kind)])
-            former[kind] += f"\n\n{one[kind]}"
+            former.setdefault("$cuts", []).append([len(former[kind]), rest(item, kind)])
+            former[kind] += f"\n\n{item[kind]}"
         else:
-            parts.append(one)
+            parts.append(item)
     record["content"] = parts
     record |= {"$others": others} if others else {}
     if text == "":
         del record["text"]
-    elif isinstance(text, str) and text == "\n\n".join(one["text"] for one in parts if one["type"] == "text"):
+    elif isinstance(text, str) and text == "\n\n".join(item["text"] for item in parts if item["type"] == "text"):
         record["text"] = True
     return record
 
@@ -213,9 +201,9 @@ def _closed(record: Fields) -> Fields:
 _TURN = Turn(_read, _write, _opened, _closed)
 
 
-def _flat(found: Any, source: Source, line: int) -> list[Fields]:
+def _flat(messages: Any, source: Source, line: int) -> list[Fields]:
     """The messages of a tree, or of a list, each with an id; those in others have these as parents."""
-    stack: list[tuple[Any, str | None]] = [(one, None) for one in reversed(found)]
+    stack: list[tuple[Any, str | None]] = [(item, None) for item in reversed(messages)]
     records: list[Fields] = []
     while stack:
         message, above = stack.pop()
@@ -231,7 +219,7 @@ def _flat(found: Any, source: Source, line: int) -> list[Fields]:
                 source.tell(f"message {id[:80]} stands under another one than it names", line)
             record["parentMessageId"] = above
         children = message.get("children")
-        stack += [(one, id) for one in reversed(children)] if isinstance(children, list) else []
+        stack += [(item, id) for item in reversed(children)] if isinstance(children, list) else []
         records.append(record)
     return records
 
@@ -245,15 +233,15 @@ def _by_time(records: list[Fields]) -> list[Fields]:
 
 
 def _draft(record: Fields, line: int, source: Source) -> Draft | None:
-    found = record.get("messagesTree", record.get("messages"))
-    found = [found] if isinstance(found, dict) else found
-    if not isinstance(found, list):
+    messages = record.get("messagesTree", record.get("messages"))
+    messages = [messages] if isinstance(messages, dict) else messages
+    if not isinstance(messages, list):
         source.tell("no conversation: it has no messages", line)
         return None
-    draft = head_to_capsule(_HEAD, rest(record, *_OF_THE_FILE), line)
-    records = _flat(found, source, line)
+    draft = Draft.of_head(_HEAD, rest(record, *_OF_THE_FILE), line)
+    records = _flat(messages, source, line)
     records = records if draft.is_own else _by_time(records)
-    known = {one["messageId"] for one in records}
+    known = {entry["messageId"] for entry in records}
     for place, message in enumerate(records):
         if message.get("conversationId") == record.get("conversationId"):
             message = rest(message, "conversationId")
@@ -304,8 +292,8 @@ def _parsed(text: str) -> Fields:
                 keys.append(None)
     if len(stack) != 1:
         raise ValueError("the end is missing")
-    found: Fields = whole[0]
-    return found
+    result: Fields = whole[0]
+    return result
 
 
 def _write_file_of(draft: Draft) -> bytes:
@@ -314,8 +302,8 @@ def _write_file_of(draft: Draft) -> bytes:
         metadata = rest(metadata, "currentNode")
     records, _ = turns.records_of(draft, _TURN, turns.is_turn)
     head = rest(draft.head, "metadata") | ({"metadata": metadata} if metadata else {})
-    record = head_to_record(_HEAD, replace(draft, head=head))
-    messages = [{"conversationId": record.get("conversationId"), **one} for one in records]
+    record = replace(draft, head=head).head_record(_HEAD)
+    messages = [{"conversationId": record.get("conversationId"), **entry} for entry in records]
     return orjson.dumps(record | {"branches": True, "recursive": False, "messages": messages})
 
 

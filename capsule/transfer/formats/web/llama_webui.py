@@ -13,32 +13,9 @@ from typing import Any
 
 import orjson
 
-from capsule.transfer.interface import (
-    Draft,
-    Fields,
-    Format,
-    Source,
-    around,
-    by_record,
-    head_to_capsule,
-    head_to_record,
-    read_records,
-)
-from capsule.transfer.records import turns
-from capsule.transfer.records.coercion import (
-    call_of,
-    data_of,
-    data_url,
-    filled,
-    json_of,
-    milliseconds,
-    moment,
-    object_of,
-    objects_of,
-    record_of_call,
-    rest,
-    text_of,
-)
+from capsule.transfer.interface import Draft, Fields, Format, Source, around, by_record, read_records
+from capsule.transfer.records import coercion, turns
+from capsule.transfer.records.coercion import filled, json_of, moment, object_of, objects_of, rest, text_of
 from capsule.transfer.records.columns import Column, is_on, pair_of
 from capsule.transfer.records.pairs import Pair
 from capsule.transfer.records.turns import Names, Pieces, Turn, merged, pieces_of, rounds
@@ -59,7 +36,7 @@ _TYPES |= {"PDF": "application/pdf", "PDFFILE": "application/pdf"}
 _OF_THE_HEAD = pair_of(
     Column("id", "id", text_of),
     Column("name", "title"),
-    Column("lastModified", "updatedAt", moment, milliseconds),
+    Column("lastModified", "updatedAt", moment, coercion.milliseconds),
     Column("pinned", "metadata.pinned", is_on),
     Column("currNode", "metadata.currentNode", text_of),
     Column("forkedFromConversationId", "metadata.forkedFrom"),
@@ -85,7 +62,7 @@ def _steps(pieces: Pieces) -> Iterator[tuple[str, Any]]:
             yield kind.replace("think", "reasoning"), text
 
 
-_NAMES = Names("id", "parent", "timestamp", milliseconds)
+_NAMES = Names("id", "parent", "timestamp", coercion.milliseconds)
 
 
 def _read(record: Fields) -> list[Fields]:
@@ -94,16 +71,16 @@ def _read(record: Fields) -> list[Fields]:
     if turns.is_pieces(content):
         form = "think" if any("think" in piece for piece in content) else "marks"
         entries = turns.said(_steps(content))
-    calls = [call_of(call) for call in objects_of(record.get("toolCalls"))]
+    calls = [coercion.call_of(call) for call in objects_of(record.get("toolCalls"))]
     marked = [call for entry in entries for call in entry.get("toolCalls", ())]
     if calls and not marked:
         entries[-1]["toolCalls"] = calls
     elif [rest(call, "id") for call in calls] == marked:
-        for call, one in zip(marked, calls, strict=True):
-            call |= one
+        for call, item in zip(marked, calls, strict=True):
+            call |= item
         for entry, results in rounds(entries):
-            for call, one in zip(entry.get("toolCalls", ()), results, strict=False):
-                one |= {"toolCallId": call["id"]} if "id" in call else {}
+            for call, item in zip(entry.get("toolCalls", ()), results, strict=False):
+                item |= {"toolCallId": call["id"]} if "id" in call else {}
     if not any("reasoning" in entry for entry in entries):
         old, new = record.get("thinking"), record.get("reasoningContent")
         form = form or ("thinking" if old and not new else "")
@@ -111,7 +88,7 @@ def _read(record: Fields) -> list[Fields]:
             entries[0]["reasoning"] = text
     if isinstance(record.get("toolCallId"), str) and record["toolCallId"]:
         entries[-1]["toolCallId"] = record["toolCallId"]
-    files = [_read_file(one) for one in objects_of(record.get("extra"))]
+    files = [_read_file(item) for item in objects_of(record.get("extra"))]
     return _NAMES.read(record, entries, files, _read_usage(object_of(record.get("timings"))), form)
 
 
@@ -138,7 +115,7 @@ def _read_file(file: Fields) -> Fields:
 
 def _data(url: str) -> Fields:
     try:
-        data = data_of(url)
+        data = coercion.data_of(url)
     except ValueError:
         return {}
     return {"url": url} if data is None else {"data": data}
@@ -152,7 +129,7 @@ def _write_file(file: Fields) -> Fields:
         kind = "PDF" if kind == "PDF" else "TEXT"
     made: Fields = {"type": kind, "name": file.get("name")}
     if kind == "IMAGE":
-        made |= {"base64Url": data_url(mime, data)} if isinstance(data, bytes) else {}
+        made |= {"base64Url": coercion.data_url(mime, data)} if isinstance(data, bytes) else {}
         made |= {"base64Url": file["url"]} if isinstance(file.get("url"), str) else {}
     elif isinstance(data, bytes):
         made |= {"base64Data": b64encode(data).decode()} | ({} if kind == "PDF" else {"mimeType": mime})
@@ -171,7 +148,7 @@ def _write(entries: list[Fields]) -> Fields:
         record["thinking" if form == "thinking" else "reasoningContent"] = text
     calls = [call for entry in entries for call in entry.get("toolCalls", ())]
     if calls and (form != "marks" or all("id" in call for call in calls)):
-        record["toolCalls"] = [record_of_call(call) for call in calls]
+        record["toolCalls"] = [coercion.record_of_call(call) for call in calls]
     if files := head.get("attachments"):
         record["extra"] = [_write_file(file) for file in files]
     if "toolCallId" in last and len(entries) == 1:
@@ -192,7 +169,7 @@ def _marked(entries: list[Fields], form: str) -> Pieces:
             made += [{"mark": "\n\n<<<AGENTIC_TOOL_CALL_START>>>\n<<<TOOL_NAME:"}, {"name": text_of(call.get("name"))}]
             made += [{"mark": ">>>\n<<<TOOL_ARGS_START>>>"}, {"arguments": text_of(call.get("arguments"))}]
             result = results[nth : nth + 1]
-            made += [{"mark": "<<<TOOL_ARGS_END>>>\n"}, *({"result": one["content"]} for one in result)]
+            made += [{"mark": "<<<TOOL_ARGS_END>>>\n"}, *({"result": answer["content"]} for answer in result)]
             made += [{"mark": "\n<<<AGENTIC_TOOL_CALL_END>>>\n\n"}]
     return merged(made)
 
@@ -203,8 +180,8 @@ def _opened(record: Fields) -> Fields:
     if isinstance(calls := json_of(record.get("toolCalls")), list):
         record["toolCalls"] = calls
     if isinstance(text, str) and record.get("role") == "assistant" and "<" in text:
-        found = ((one.start(), one.end(), _spans(one)) for one in _MARKS.finditer(text))
-        record["content"] = pieces_of(text, found) or text
+        marks = ((match.start(), match.end(), _spans(match)) for match in _MARKS.finditer(text))
+        record["content"] = pieces_of(text, marks) or text
     return record
 
 
@@ -232,12 +209,12 @@ def _normal(message: Fields, conv: Fields) -> Fields:
     return {"type": "text", **record}
 
 
-def _spans(found: re.Match[str]) -> list[tuple[str, int, int]]:
+def _spans(match: re.Match[str]) -> list[tuple[str, int, int]]:
     """What is between the marks, without the space around it."""
     spans = []
-    for kind, text in found.groupdict().items():
+    for kind, text in match.groupdict().items():
         if text is not None:
-            begin = found.start(kind) + len(text) - len(text.lstrip())
+            begin = match.start(kind) + len(text) - len(text.lstrip())
             spans.append((kind, begin, begin + len(text.strip())))
     return spans
 
@@ -263,7 +240,7 @@ def _draft(conv: Any, messages: Sequence[tuple[int, Any]], line: int, source: So
     if above and not roots and above[0][0] != "#":  # An export of the conversation that is open lacks its root.
         roots = [{"id": above[0]}]
     kept = [root for root in roots if {**root, "timestamp": 0} != {**_root(conv), "timestamp": 0}]
-    draft = head_to_capsule(_HEAD, conv | ({"roots": kept} if kept else {}), line)
+    draft = Draft.of_head(_HEAD, conv | ({"roots": kept} if kept else {}), line)
     tops = [root["id"] for root in roots if "id" in root]
     for at, record in zip(lines, records, strict=True):
         draft.lines[str(record.get("id"))] = at
@@ -282,20 +259,20 @@ def _draft(conv: Any, messages: Sequence[tuple[int, Any]], line: int, source: So
 
 
 def _stored(record: Fields, line: int, source: Source) -> Iterator[Draft]:
-    """The conversations in an object: one, those of a dump of the browser's storage, or those of its tables."""
+    """The conversations in an object, which is one, a dump of the browser's storage, or its tables."""
     conv, messages = record.get("conv", record.get("conversation")), record.get("messages")
     if isinstance(record.get("conversations"), list):
-        for one in objects_of(record["conversations"]):
-            id = text_of(one.get("id"))
+        for item in objects_of(record["conversations"]):
+            id = text_of(item.get("id"))
             of_it = [(line, message) for message in objects_of(messages) if text_of(message.get("convId")) == id]
-            yield _draft(one, of_it, line, source)
+            yield _draft(item, of_it, line, source)
     elif isinstance(messages, list):
         about = {name: value for name, value in record.items() if name != "messages"}
-        yield _draft(conv if conv is not None else about, [(line, one) for one in messages], line, source)
-    elif found := [json_of(value) for key, value in record.items() if key.startswith("conv-")]:
-        for one in found:
-            if isinstance(one, dict):
-                yield from _stored(one, line, source)
+        yield _draft(conv if conv is not None else about, [(line, item) for item in messages], line, source)
+    elif stored := [json_of(value) for key, value in record.items() if key.startswith("conv-")]:
+        for item in stored:
+            if isinstance(item, dict):
+                yield from _stored(item, line, source)
             else:
                 source.tell("a conversation that is no object", line)
     else:
@@ -326,18 +303,18 @@ def _read_file_of(source: Source) -> Iterator[Draft]:
 
 def _session(conv: Fields | None, messages: Sequence[tuple[int, Any]]) -> Fields:
     """The head of a session; of one whose head is not there, what its messages say."""
-    named = next((one["convId"] for _, one in messages if isinstance(one, dict) and "convId" in one), None)
+    named = next((entry["convId"] for _, entry in messages if isinstance(entry, dict) and "convId" in entry), None)
     return conv if conv is not None else filled({}, id=named)
 
 
 def _write_file_of(draft: Draft) -> bytes:
     records, homes = turns.records_of(draft, _TURN, lambda entries: False)
-    conv = turns.with_home(head_to_record(_HEAD, draft), "currNode", homes)
+    conv = turns.with_home(draft.head_record(_HEAD), "currNode", homes)
     roots = conv.pop("roots", None) or [_root(conv)]
     for record in records:
         if record.get("parent") is None:
             record["parent"] = roots[0].get("id")
-    began = min((time for one in records if isinstance(time := one.get("timestamp"), int)), default=0)
+    began = min((time for entry in records if isinstance(time := entry.get("timestamp"), int)), default=0)
     whole = [{"timestamp": began, **root} for root in roots if "type" in root]
     records = [{"convId": conv.get("id"), **record} for record in whole + records]
     turns.with_children(records, "parent", "children")

@@ -14,30 +14,9 @@ from typing import Any
 import orjson
 
 from capsule.transfer.formats.web.open_webui_text import ITEMS, do, done, pieces, plain, show, shown, text_in
-from capsule.transfer.interface import (
-    Draft,
-    Format,
-    Source,
-    around,
-    each,
-    first,
-    head_to_capsule,
-    head_to_record,
-    read_records,
-    read_rows,
-)
-from capsule.transfer.records import turns
-from capsule.transfer.records.coercion import (
-    data_of,
-    data_url,
-    filled,
-    moment,
-    object_of,
-    objects_of,
-    rest,
-    seconds,
-    text_of,
-)
+from capsule.transfer.interface import Draft, Format, Source, around, each, first, read_records, read_rows
+from capsule.transfer.records import coercion, turns
+from capsule.transfer.records.coercion import data_of, data_url, filled, moment, object_of, objects_of, rest, text_of
 from capsule.transfer.records.columns import Column, context_of, is_on, pair_of, text_of_context
 from capsule.transfer.records.pairs import Fields, Pair
 from capsule.transfer.records.turns import Names, Turn
@@ -49,8 +28,8 @@ _TOKENS |= {"total_tokens": "totalTokens"}
 
 
 def _time(time: str) -> int | float:
-    found = seconds(time) or 0.0
-    return int(found) if found.is_integer() else found
+    number = coercion.seconds(time) or 0.0
+    return int(number) if number.is_integer() else number
 
 
 def _id(value: Any) -> str:
@@ -154,7 +133,7 @@ def _write(entries: list[Fields]) -> Fields:
 
 
 def _opened(record: Fields) -> Fields:
-    """A message with its marked text in pieces, and the items of its output without those that say nothing to us."""
+    """A message with its marked text in pieces, and only the items of its output that are read."""
     record, text, output = dict(record), record.get("content"), record.get("output")
     if isinstance(text, str) and record.get("role") == "assistant" and "<" in text:
         record["content"] = pieces(text) or text
@@ -167,7 +146,7 @@ def _opened(record: Fields) -> Fields:
 
 
 def _closed(record: Fields) -> Fields:
-    output = list(found) if isinstance(found := record.get("output"), list) else []
+    output = list(items) if isinstance(items := record.get("output"), list) else []
     for place, item in record.get("$others", {}).items():
         output.insert(int(place), item)
     return rest(record, "$others") | turns.with_text(record) | ({"output": output} if output else {})
@@ -186,14 +165,14 @@ def _draft(row: Fields, line: int | None, source: Source) -> Draft | None:
     if is_tree:
         messages = history["messages"]
     elif isinstance(chat.get("messages"), list):
-        messages = {text_of(object_of(one).get("id")) or f"#{n}": one for n, one in enumerate(chat["messages"])}
+        messages = {text_of(object_of(entry).get("id")) or f"#{n}": entry for n, entry in enumerate(chat["messages"])}
     else:
         source.tell("a chat that has no messages", line)
         return None
     about = row | {"chat": rest(chat, "history", "messages")}
     if "currentId" in history and text_of(history["currentId"])[:1] != "#":
         about["currentId"] = history["currentId"]
-    draft, records = head_to_capsule(_HEAD, about, line), []
+    draft, records = Draft.of_head(_HEAD, about, line), []
     for key, message in messages.items():
         if not isinstance(message, dict) or not ("role" in message or "content" in message):
             source.tell(f"message {key!r:.60} is none", line)
@@ -211,7 +190,7 @@ def _draft(row: Fields, line: int | None, source: Source) -> Draft | None:
 
 
 def _rows(source: Source) -> Iterator[tuple[int | None, Fields]]:
-    """The rows of an export, and those of the database, of all its users, as an export has them."""
+    """The rows of an export; of a database the rows of all users, in the form of an export."""
     if source.tables:
         with source.database() as database:
             for row in read_rows(database, "SELECT * FROM chat ORDER BY rowid"):
@@ -225,18 +204,18 @@ def _rows(source: Source) -> Iterator[tuple[int | None, Fields]]:
 
 def _write_file_of(draft: Draft) -> bytes:
     records, homes = turns.records_of(draft, _TURN, turns.is_turn)
-    row = turns.with_home(head_to_record(_HEAD, draft), "currentId", homes)
+    row = turns.with_home(draft.head_record(_HEAD), "currentId", homes)
     turns.with_children(records, "parentId", "childrenIds")
     current = {"currentId": records[-1]["id"]} if records else {}
     current |= {"currentId": row.pop("currentId")} if "currentId" in row else {}
-    history = current | {"messages": {one["id"]: one for one in records}}
+    history = current | {"messages": {record["id"]: record for record in records}}
     return orjson.dumps(row | {"chat": {**row["chat"], "history": history, "messages": []}})
 
 
 def _is_ours(record: Fields) -> bool:
     chats = [record, *objects_of(record.get("chats"))[:3]]
-    histories = [object_of(object_of(one.get("chat", one)).get("history")) for one in chats]
-    is_row = any(isinstance(one.get("chat"), dict) and "messages" in one["chat"] for one in chats)
+    histories = [object_of(object_of(listed.get("chat", listed)).get("history")) for listed in chats]
+    is_row = any(isinstance(listed.get("chat"), dict) and "messages" in listed["chat"] for listed in chats)
     return is_row or any(isinstance(history.get("messages"), dict) for history in histories)
 
 

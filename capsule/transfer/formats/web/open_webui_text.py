@@ -27,18 +27,18 @@ ITEMS = ("reasoning", "message", "function_call", "function_call_output")
 
 def pieces(text: str) -> Pieces:
     """A text in pieces; empty: it has no marks."""
-    return pieces_of(text, ((found.start(), found.end(), _spans(found)) for found in _DETAILS.finditer(text)))
+    return pieces_of(text, ((match.start(), match.end(), _spans(match)) for match in _DETAILS.finditer(text)))
 
 
-def _spans(found: re.Match[str]) -> list[tuple[str, int, int]]:
+def _spans(match: re.Match[str]) -> list[tuple[str, int, int]]:
     """What is between the marks of a part: the kind, where it begins and where it ends."""
-    kind = found["type"]
-    begin, text = (found.start("think"), found["think"]) if kind is None else (found.start("body"), found["body"])
+    kind = match["type"]
+    begin, text = (match.start("think"), match["think"]) if kind is None else (match.start("body"), match["body"])
     body = (begin + len(text) - len(text.lstrip()), begin + len(text.rstrip()))
     if kind is None or kind == "reasoning":
         return [(kind or "think", min(body), max(body))]
-    at = found.start("attributes")
-    spans = [(one[1], at + one.start(2), at + one.end(2)) for one in _ATTRIBUTE.finditer(found["attributes"])]
+    at = match.start("attributes")
+    spans = [(pair[1], at + pair.start(2), at + pair.end(2)) for pair in _ATTRIBUTE.finditer(match["attributes"])]
     if kind == "code_interpreter" and (code := _CODE.match(text)):
         spans.append(("code", begin + code.start(1), begin + code.end(1)))
     return spans
@@ -94,7 +94,7 @@ def show(entries: list[Fields], form: str) -> Pieces:
             made.append({"text": entry["content"]})
         for nth, call in enumerate(entry.get("toolCalls", ())):
             made += [{"mark": "\n"}] if made and "text" in made[-1] else []
-            made += _show_call(call, [one["content"] for one in results[nth : nth + 1]])
+            made += _show_call(call, [result["content"] for result in results[nth : nth + 1]])
     return merged(made)
 
 
@@ -130,6 +130,7 @@ def done(items: list[Fields]) -> Iterator[tuple[str, Any]]:
 
 
 def text_in(parts: Any) -> str:
+    """The text of a content: itself, or its parts."""
     if not isinstance(parts, list):
         return text_of(parts)
     return "\n\n".join(text_of(part.get("text") if isinstance(part, dict) else part) for part in parts)
@@ -158,4 +159,5 @@ def do(entries: list[Fields]) -> list[Fields]:
 
 
 def plain(entries: list[Fields]) -> str:
+    """What the messages say, without reasoning, calls and results."""
     return "\n\n".join(entry["content"] for entry in entries if entry["role"] != "tool" and entry["content"])

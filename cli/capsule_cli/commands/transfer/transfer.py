@@ -101,11 +101,11 @@ def _follow(store: Store, paths: list[str], options: dict[str, Any]) -> None:
     from capsule.transfer.following import follow
     from capsule.transfer.reading.sources import Damage
 
-    def tell(found: Taken | Damage) -> None:
-        if isinstance(found, Damage):
-            say(_place(found.path, found.line, found.what))
-        elif found.id and found.state != "unchanged":
-            answer(found.as_json(), f"{found.state:<9}  {found.id}  {shown(found.title)}", line=True)
+    def tell(entry: Taken | Damage) -> None:
+        if isinstance(entry, Damage):
+            say(_place(entry.path, entry.line, entry.reason))
+        elif entry.id and entry.state != "unchanged":
+            answer(entry.as_json(), f"{entry.state:<9}  {entry.id}  {shown(entry.title)}", line=True)
 
     follow(store, paths, tell, **options)
 
@@ -115,7 +115,7 @@ def _answer(report: Report, *, dry_run: bool) -> None:
     counts = [f"{report.count(state)} {state}" for state in ("imported", "updated", "unchanged", "skipped")]
     would = "would be " if dry_run else ""
     lines = [f"{would}{', '.join(counts)}, {report.problems.count} damaged"]
-    lines += [_place(problem.path, problem.line, problem.what) for problem in problems[:_MOST_SHOWN]]
+    lines += [_place(problem.path, problem.line, problem.reason) for problem in problems[:_MOST_SHOWN]]
     if count > _MOST_SHOWN:
         lines.append(f"... and {count - _MOST_SHOWN} more; --json has them")
     skipped = [taken for taken in report.conversations if taken.state == "skipped"][:_MOST_SHOWN]
@@ -130,33 +130,33 @@ def _answer(report: Report, *, dry_run: bool) -> None:
         raise typer.Exit(InvalidDocument.exit_code)
 
 
-def _place(path: str, line: int | None, what: str) -> str:
-    return f"{path}:{line}: {what}" if line else f"{path}: {what}"
+def _place(path: str, line: int | None, problem: str) -> str:
+    return f"{path}:{line}: {problem}" if line else f"{path}: {problem}"
 
 
 def _chosen(format: str | None, *, yes: bool) -> list[str]:
     """The paths of programs on this machine that are to be imported."""
     from capsule.transfer.registry import formats
 
-    found = []
+    places = []
     for name, each in formats().items():
         for place in each.places if format in (None, name) else ():
             if files := sorted(glob(os.path.expanduser(place))):
                 size = sum(os.path.getsize(file) for file in files if os.path.isfile(file))
-                found.append({"format": name, "title": each.title, "path": place, "files": len(files), "bytes": size})
+                places.append({"format": name, "title": each.title, "path": place, "files": len(files), "bytes": size})
     is_picked = yes or format is not None
-    if not is_picked or not found:
+    if not is_picked or not places:
         columns = ("format", "path", "files", "bytes")
-        rows = [[str(row[name]) for name in columns] for row in found]
-        listing({"found": found}, columns, rows, "no conversations of other programs were found", last="path")
-    if found and not is_picked and in_terminal() and sys.stdin.isatty() and not asked.json:
+        rows = [[str(row[name]) for name in columns] for row in places]
+        listing({"found": places}, columns, rows, "no conversations of other programs were found", last="path")
+    if places and not is_picked and in_terminal() and sys.stdin.isatty() and not asked.json:
         picked = typer.prompt("Import which formats (names with spaces, or all)", default="", show_default=False)
-        found = [row for row in found if picked == "all" or row["format"] in picked.split()]
+        places = [row for row in places if picked == "all" or row["format"] in picked.split()]
     elif not is_picked:
-        if not found:
+        if not places:
             raise typer.Exit(NotFound.exit_code)
         return []
-    return [path for row in found for path in sorted(glob(os.path.expanduser(str(row["path"]))))]
+    return [path for row in places for path in sorted(glob(os.path.expanduser(str(row["path"]))))]
 
 
 @commands.command("export")
