@@ -129,15 +129,15 @@ class Git:
                 out, err = process.communicate(input, timeout_s)
             except subprocess.TimeoutExpired as error:
                 process.kill()
-                what = f"git {arguments[0]} in {self.directory} took longer than {timeout_s:g} seconds, and was killed"
-                raise GitFailed(what, command=list(arguments), words="") from error
+                late = f"git {arguments[0]} in {self.directory} took longer than {timeout_s:g} seconds, and was killed"
+                raise GitFailed(late, command=list(arguments), words="") from error
             except BaseException:
                 process.kill()
                 raise
         answer = Answer(process.returncode, out, err)
         if answer.code not in fine:
-            what = f"git {arguments[0]} failed in {self.directory}: {answer.words or f'exit code {answer.code}'}"
-            raise GitFailed(what, command=list(arguments), words=answer.words)
+            reason = f"git {arguments[0]} failed in {self.directory}: {answer.words or f'exit code {answer.code}'}"
+            raise GitFailed(reason, command=list(arguments), words=answer.words)
         return answer
 
     def head(self) -> str | None:

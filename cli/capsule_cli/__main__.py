@@ -14,7 +14,7 @@ def main() -> None:
     for word in words[:3]:
         try:
             room = rooms.of_command(word)
-        except Refused:  # It is told by typer's program.
+        except Refused:  # Typer's program reports it.
             break
         if room and word in room.quick and (code := rooms.load(room.quick[word])(words)) is not None:
             sys.exit(code)

@@ -85,7 +85,7 @@ ALIASES = {"ls": "list", "cat": "show", "rm": "delete"}
 
 
 def parts() -> list[rooms.Room]:
-    """The core and the rooms that there are; of other packages none, if that is in error."""
+    """The core and the installed rooms; without those of other packages if one of these is in error."""
     with suppress(CapsuleError):
         return [CORE, *rooms.installed(_named())]
     return [CORE, *rooms.installed()]
@@ -166,7 +166,7 @@ class _Program(CapsuleGroup):
             raise
 
     def _report_usage(self, error: typer.TyperException) -> None:
-        """Where JSON was asked for, tell a usage error so and end; else it is left to typer."""
+        """Print a usage error as JSON and end, where JSON was asked for; else typer prints it."""
         if self._as_json:
             asked.json = True
             report(error.format_message(), error.exit_code, "Usage")
@@ -189,8 +189,8 @@ class _Program(CapsuleGroup):
         except FileNotFoundError as error:
             if not is_nowhere():
                 raise
-            what = "the working directory was deleted; go to another one with cd, and try again"
-            raise typer.Exit(report_error(NotFound(what, id=""))) from error
+            reason = "the working directory was deleted; go to another one with cd, and try again"
+            raise typer.Exit(report_error(NotFound(reason, id=""))) from error
         except BrokenPipeError:
             quiet_stdout()
             raise typer.Exit(BROKEN_PIPE) from None

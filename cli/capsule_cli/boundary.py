@@ -1,7 +1,7 @@
 """Where errors end: on stderr, with their exit code.
 
 What must stay true: this is the one place that turns an error into words for the terminal. A `CapsuleError` is
-expected and told in its own words; anything else is a bug and stays a traceback.
+expected and printed in its own words; anything else is a bug and stays a traceback.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def is_nowhere() -> bool:
 
 
 def report(message: str, code: int, kind: str, fields: dict[str, Any] | None = None) -> None:
-    """Tell an error on stderr: in words, or as one line that holds a JSON object."""
+    """Write an error to stderr: in words, or as one line that holds a JSON object."""
     if asked.json:
         facts = {"code": code, "kind": kind, "message": message}
         to_stderr({"error": facts | (fields or {}) | facts})
@@ -94,7 +94,7 @@ def report_error(error: CapsuleError | Stopped) -> int:
 
 
 def end_with(failed: Sequence[CapsuleError]) -> None:
-    """Tell the errors of what failed while the rest was done; the exit code is that of the first."""
+    """Print the errors of what failed while the rest was done; the exit code is that of the first."""
     for failure in failed:
         report_error(failure)
     if failed:

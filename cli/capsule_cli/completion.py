@@ -40,7 +40,7 @@ def complete_id(incomplete: str) -> list[tuple[str, str]]:
 
 
 def complete_id_or_next(incomplete: str) -> list[tuple[str, str]]:
-    """As `complete_id`, and what stands for the next new conversation."""
+    """The ids that begin with `incomplete`, and `@next`, which stands for the next new conversation."""
     more = [("@next", "the next one that is made")] if incomplete.startswith("@") else []
     return complete_id(incomplete) + more
 

@@ -88,10 +88,10 @@ def _pre_commit(arguments: list[str]) -> int:
     from capsule.git.drivers.precommit import problems
     from capsule.git_program import Git, hook_variables
 
-    found = problems(Git(os.getcwd(), variables=hook_variables()))
-    for line in found:
+    lines = problems(Git(os.getcwd(), variables=hook_variables()))
+    for line in lines:
         _tell(line)
-    return 1 if found else 0
+    return 1 if lines else 0
 
 
 def _version(arguments: list[str]) -> int:

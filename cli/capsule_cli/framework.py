@@ -65,6 +65,7 @@ class CapsuleCommand(_WithAll, TyperCommand):
     """A command."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The words after the command's name in the line of usage."""
         return ["[OPTIONS]", *(piece_of(param) for param in self.params if param.param_type_name == "argument")]
 
 
@@ -72,6 +73,7 @@ class CapsuleGroup(_WithAll, TyperGroup):
     """A command that has commands of its own."""
 
     def list_commands(self, ctx: Any) -> list[str]:
+        """The names of the commands, in the order of their declaration."""
         return list(self.commands)
 
 
@@ -82,9 +84,7 @@ class Commands(Mapping[str, Any]):
     """
 
     def __init__(self, room: Room, group: str = "") -> None:
-        self._room = room
-        self._group = group
-        self._modules = room.modules(group)
+        self._room, self._group, self._modules = room, group, room.modules(group)
         self._made: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
@@ -140,11 +140,11 @@ class _Reading:
         if value is None:
             return () if many else None
         try:
-            return [self._one(one, param) for one in value] if many else self._one(value, param)
+            return [self._read(word, param) for word in value] if many else self._read(value, param)
         except ValueError as error:
             raise typer.BadParameter(str(error), ctx=ctx, param=param) from None
 
-    def _one(self, value: Any, param: Any) -> Any:
+    def _read(self, value: Any, param: Any) -> Any:
         if self._kind is int:
             number = int(value) if str(value).removeprefix("-").isdecimal() else None
             if number is None:

@@ -55,23 +55,23 @@ class Ending:
             raise SystemExit(TERMINATED)
 
     def step(self, name: str) -> None:
-        """A step begins: the time to end, or to be left in peace."""
+        """Begin a step: end now if a signal came, else let no signal interrupt it, unless it waits for others."""
         self._careful = False
         self._end_if_asked()
         self._careful = name not in _PATIENT
 
     def busy(self) -> None:
-        """What comes next must not be cut short."""
+        """Let no signal interrupt what comes next."""
         self._end_if_asked()
         self._careful = True
 
     def finish(self) -> None:
-        """It was asked to end, and has something left to do that only a second signal stops."""
+        """Let only a second signal interrupt what is left to do."""
         _alarm(0)
         self._careful = True
 
     def rest(self) -> None:
-        """The steps are done."""
+        """End the steps: from here on a signal ends the command at once."""
         self._careful = False
         self._end_if_asked()
 

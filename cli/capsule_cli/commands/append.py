@@ -99,7 +99,7 @@ def _append(store: Store, id: str, messages: list[_Line]) -> Iterator[bytes]:
             yield from _append(store, id, [line])
         return
     answers = ({"id": entry["id"], "at": place} for place, entry in enumerate(entries, at))
-    yield b"".join(orjson.dumps(one, option=orjson.OPT_APPEND_NEWLINE) for one in answers)
+    yield b"".join(orjson.dumps(reply, option=orjson.OPT_APPEND_NEWLINE) for reply in answers)
 
 
 def _batches(source: BinaryIO) -> Iterator[list[tuple[int, bytes]]]:
@@ -130,7 +130,7 @@ def _message(line: bytes, number: int, defaults: Mapping[str, Any]) -> dict[str,
         raise _at_line(number, error.message) from None
 
 
-def _at_line(number: int, what: str, column: str = "") -> InvalidInput:
+def _at_line(number: int, reason: str, column: str = "") -> InvalidInput:
     return InvalidInput(
-        f"{STDIN}, line {number}{column}: {what}; it was not appended, what was acknowledged before is", line=number
+        f"{STDIN}, line {number}{column}: {reason}; it was not appended, what was acknowledged before is", line=number
     )

@@ -38,9 +38,9 @@ def switch(
         done = store.branches.switch(id, message, step=next_ - previous)
         beside = store.branches.alternatives(id, done.message)
     number, count = beside.index + 1, len(beside.ids)
-    told = {"message": done.message, "leaf": done.leaf, "changed": done.changed, "number": number, "count": count}
+    facts = {"message": done.message, "leaf": done.leaf, "changed": done.changed, "number": number, "count": count}
     which = f"message {done.message}" + (f", {number} of {count}" if count > 1 else "")
-    answer(told, f"{id}: {'' if done.changed else 'already '}on the branch of {which}", line=True)
+    answer(facts, f"{id}: {'' if done.changed else 'already '}on the branch of {which}", line=True)
 
 
 @commands.command("regenerate")
@@ -100,20 +100,20 @@ def fork(
 def delete_message(id: str, message: str, *, keep_children: bool, dry_run: bool, yes: bool) -> None:
     """Remove a message and what answers it, or it alone."""
     with conversation(id) as (store, id):
-        found = store.find_message(id, message)
-        planned = store.branches.remove(id, str(found.id), keep_children=keep_children, dry_run=True)
+        which = str(store.find_message(id, message).id)
+        planned = store.branches.remove(id, which, keep_children=keep_children, dry_run=True)
         if not dry_run:
             ensure_agreed(f"Remove {planned}? A copy stays in the trash.", yes=yes)
             expected = None if yes else planned.ids
-            planned = store.branches.remove(id, str(found.id), keep_children=keep_children, expected=expected)
+            planned = store.branches.remove(id, which, keep_children=keep_children, expected=expected)
     _tell(id, planned, dry_run=dry_run)
 
 
 def _tell(id: str, removal: Removal, *, dry_run: bool) -> None:
-    told: dict[str, Any] = {"removed": list(removal.ids), "roles": removal.roles, "leaf": removal.leaf}
-    told["dryRun"] = dry_run
+    facts: dict[str, Any] = {"removed": list(removal.ids), "roles": removal.roles, "leaf": removal.leaf}
+    facts["dryRun"] = dry_run
     undone = ""
     if removal.ids and not dry_run:
-        told["undo"] = f"capsule restore {id}"
-        undone = f"; undo: {told['undo']}"
-    answer(told, one_line(f"{id}: {removal} {'would be removed' if dry_run else 'removed'}{undone}"))
+        facts["undo"] = f"capsule restore {id}"
+        undone = f"; undo: {facts['undo']}"
+    answer(facts, one_line(f"{id}: {removal} {'would be removed' if dry_run else 'removed'}{undone}"))

@@ -75,7 +75,7 @@ def list_(
         moved = {} if of is None else {summary.head.id: summary.standing for summary in store.summaries.list(of)}
         ids = store.ids() if in_terminal() else []
     columns, row = _PERSONS if in_terminal() else _PROGRAMS
-    told = [
+    value = [
         head.as_json()
         | ({} if head.damaged else {"messages": page.messages[head.id]})
         | ({"source": moved[head.id].as_json()} if head.id in moved else {})
@@ -84,8 +84,8 @@ def list_(
     empty = "no conversation is like that" if ids else "there is no conversation yet; start one with: capsule new"
     with paged():
         rows = [row(head, page.messages[head.id], _state(head, moved)) for head in page.heads]
-        # Ids are told apart in the whole store, and not only in what is shown of it.
-        listing(told, columns, rows, empty, ids=ids)
+        # Short ids are unique in the whole store, and not only among those in the list.
+        listing(value, columns, rows, empty, ids=ids)
 
 
 def _source(store: Store, id: str) -> str:

@@ -1,7 +1,7 @@
 """`edit`: a conversation or a message in the person's own editor, as visudo does it.
 
 What must stay true: nothing is written before it is valid, and what the person typed is never thrown away: when it
-can't be saved, the copy stays and its path is told.
+can't be saved, the copy stays and its path is printed.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def edit(
         if message is None:
             with _held(store, id):
                 head = _edit_capsule(store, id)
-            told = {"changed": head is not None, **(head or store.head(id)).as_json()}
-            answer(told, f"{id}: " + ("saved" if head else "nothing changed"))
+            value = {"changed": head is not None, **(head or store.head(id)).as_json()}
+            answer(value, f"{id}: " + ("saved" if head else "nothing changed"))
         else:
             made = _edit_message(store, id, message, text, beside=beside)
             facts = {"id": made.id, "at": made.at} if made else {}

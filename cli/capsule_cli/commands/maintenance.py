@@ -110,8 +110,8 @@ def validate(
     else:
         for problem in problems:
             out(shown(str(problem)))
-        found = counted(len(problems), "problem") if problems else "all valid"
-        say(f"{counted(len(files), 'file')} checked: {found}")
+        verdict = counted(len(problems), "problem") if problems else "all valid"
+        say(f"{counted(len(files), 'file')} checked: {verdict}")
     if problems:
         raise typer.Exit(InvalidDocument.exit_code)
 
@@ -124,8 +124,8 @@ def _files(path: str) -> Iterator[str]:
         yield path
     for directory, names, files in os.walk(path):
         names[:] = sorted(name for name in names if not name.startswith("."))
-        found = sorted(name for name in files if name.endswith(".json") and not name.startswith("."))
-        yield from (os.path.join(directory, name) for name in found)
+        chosen = sorted(name for name in files if name.endswith(".json") and not name.startswith("."))
+        yield from (os.path.join(directory, name) for name in chosen)
 
 
 def _problems(path: str) -> list[Problem]:
@@ -153,7 +153,7 @@ def migrate(
     """Update files to the current version of the format. Paths may lie outside a store."""
     files = [file for name in names or () if _is_path(name) for file in _files(name)]
     ids = [name for name in names or () if not _is_path(name)]
-    told: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     failed: list[CapsuleError] = []
     with store_of() if ids or not names else nullcontext() as store:
         jobs = {("path", file): partial(_migrate_file, file) for file in files}
@@ -162,15 +162,15 @@ def migrate(
             jobs |= {("id", id): partial(store.edits.migrate, id) for id in wanted}
         for (kind, name), migrated in with_bar("migrating", jobs.items(), len(jobs)):
             try:
-                told.append({kind: name, "changes": migrated(check=check)})
+                results.append({kind: name, "changes": migrated(check=check)})
             except CapsuleError as error:
                 failed.append(error)
-                told.append({kind: name, "changes": [], "error": error.message})
-    changed = [one for one in told if one["changes"]]
-    lines = [shown(f"{one.get('id') or one['path']}: {change}") for one in changed for change in one["changes"]]
+                results.append({kind: name, "changes": [], "error": error.message})
+    changed = [result for result in results if result["changes"]]
+    lines = [shown(f"{of.get('id') or of['path']}: {change}") for of in changed for change in of["changes"]]
     total = f"{counted(len(jobs), 'file' if files else 'conversation')}: {len(changed)} "
     total += ("would change" if check else "changed") + (f", {len(failed)} failed" if failed else "")
-    answer(told, "\n".join([*lines, total]))
+    answer(results, "\n".join([*lines, total]))
     end_with(failed)
     if check and changed:
         raise typer.Exit(1)

@@ -199,8 +199,8 @@ def _title_of(store: Store, id: str) -> str:
 
 def _in_trash(store: Store) -> list[tuple[Trashed, Removed | None]]:
     """The conversations and the messages in the trash, the latest first; messages with what is known of them."""
-    found = [(item, None) for item in store.trash.list()] + [(item.trashed, item) for item in store.trash.removed()]
-    return sorted(found, key=lambda item: item[0].deleted_at, reverse=True)
+    items = [(item, None) for item in store.trash.list()] + [(item.trashed, item) for item in store.trash.removed()]
+    return sorted(items, key=lambda item: item[0].deleted_at, reverse=True)
 
 
 def _chosen(store: Store, prefix: str, deleted: str | None) -> tuple[Trashed, Removed | None]:
@@ -208,7 +208,7 @@ def _chosen(store: Store, prefix: str, deleted: str | None) -> tuple[Trashed, Re
     items = _in_trash(store)
     if prefix != "@last":
         id = one_of(sorted({item.id for item, _ in items}), prefix, "deleted conversation", Remedy("trash"))
-        items = [found for found in items if found[0].id == id]
+        items = [entry for entry in items if entry[0].id == id]
     then = (deleted or "").strip().replace(" ", "T")
     if re.search(r"[+-]\d\d:\d\d$", then):  # As a terminal shows it: in the reader's zone, to the minute.
         with suppress(ValueError):

@@ -21,11 +21,8 @@ def run_for(heard: dict[str, Any], command: str, variable: str, *, short: dict[s
     """Run a command in a shell, with what was heard as JSON on its standard input and in its environment.
 
     Args:
-        heard: What was heard.
-        command: The command.
         variable: The name of the variable that holds the JSON.
         short: What replaces the long fields of `heard` where it is too long for the environment.
-        variables: More variables.
     """
     data = orjson.dumps(heard)
     # A variable that is too long would keep the command from being run at all.

@@ -47,7 +47,7 @@ def read_file(path: str) -> bytes:
         InvalidInput: It is no file: a directory, a device, a pipe that nobody may ever write to.
     """
     try:
-        # Not blocking, so that a pipe in a file's place is found out and not waited for.
+        # Not blocking, so that a pipe in a file's place is refused and not waited for.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
         with open(fd, "rb") as file:
             # A shell's <(command) is a pipe with a writer: those stand in /dev/fd, and are read to their end.

@@ -1,6 +1,6 @@
 """How a command gets its store.
 
-What must stay true: the environment's say is asked here, and what the store warns of is told on stderr.
+What must stay true: the environment is read here, and the store's warnings go to stderr.
 """
 
 from __future__ import annotations
@@ -45,18 +45,14 @@ def ensure_person(things: str) -> None:
 
 @contextmanager
 def store_of(*, keep_locks: bool = False) -> Iterator[Store]:
-    """The store the command is to work on, open while the body runs. The store's warnings go to stderr.
-
-    Args:
-        keep_locks: Whether a save keeps the conversation locked until the end: for a command that stays open.
-    """
+    """The store to work on, open while the body runs; with `keep_locks`, a save keeps its lock until the end."""
     with store_as(asked.as_, keep_locks=keep_locks) as store:
         yield store
 
 
 @contextmanager
 def store_as(agent: str | None, *, keep_locks: bool = False) -> Iterator[Store]:
-    """As `store_of`, for the agent that is meant in the current folder; None: for the store's owner.
+    """The store for the agent that is meant in the current folder (None: for its owner), open while the body runs.
 
     Raises Refused: this runs in a session of another agent.
     """
@@ -112,7 +108,7 @@ def acting() -> Iterator[tuple[Store, str]]:
 
 @contextmanager
 def acting_or_owner() -> Iterator[tuple[Store, str | None]]:
-    """As `acting`, where the store's owner may do it too: None, if no agent is named, nor one registered here."""
+    """The store of the agent that the command acts for, and its id; of the owner, and None, where there is no agent."""
     with store_as(agent_named()) as store:
         if store.agent is not None:
             yield store, store.agent
@@ -124,7 +120,8 @@ def acting_or_owner() -> Iterator[tuple[Store, str | None]]:
 
 
 class ToStderr(logging.Handler):
-    """Warnings as `say` says them."""
+    """Writes warnings to stderr by `say`."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Say what was logged."""
         say(self.format(record))  # With the traceback, where there is one.

@@ -111,11 +111,7 @@ def refuse(when: object, message: str, option: str | None = None) -> None:
 
 
 def filter_of(where: str | None, topic: str | None = None, thread: str | None = None) -> dict[str, Any] | None:
-    """The filter that the options `--where`, `--topic` and `--thread` make together; None: none was given.
-
-    Raises:
-        typer.BadParameter: `--where` is no JSON.
-    """
+    """The filter of `--where`, `--topic` and `--thread`; None: none was given. Raises typer.BadParameter."""
     import orjson
 
     try:
@@ -136,11 +132,7 @@ _DURATION = re.compile(r"(\d{1,9})([smhdw])")
 
 
 def seconds(text: str, option: str, *, unit: str = "") -> int:
-    """The seconds in a duration like `90s`, `15m`, `2h`, `3d` or `1w`; a number alone is one of `unit`, if given.
-
-    Raises:
-        typer.BadParameter: It is none.
-    """
+    """The seconds in `90s`, `15m`, `2h`, `3d` or `1w`; a bare number is one of `unit`. Raises typer.BadParameter."""
     match = _DURATION.fullmatch(text + unit if text.isdecimal() else text)
     if match is None:
         raise usage(f"{text!r} is no duration: a whole number and s, m, h, d or w, like 30d", option)
@@ -148,11 +140,7 @@ def seconds(text: str, option: str, *, unit: str = "") -> int:
 
 
 def moment(text: str, option: str, *, until: bool = False) -> str:
-    """A point in time, as the format writes it; see `capsule.format.references`.
-
-    Raises:
-        typer.BadParameter: It is none.
-    """
+    """A point in time, as the format writes it (`references.moment`). Raises typer.BadParameter: it is none."""
     from capsule.format import references
 
     try:

@@ -75,9 +75,9 @@ def to_stderr(value: dict[str, Any]) -> None:
     sys.stderr.flush()
 
 
-def counted(number: int, what: str) -> str:
+def counted(number: int, noun: str) -> str:
     """`1 file`, `2 files`."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def on_or_off(is_on: bool) -> str:
@@ -158,7 +158,7 @@ def answer(value: Any, text: str, *, line: bool = False) -> None:
 
 
 def details(value: dict[str, Any], **shown: str) -> None:
-    """A command's answer that is one thing: a line for each field; `shown` are those that a person sees otherwise."""
+    """Print one object as a command's answer, a line for each field; `shown` has fields in words for a person."""
     answer(value, "\n".join(f"{name}: {one_line(_plain(part))}" for name, part in {**value, **shown}.items()))
 
 
@@ -231,19 +231,19 @@ def table(
         rows: Texts, as they stand in the files.
         last: The column that comes last.
         empty: What the person reads when there is no row.
-        ids: More ids, from which those shown are told apart.
+        ids: More ids, from which the short ids in the table must differ.
         below: A line to write under each row, ready to be shown.
     """
     from rich.table import Table
     from rich.text import Text
 
-    found = list(rows)
-    if not found:
+    items = list(rows)
+    if not items:
         say(empty)
         return
-    short = short_ids([*ids, *(row[columns.index("id")] for row in found)]) if "id" in columns else {}
+    short = short_ids([*ids, *(row[columns.index("id")] for row in items)]) if "id" in columns else {}
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    shown_columns = [name for at, name in enumerate(columns) if name == last or any(row[at] for row in found)]
+    shown_columns = [name for at, name in enumerate(columns) if name == last or any(row[at] for row in items)]
     for name in sorted(shown_columns, key=lambda name: name == last):
         grid.add_column(
             name.upper(),
@@ -251,7 +251,7 @@ def table(
             no_wrap=name in {"id", *_TIMES, *_NUMBERS},  # These are never cut.
             min_width=8 if name == last else None,
         )
-    for row in found:
+    for row in items:
         texts = dict(zip(columns, row, strict=True))
         texts |= {name: short_time(texts[name]) for name in _TIMES & texts.keys()}
         if short:
@@ -273,7 +273,7 @@ def short_ids(ids: Iterable[str]) -> dict[str, str]:
 
 
 def short_time(text: str, timespec: str = "minutes") -> str:
-    """A time for a person, in their zone and with its offset; for a program as it stands in the file."""
+    """A time for a person, in their zone and with its offset; for a program as the file has it."""
     if not in_terminal():
         return text
     try:
@@ -289,7 +289,7 @@ def out_rows(rows: Iterable[Sequence[str]]) -> None:
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
+def progress(work: str) -> Iterator[Callable[[int, int], None] | None]:
     """Draw a progress bar on stderr when the body takes a while; nothing when stderr is no terminal.
 
     Yields:
@@ -311,7 +311,7 @@ def progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
 
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            bar.add_task(what, total=total)
+            bar.add_task(work, total=total)
             bar.start()
         bar.update(0, completed=done, total=total)
 
@@ -322,9 +322,9 @@ def progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
             bar.stop()
 
 
-def with_bar(what: str, items: Iterable[T], total: int = 0) -> Iterator[T]:
+def with_bar(work: str, items: Iterable[T], total: int = 0) -> Iterator[T]:
     """The items, beneath a progress bar while the caller works on them; `total`: how many there are, where known."""
-    with progress(what) as bar:
+    with progress(work) as bar:
         for at, item in enumerate(items, 1):
             yield item
             if bar:

@@ -22,11 +22,7 @@ _NOT_FOUND = {126, 127}
 
 @contextmanager
 def paged() -> Iterator[None]:
-    """Send what the body writes to stdout through `$PAGER`, or `less`. Without a person, or with --json: nothing.
-
-    Raises:
-        Stopped: The pager can't be started.
-    """
+    """Send what the body writes through `$PAGER` or `less`, for a person. Raises Stopped: it can't be started."""
     command = os.environ.get("PAGER", "less" if shutil.which("less") else "").strip()
     if asked.json or asked.no_pager or not in_terminal() or command in ("", "cat"):
         yield

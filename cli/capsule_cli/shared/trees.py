@@ -21,12 +21,7 @@ Entry = Mapping[str, Any]
 
 
 def marks_of(tree: Tree, *, answers: bool = False) -> dict[int, str]:
-    """What stands beside the messages, by place: `2/3` where there are others beside it.
-
-    Args:
-        tree: The tree.
-        answers: Whether it is said, too, what a message answers that doesn't answer the one before it.
-    """
+    """The marks beside messages, by place: `2/3` among alternatives; with `answers`, also the answered message."""
     marks = {place: f"{number}/{count}" for place, (number, count) in tree.forks.items()}
     if answers:
         for place, parent in enumerate(tree.parents):
@@ -37,7 +32,7 @@ def marks_of(tree: Tree, *, answers: bool = False) -> dict[int, str]:
 
 
 def as_lines(history: Sequence[Entry], tree: Tree, current: str | None) -> Iterator[str]:
-    """The tree, a line a message; a star stands at those of the active branch."""
+    """The tree, a line for each message, with a star at the messages of the active branch."""
     on, seen = set(tree.path(current)), set[int]()
     roots = tree.children.get(-1, [])
     for root in [*roots, *range(len(tree))]:  # Those that answer each other in a circle hang on no root.

@@ -1,6 +1,6 @@
-"""`context`: what a conversation is told of a project: captured, compared, shown, taken away.
+"""`context`: the snapshot of a project in a conversation: captured, compared, shown, removed.
 
-What must stay true: what looks like a secret is told before anything is written; a project that has drifted makes
+What must stay true: what looks like a secret is named before anything is written; a project that has drifted makes
 `check` exit 1.
 """
 
@@ -13,23 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from capsule.errors import CapsuleError, NotFound
+from capsule.format.text.shown import one_line, shown
 from capsule_cli.boundary import end_with
 from capsule_cli.completion import complete_id
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import conversation, store_of
 from capsule_cli.shared.options import DryRun, Id, Yes, argument, flag, group_of, option, usage
-from capsule_cli.shared.output import (
-    answer,
-    counted,
-    in_terminal,
-    listing,
-    one_line,
-    out,
-    out_json_bytes,
-    progress,
-    say,
-    shown,
-)
+from capsule_cli.shared.output import answer, counted, in_terminal, listing, out, out_json_bytes, progress, say
 
 if TYPE_CHECKING:
     from capsule import Store
@@ -41,7 +31,7 @@ group, commands = group_of(
     "Attach a snapshot of a project to a conversation, and check whether the project has changed since."
 )
 
-#: How many findings and files left out are told of.
+#: How many findings, and how many files that are left out, are printed.
 _SHOWN = 20
 
 _PROJECT = "Compare with this directory. Without it: with that of the capture."
@@ -89,7 +79,6 @@ def capture(
     if not asked.json:
         _tell_left_out(made, planned=dry_run)
     said = f"{counted(len(made.files), 'file')}, about {made.tokens:,} tokens"
-    told = f"{id}: {'would capture' if dry_run else 'captured'} {one_line(made.root)}: {said}"
     facts = {
         "id": id,
         "written": not dry_run,
@@ -98,10 +87,10 @@ def capture(
         "bytes": sum(len(file.data) for file in made.files),
         "estimatedTokens": made.tokens,
         "files": [{"path": file.path, "bytes": len(file.data), "tokens": file.tokens} for file in made.files],
-        "leftOut": [{"path": _utf8(one.path), "why": one.why} for one in made.left_out],
-        "secrets": [{"path": one.path, "line": one.line, "kind": one.kind} for one in made.findings],
+        "leftOut": [{"path": _utf8(file.path), "why": file.why} for file in made.left_out],
+        "secrets": [{"path": secret.path, "line": secret.line, "kind": secret.kind} for secret in made.findings],
     }
-    answer(facts, told)
+    answer(facts, f"{id}: {'would capture' if dry_run else 'captured'} {one_line(made.root)}: {said}")
 
 
 def _ask_about_secrets(made: Capture, yes: bool) -> None:
@@ -124,8 +113,8 @@ def _tell_left_out(made: Capture, *, planned: bool) -> None:
         listing(None, ("tokens", "file"), rows, "no file would be taken", last="file")
         for finding in made.findings:
             say(f"looks like a secret: {one_line(str(finding))}")
-    for one in made.left_out[:_SHOWN]:
-        say(f"left out: {one_line(_utf8(one.path))}: {one_line(one.why)}")
+    for left_out in made.left_out[:_SHOWN]:
+        say(f"left out: {one_line(_utf8(left_out.path))}: {one_line(left_out.why)}")
     if len(made.left_out) > _SHOWN:
         say(f"left out: {len(made.left_out) - _SHOWN} more; --json lists them all")
 
@@ -141,60 +130,59 @@ def check(
 
     if (id is None) != all_ or (all_ and project is not None):
         raise usage("name a conversation, or give --all, which takes no --project", "ID")
-    told: list[tuple[str, Drift]] = []
+    drifts: list[tuple[str, Drift]] = []
     failed: list[CapsuleError] = []
     with store_of() as store, progress("checking") as bar:
         if id is not None:
             id = store.resolve(id)
-            told.append((id, drift.check(_context_of(store, id), project, bar)))
-        for one in store.ids() if all_ else ():
+            drifts.append((id, drift.check(_context_of(store, id), project, bar)))
+        for each in store.ids() if all_ else ():
             try:
-                found = store.context.get(one)
-                if not drift.is_empty(found):
-                    told.append((one, drift.check(found)))
+                context = store.context.get(each)
+                if not drift.is_empty(context):
+                    drifts.append((each, drift.check(context)))
             except CapsuleError as error:
                 failed.append(error)
-    documents = [{"id": one, **drifted.as_json()} for one, drifted in told]
-    if not asked.json:
-        for one, drifted in told:
-            if drifted.problem:
-                say(f"{one}: {drifted.problem}")
-    lines = [line for one, drifted in told for line in _lines(one, drifted)]
+    documents = [{"id": each, **drifted.as_json()} for each, drifted in drifts]
+    for each, drifted in drifts if not asked.json else ():
+        if drifted.problem:
+            say(f"{each}: {drifted.problem}")
+    lines = [line for each, drifted in drifts for line in _lines(each, drifted)]
     if lines or asked.json:
         answer(documents if all_ else documents[0], "\n".join(lines))
     end_with(failed)
-    if not all(drifted.is_current for _, drifted in told):
+    if not all(drifted.is_current for _, drifted in drifts):
         raise typer.Exit(1)
 
 
-def _lines(id: str, found: Drift) -> Iterator[str]:
-    kinds = {"changed": found.changed, "gone": found.gone, "new": found.new}
-    if found.edited:
+def _lines(id: str, drift: Drift) -> Iterator[str]:
+    kinds = {"changed": drift.changed, "gone": drift.gone, "new": drift.new}
+    if drift.edited:
         yield f"{id}: the context's text was edited: it is not the one that was captured"
-    yield from (f"{what}\t{one_line(path)}" for what, paths in kinds.items() for path in paths)
-    if found.has_drifted:
-        counts = ", ".join(f"{len(paths)} {what}" for what, paths in kinds.items() if paths)
-        yield f"{id}: {one_line(found.project)} has drifted: {counts}"
-    elif found.is_current:
-        yield f"{id}: {one_line(found.project)} is as it was captured"
+    yield from (f"{kind}\t{one_line(path)}" for kind, paths in kinds.items() for path in paths)
+    if drift.has_drifted:
+        counts = ", ".join(f"{len(paths)} {kind}" for kind, paths in kinds.items() if paths)
+        yield f"{id}: {one_line(drift.project)} has drifted: {counts}"
+    elif drift.is_current:
+        yield f"{id}: {one_line(drift.project)} is as it was captured"
 
 
 @commands.command("show")
 def show(id: Id, files: bool = flag("--files", "List the files with their sizes instead.")) -> None:
     """Print the document of a conversation's context; with --json all of the context."""
     with conversation(id) as (store, id):
-        found = _context_of(store, id)
-    metadata = found.get("metadata") or {}
+        context = _context_of(store, id)
+    metadata = context.get("metadata") or {}
     if asked.json:
         from capsule.format.json.codec import encode
 
-        out_json_bytes(encode(metadata if files else found))
+        out_json_bytes(encode(metadata if files else context))
     elif files:
         names = ("bytes", "tokens", "path")
         rows = [[str(entry.get(name, "")) for name in names] for entry in metadata.get("files") or ()]
         listing(None, ("bytes", "tokens", "file"), rows, "it lists no files", last="file")
     else:
-        text = str(found.get("fullContext") or "").removesuffix("\n")
+        text = str(context.get("fullContext") or "").removesuffix("\n")
         out(shown(text) if in_terminal() else text)
 
 
@@ -204,15 +192,15 @@ def diff(id: Id, project: Project = None) -> None:
     from capsule.context import drift
 
     with conversation(id) as (store, id):
-        found = _context_of(store, id)
+        context = _context_of(store, id)
         with progress("comparing") as bar:
-            told = drift.check(found, project, bar)
-    lines = list(drift.diff(found, told))
-    if told.problem and not asked.json:
-        say(f"{id}: {told.problem}")
+            drifted = drift.check(context, project, bar)
+    lines = list(drift.diff(context, drifted))
+    if drifted.problem and not asked.json:
+        say(f"{id}: {drifted.problem}")
     if lines or asked.json:
-        answer({"id": id, **told.as_json(), "diff": "".join(f"{line}\n" for line in lines)}, shown("\n".join(lines)))
-    if told.problem:
+        answer({"id": id, **drifted.as_json(), "diff": "".join(f"{line}\n" for line in lines)}, shown("\n".join(lines)))
+    if drifted.problem:
         raise typer.Exit(1)
 
 
@@ -232,7 +220,7 @@ def clear(id: Id) -> None:
 def _context_of(store: Store, id: str) -> dict[str, Any]:
     from capsule.context.drift import is_empty
 
-    found = store.context.get(id)
-    if is_empty(found):
+    context = store.context.get(id)
+    if is_empty(context):
         raise NotFound(f"conversation {id} has no context; capture one with: capsule context capture {id} PATH", id=id)
-    return found
+    return context

@@ -125,7 +125,7 @@ class _Show:
                 writing = [pool.submit(write, name, third) for name in AGENTS]
                 if third == 1:
                     words = [f"'One command, one message ({number}).'" for number in (1, 2)]
-                    single = [self._start(f"capsule append --json {team} {one}") for one in words]
+                    single = [self._start(f"capsule append --json {team} {text}") for text in words]
                 if third == 2:
                     mine["title"] = TITLE
                     mine["history"].append({"role": "user", "content": BY_HAND})
@@ -220,11 +220,7 @@ class _Show:
         say(f"the hook ended with exit code 2, which wakes eve, and says:\n    {said}")
 
     async def _talk(self) -> str:
-        """Ada asks the group, and Bob answers: each by a server of its own, driven by the SDK's client.
-
-        Returns:
-            What the two heard.
-        """
+        """Ada asks the group, and Bob answers, each by a server of its own. Returns: what the two heard."""
         there, heard = asyncio.Event(), []
 
         async def ada() -> None:
@@ -314,7 +310,6 @@ class _Show:
             must(own == [_words_of(name, i) for i in range(EACH)], f"the messages of {name} are out of order")
 
     def _start(self, line: str) -> Process:
-        """Start the command of a line."""
         words = [word.format_map(self._names) for word in shlex.split(line)]
         command = [sys.executable, "-m", "capsule_cli", *words[1:]] if words[0] == "capsule" else words
         pipe, cwd = subprocess.PIPE, self._root if os.path.isdir(self._root) else None
@@ -341,8 +336,8 @@ class _Show:
         return Path(self._root, "conversations", f"{id}.json")
 
     def _history(self, id: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self._file(id).read_bytes())["history"]
-        return found
+        history: list[dict[str, Any]] = json.loads(self._file(id).read_bytes())["history"]
+        return history
 
 
 def _group_in(text: str) -> str:

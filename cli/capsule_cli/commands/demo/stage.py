@@ -1,4 +1,4 @@
-"""What the acts of the demo share: what is said, what must be so, and processes that are kept open."""
+"""What the acts of the demo share: printing, checks that end it, and processes that are kept open."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def say(text: str) -> None:
 
 
 def must(fine: bool, otherwise: str) -> None:
-    """End the demo unless all is as it must be. Raises Stopped."""
+    """End the demo unless a check holds. Raises Stopped."""
     if not fine:
         raise Stopped(f"the demo failed: {otherwise}")
 
@@ -36,8 +36,8 @@ class Process(subprocess.Popen[str]):
     def hear(self) -> dict[str, Any]:
         """The next line that it writes."""
         assert self.stdout is not None
-        found: dict[str, Any] = json.loads(self.stdout.readline() or "{}")
-        return found
+        answer: dict[str, Any] = json.loads(self.stdout.readline() or "{}")
+        return answer
 
     def request(self, method: str, **params: Any) -> Any:
         """Ask it as an MCP client does. Returns: its result."""

@@ -33,7 +33,7 @@ VET = 'mkdir hanging 2>/dev/null && sleep 600\necho "All sheep are well."\n'
 
 
 def act(directory: str, names: dict[str, str], run: Callable[..., str], start: Callable[[str], Process]) -> None:
-    """Play it. `run` and `start` are those of the show, and `names` what its lines may name."""
+    """Play the act. `run` and `start` belong to the show, and `names` are the paths that its lines may name."""
     for agent, program, script in (("mower", "{python}", MOWER), ("vet", "sh", VET)):
         names[agent] = os.path.join(directory, f"{agent}.script")
         Path(names[agent]).write_text(script, encoding="utf-8")
@@ -49,7 +49,7 @@ def act(directory: str, names: dict[str, str], run: Callable[..., str], start: C
             break
         time.sleep(0.02)
     workers = json.loads(start("capsule host status --json").ended()[0])
-    (pid,) = (one["pid"] for one in workers if one.get("agent") == "vet")
+    (pid,) = (worker["pid"] for worker in workers if worker.get("agent") == "vet")
     os.kill(pid, signal.SIGKILL)
     say(f"$ kill -9 {pid}      (the worker of vet, in the middle of its answer)")
     _step(host, "retry")
@@ -72,7 +72,7 @@ def _step(host: Process, name: str) -> None:
     """Wait for a line of the host's log, or of a worker's."""
     assert host.stderr is not None
     while line := host.stderr.readline():
-        told = json.loads(line)
-        if name in (told.get("step"), told.get("event")):
+        entry = json.loads(line)
+        if name in (entry.get("step"), entry.get("event")):
             return
     must(False, f"the host ended before {name}")

@@ -31,19 +31,19 @@ def conflicts(
         conflicts = store.conflicts.list(store.resolve(id) if id is not None else None)
     rows = [
         (
-            one.id,
-            "" if in_terminal() else one.title,  # For a person the value is worth more.
-            one.field,
+            conflict.id,
+            "" if in_terminal() else conflict.title,  # For a person the value is worth more.
+            conflict.field,
             str(number),
             _shown(value),
             at or "",
-            "stands" if value == one.kept else "",
+            "stands" if value == conflict.kept else "",
         )
-        for one in conflicts
-        for number, (value, at) in enumerate(one.values, 1)
+        for conflict in conflicts
+        for number, (value, at) in enumerate(conflict.values, 1)
     ]
     columns = ("id", "title", "field", "n", "value", "set at", "")
-    listing([one.as_json() for one in conflicts], columns, rows, "nothing is to be settled", last="value")
+    listing([conflict.as_json() for conflict in conflicts], columns, rows, "nothing is to be settled", last="value")
 
 
 @commands.command("resolve")
@@ -61,8 +61,8 @@ def resolve(
             chosen = _chosen(dispute, keep, value)
             store.conflicts.settle(id, dispute.field, chosen)
             settled.append({"field": dispute.field, "value": chosen})
-        left = [one.as_json() for one in store.conflicts.list(id)]
-    done = "\n".join(f"{id}: {one_line(one['field'])} is {_shown(one['value'])}" for one in settled)
+        left = [conflict.as_json() for conflict in store.conflicts.list(id)]
+    done = "\n".join(f"{id}: {one_line(entry['field'])} is {_shown(entry['value'])}" for entry in settled)
     answer({"id": id, "settled": settled, "left": left}, done)
     if left and not asked.json:
         say(f"{len(left)} more to settle; see: capsule git conflicts {id}")
@@ -94,7 +94,7 @@ def _chosen(dispute: Conflict, keep: int | None, value: str | None) -> Any:
         if not 1 <= number <= len(dispute.values):
             raise InvalidInput(f"{dispute.field} has {len(dispute.values)} values, and no number {number}")
         return dispute.values[number - 1][0]
-    if all(one is None or isinstance(one, str) for one, _ in dispute.values):
+    if all(other is None or isinstance(other, str) for other, _ in dispute.values):
         return value
     try:
         return orjson.loads(value)
@@ -117,5 +117,4 @@ def _ask(dispute: Conflict) -> int:
 
 
 def _shown(value: Any) -> str:
-    """A value in one line."""
     return one_line(value if isinstance(value, str) else orjson.dumps(value).decode())

@@ -8,21 +8,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from capsule import git
+from capsule.format.text.shown import one_line
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import DryRun, Id, Limit, argument, option
-from capsule_cli.shared.output import (
-    answer,
-    in_terminal,
-    listing,
-    one_line,
-    out_json,
-    out_ready,
-    out_rows,
-    say,
-    styled,
-    with_bar,
-)
+from capsule_cli.shared.output import answer, in_terminal, listing, out_json, out_ready, out_rows, say, styled, with_bar
 from capsule_cli.shared.pager import paged
 
 if TYPE_CHECKING:
@@ -57,11 +47,11 @@ def log(id: Id, limit: Limit = None) -> None:
                 for step in steps:
                     out_rows([row(step)])
                 return
-            found = list(with_bar("reading", steps))
+            listed = list(with_bar("reading", steps))
         with paged():
             columns = ("commit", "when", "author", "what")
             listing(
-                [step.as_json() for step in found], columns, map(row, found), "git has no version of it", last="what"
+                [step.as_json() for step in listed], columns, map(row, listed), "git has no version of it", last="what"
             )
 
 
@@ -77,25 +67,25 @@ def diff(
     """
     with store_of() as store:
         clone = git.open(store)
-        found = clone.diff(clone.resolve(id), before, after)
+        difference = clone.diff(clone.resolve(id), before, after)
         if asked.json:
-            out_json(found.as_json())
+            out_json(difference.as_json())
             return
         with paged():
-            out_ready(found.text(coloured=styled("x", 1) != "x"))
+            out_ready(difference.text(coloured=styled("x", 1) != "x"))
 
 
 def past_of(store: Store, id: str, at: str, *, tell: bool) -> PastVersion:
     """A past version of a conversation, which may be gone by now; with `tell`, stderr names the commit."""
     clone = git.open(store)
-    found = clone.version(clone.resolve(id), at)
+    version = clone.version(clone.resolve(id), at)
     if tell:
-        say(one_line(_as_of(found)))
-    return found
+        say(one_line(_as_of(version)))
+    return version
 
 
-def _as_of(found: PastVersion) -> str:
-    return f"as of commit {found.label}, {found.commit.at}, by {found.commit.author}"
+def _as_of(version: PastVersion) -> str:
+    return f"as of commit {version.label}, {version.commit.at}, by {version.commit.author}"
 
 
 @commands.command("restore")

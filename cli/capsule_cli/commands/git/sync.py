@@ -71,14 +71,15 @@ def sync(
             done = git.open(store).sync(_subject(message), unrelated=unrelated, progress=steps)
         disputed = store.conflicts.list()
         answer(
-            done.as_json() | {"conflicts": [one.as_json() for one in disputed]},
+            done.as_json() | {"conflicts": [conflict.as_json() for conflict in disputed]},
             "\n".join(_of_sync(done)) or ("nothing to commit" if done.offline or not done.remote else "up to date"),
         )
     _warn_of(done)
     _leave(done.committed)
     if disputed:
         said = "clones changed the same differently here; see: capsule git conflicts; settle it: capsule git resolve"
-        raise Stopped("\n".join([said, *(f"conversation {one.id} {one.title!r}: {one.field}" for one in disputed)]))
+        fields = (f"conversation {conflict.id} {conflict.title!r}: {conflict.field}" for conflict in disputed)
+        raise Stopped("\n".join([said, *fields]))
 
 
 @commands.command("autocommit")
@@ -128,10 +129,10 @@ class _Autocommit:
     def wait(self, since: str | None) -> str:
         """Wait for changes, and act when it is time. Returns: the cursor after the changes."""
         due_in_s = self._timer.due_in_s()
-        found = self._store.wait_for_changes(since, timeout_s=_LOOK_S if due_in_s is None else min(due_in_s, _LOOK_S))
-        self._timer.heard(found.changes)
+        news = self._store.wait_for_changes(since, timeout_s=_LOOK_S if due_in_s is None else min(due_in_s, _LOOK_S))
+        self._timer.heard(news.changes)
         self._timer.act_if_due()
-        return found.cursor
+        return news.cursor
 
     def end(self) -> None:
         """Commit what is left."""
@@ -189,14 +190,13 @@ def _of_commit(done: Committed) -> list[str]:
 
 
 def _of_sync(done: Synced) -> list[str]:
-    """What a sync did, a line each."""
     lines = _of_commit(done.committed)
     if done.received:
         documents = [brought for applied in done.applied for brought in applied.documents.values()]
         files = sum(applied.files for applied in done.applied)
-        what = [counted(len(documents), "document"), *([counted(files, "other file")] if files else [])]
+        parts = [counted(len(documents), "document"), *([counted(files, "other file")] if files else [])]
         how = "merged" if done.merged else "received"
-        lines.append(f"{how} {counted(done.received, 'commit')} from {done.remote}: {', '.join(what)}")
+        lines.append(f"{how} {counted(done.received, 'commit')} from {done.remote}: {', '.join(parts)}")
     lines += [f"kept {one_line(path)}, which one side deleted and the other changed" for path in done.kept]
     lines += [one_line(note) for note in done.notes]
     for applied in done.applied:

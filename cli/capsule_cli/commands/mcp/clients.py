@@ -28,7 +28,7 @@ from capsule_cli.shared.output import Stopped, answer, out, out_json, shown
 if TYPE_CHECKING:
     from capsule.mcp_server.clients.doctor import Seen
     from capsule.mcp_server.clients.settings import Entry, Plan
-    from capsule.mcp_server.clients.table import Client, Launch, Places, Scope
+    from capsule.mcp_server.clients.table import Client, Places, Scope
 
 
 commands = typer.Typer()
@@ -72,9 +72,12 @@ def install(
     Repeated, it changes the options that are given, and keeps the others of the entry. `mcp uninstall` removes them.
     """
     from capsule.mcp_server.clients import settings
+    from capsule.mcp_server.clients.table import Launch
 
     scope, places = scope_of(project, user), places_here()
-    launch = _launch(asked.as_, tools)
+    executable, *words = executable_words()  # This very `capsule`, by its absolute path.
+    words += ["mcp", *named_options(asked.as_), *(["--tools", tools] if tools else [])]
+    launch = Launch(executable, tuple(words))
     clients = _clients(names, every, scope, places)
     plans = [settings.install(client, scope, places, launch, force=force) for client in clients]
     carry_out(plans, places, dry_run, is_there=True)
@@ -176,6 +179,7 @@ def _visits(client: Client, places: Places, store: str | None, *, named: bool) -
 
 
 def scope_of(project: bool, user: bool) -> Scope:
+    """The scope that two options name."""
     refuse(project and user, "is one or the other: your own settings, or the project's", "--project / --user")
     return "project" if project else "user"
 
@@ -213,6 +217,7 @@ def _is_here(client: Client, scope: Scope, places: Places) -> bool:
 
 
 def places_here() -> Places:
+    """Where things are on this machine."""
     from capsule.mcp_server.clients.table import PROGRAMS, VARIABLES, Places
 
     environment = {name: os.environ[name] for name in VARIABLES if name in os.environ}
@@ -227,14 +232,6 @@ def named_store() -> str | None:
     from capsule.locate import find_store
 
     return find_store(asked.store)
-
-
-def _launch(name: str | None, tools: Toolset | None) -> Launch:
-    """How a program is to start the server: this very `capsule`, by its absolute path."""
-    from capsule.mcp_server.clients.table import Launch
-
-    executable, *words = executable_words()
-    return Launch(executable, (*words, "mcp", *named_options(name), *(["--tools", tools] if tools else [])))
 
 
 def named_options(name: str | None) -> list[str]:
@@ -256,14 +253,7 @@ def executable_words() -> list[str]:
 
 
 def carry_out(plans: Sequence[Plan], places: Places, dry_run: bool, *, is_there: bool) -> None:
-    """Do what the plans say, or show it, and say so.
-
-    Args:
-        is_there: Whether the entry is there afterwards.
-
-    Raises:
-        typer.Exit: A person has to do something.
-    """
+    """Do what plans say, or show it; the entry `is_there` afterwards. Raises typer.Exit: a person has work to do."""
     import platformdirs
 
     from capsule.mcp_server.clients import settings

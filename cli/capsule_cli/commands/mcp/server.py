@@ -144,11 +144,11 @@ def _over_http(where: str, read_only: bool, tools: Toolset, hosts: tuple[str, ..
 
 
 def _look_for_garbage() -> None:
-    """From here on, and not among what is there by now."""
+    """Collect garbage from here on, without looking at the objects that are there by now."""
     gc.freeze()
     gc.enable()
 
 
 def _log_to_stderr() -> None:
-    """What goes wrong, on stderr. Before the SDK sets up a log of its own, which tells of every request."""
+    """Log warnings to stderr, before the SDK sets up a log of its own, which has every request."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[ToStderr()], force=True)

@@ -10,22 +10,12 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import typer
 
+from capsule.format.text.shown import one_line
 from capsule_cli.completion import complete_id
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import Mode, Role, Tags, argument, filter_of, flag, moment, option, refuse
-from capsule_cli.shared.output import (
-    answer,
-    in_terminal,
-    listing,
-    one_line,
-    out,
-    progress,
-    say,
-    short_ids,
-    styled,
-    table,
-)
+from capsule_cli.shared.output import answer, in_terminal, listing, out, progress, say, short_ids, styled, table
 
 if TYPE_CHECKING:
     from capsule import Found, Hit
@@ -35,8 +25,7 @@ commands = typer.Typer()
 Branch = Literal["active", "all"]
 Profile = Literal["recent", "balanced", "exact"]
 
-#: A search mostly finds the index up to date.
-_INDEXING, _A_WHILE_S = "indexing (bytes)", 0.3
+_INDEXING = "indexing (bytes)"
 #: What is counted in all.
 _COUNTS = ("conversations", "damaged", "archived", "messages", "words", "bytes")
 
@@ -82,7 +71,7 @@ def search(
         after = moment(since, "--since") if since else None
         before = moment(until, "--until", until=True) if until else None
         with progress(_INDEXING) as steps:
-            found = store.search(
+            page = store.search(
                 " ".join(query or ()),
                 roles=role or (),
                 senders=sender or (),
@@ -100,33 +89,33 @@ def search(
                 cursor=cursor,
                 progress=steps,
             )
-        if found.having:
-            say(f"nothing has all {found.words} words; these have {found.having} of them")
+        if page.having:
+            say(f"nothing has all {page.words} words; these have {page.having} of them")
         if asked.json or not in_terminal():
-            told = found.as_json()
-            for hit, shown in zip(found.hits, told["hits"], strict=True):
+            value = page.as_json()
+            for hit, shown in zip(page.hits, value["hits"], strict=True):
                 shown["open"] = f"capsule show {hit.id}" + (f" --around {hit.message}" if hit.message else "")
-            cells = ((it.id, it.message, it.time, it.role, it.title, it.snippet.text) for it in found.hits)
-            listing(told, (), ([cell or "" for cell in row] for row in cells), "")
+            cells = ((it.id, it.message, it.time, it.role, it.title, it.snippet.text) for it in page.hits)
+            listing(value, (), ([cell or "" for cell in row] for row in cells), "")
         else:
-            _draw(found, list(store.ids()))
+            _draw(page, list(store.ids()))
 
 
-def _draw(found: Found, ids: list[str]) -> None:
-    """The hits in a terminal, under each what was looked for, marked."""
+def _draw(page: Found, ids: list[str]) -> None:
+    """Print the hits in a terminal, each with its snippet below, in which the words are marked."""
     rows = []
-    for hit in found.hits:
+    for hit in page.hits:
         role = (hit.role or "title") + ("" if hit.active else ", other branch")
         rows.append((hit.id, "" if hit.at is None else f"@{hit.at}", hit.time, role, hit.title))
-    below = ["  " + _marked(hit) for hit in found.hits]
+    below = ["  " + _marked(hit) for hit in page.hits]
     table(("id", "at", "time", "role", "title"), rows, empty="nothing was found", ids=ids, below=below)
-    for hit in found.hits:
+    for hit in page.hits:
         if hit.at is not None:
             out(styled(f"open one: capsule show {short_ids([*ids, hit.id])[hit.id]} --around @{hit.at}", 2))
             break
-    if found.cursor:
+    if page.cursor:
         # A line of its own, as it is copied as a whole.
-        out(f"more: --cursor {found.cursor}")
+        out(f"more: --cursor {page.cursor}")
 
 
 def _marked(hit: Hit) -> str:
@@ -141,20 +130,20 @@ def _marked(hit: Hit) -> str:
 @commands.command("stats")
 def stats() -> None:
     """Count what is in the store: conversations, messages, words; by month, by role, and the largest."""
-    with store_of() as store, progress(_INDEXING) as told:
-        counted = store.stats(progress=told)
+    with store_of() as store, progress(_INDEXING) as bar:
+        counted = store.stats(progress=bar)
     named = {"role": counted.by_role, "month": counted.by_month}
     if in_terminal() and not asked.json:
         out("  ".join(f"{getattr(counted, name):,} {name}" for name in _COUNTS if getattr(counted, name)))
-        for what, tallies in named.items():
-            rows = [(name, f"{one.messages:,}", f"{one.words:,}") for name, one in tallies.items()]
-            table((what, "messages", "words"), rows, last=what, empty=f"no message, so no {what}")
-        largest = [(one.id, f"{one.messages:,}", f"{one.words:,}", one.title) for one in counted.largest]
+        for group, tallies in named.items():
+            rows = [(name, f"{tally.messages:,}", f"{tally.words:,}") for name, tally in tallies.items()]
+            table((group, "messages", "words"), rows, last=group, empty=f"no message, so no {group}")
+        largest = [(tally.id, f"{tally.messages:,}", f"{tally.words:,}", tally.title) for tally in counted.largest]
         table(("id", "messages", "words", "title"), largest, empty="there is no conversation yet")
         return
     lines: list[tuple[str, ...]] = [(name, str(getattr(counted, name))) for name in _COUNTS]
-    for what, tallies in named.items():
-        lines += [(what, name, str(one.messages), str(one.words)) for name, one in tallies.items()]
+    for group, tallies in named.items():
+        lines += [(group, name, str(tally.messages), str(tally.words)) for name, tally in tallies.items()]
     for top in counted.largest:
         lines.append(("largest", top.id, str(top.messages), str(top.words), str(top.bytes), top.title))
     listing(counted.as_json(), (), lines, "")
@@ -163,8 +152,8 @@ def stats() -> None:
 @commands.command("reindex")
 def reindex() -> None:
     """Build the index anew from the files. This is never necessary: the index keeps itself up to date."""
-    with store_of() as store, progress(_INDEXING) as told:
-        counts = store.reindex(told)
+    with store_of() as store, progress(_INDEXING) as bar:
+        counts = store.reindex(bar)
     named = ", ".join(f"{counts[name]:,} {name}" for name in ("conversations", "messages", "words"))
     damaged = f"; {counts['damaged']:,} damaged" if counts["damaged"] else ""
     answer(counts, f"indexed {named}{damaged}")

@@ -12,23 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from capsule import rooms
+from capsule.format.text.shown import one_line, shown
 from capsule.timestamps import known
+from capsule_cli.shared import output
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import Id, flag, option, refuse
-from capsule_cli.shared.output import (
-    answer,
-    console,
-    in_terminal,
-    one_line,
-    out,
-    out_bytes,
-    out_json_bytes,
-    short_time,
-    shown,
-    styled,
-    width,
-)
+from capsule_cli.shared.output import answer, in_terminal, out, out_bytes, out_json_bytes, short_time, styled
 from capsule_cli.shared.pager import paged
 
 if TYPE_CHECKING:
@@ -145,7 +135,7 @@ def drawn(at: int, message: Mapping[str, Any], mark: str = "") -> str:
     """One message as text, with its mark: what stands in the file, for a person folded to the terminal's width."""
     content = _content(message)
     if in_terminal():
-        content = _folded(content, max(width() - 2, 16))
+        content = _folded(content, max(output.width() - 2, 16))
     return f"{_heading(at, message, mark)}\n{content}".rstrip()
 
 
@@ -158,7 +148,7 @@ def _folded(text: str, room: int) -> str:
         else:
             from rich.text import Text
 
-            lines += [part.plain.rstrip() for part in Text(line).wrap(console(), room, overflow="fold")]
+            lines += [part.plain.rstrip() for part in Text(line).wrap(output.console(), room, overflow="fold")]
     return "\n".join(f"  {line}".rstrip() for line in lines)
 
 
@@ -172,7 +162,7 @@ def _rendered(at: int, message: Mapping[str, Any], mark: str) -> str:
     # Parsed here, as rich's own parser takes HTML for HTML, which it leaves out.
     parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"]).disable("autolink")
     content.parsed = parser.parse(_content(message))
-    screen = console()
+    screen = output.console()
     with screen.capture() as captured:
         screen.print(Padding(content, (0, 0, 0, 2)))
     return f"{_heading(at, message, mark)}\n{captured.get()}".rstrip()
@@ -210,7 +200,7 @@ def _when(message: Mapping[str, Any]) -> str:
 
 
 def _time(time: str) -> str:
-    """A time to the second; in another form than the store writes, as it stands."""
+    """A time to the second; a time that the store did not write stays as it is."""
     if in_terminal():
         return one_line(short_time(time, "seconds"))
     return one_line(f"{time[:10]} {time[11:19]}Z" if len(time) == 24 and time[10] == "T" else time)

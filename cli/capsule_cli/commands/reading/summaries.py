@@ -13,21 +13,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from capsule.errors import InvalidInput
+from capsule.format.text.shown import one_line, shown
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.inputs import decoded, message_text
 from capsule_cli.shared.opening import conversation
 from capsule_cli.shared.options import File, Id, argument, flag, option, refuse
-from capsule_cli.shared.output import (
-    Stopped,
-    answer,
-    how_it_ended,
-    in_terminal,
-    one_line,
-    out_bytes,
-    out_json,
-    say,
-    shown,
-)
+from capsule_cli.shared.output import Stopped, answer, how_it_ended, in_terminal, out_bytes, out_json, say
 from capsule_cli.signals import Ending
 
 if TYPE_CHECKING:
@@ -143,8 +134,8 @@ def transcript(
     with conversation(id) as (store, id):
         made = _transcript(store.document(id), budget, context=context)
     if asked.json:
-        told = {"tokens": made.tokens, "messages": made.messages, "leftOut": made.left_out}
-        out_json({"id": id, "text": made.text, **told})
+        counts = {"tokens": made.tokens, "messages": made.messages, "leftOut": made.left_out}
+        out_json({"id": id, "text": made.text, **counts})
     else:
         out_bytes(shown(made.text).encode("utf-8", "backslashreplace"))
 

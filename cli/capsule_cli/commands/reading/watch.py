@@ -17,17 +17,7 @@ from capsule_cli.shared.asked import asked
 from capsule_cli.shared.exec import run_for
 from capsule_cli.shared.opening import conversation, store_of
 from capsule_cli.shared.options import Id, argument, flag, option, refuse
-from capsule_cli.shared.output import (
-    answer,
-    counted,
-    in_terminal,
-    one_line,
-    out,
-    out_json,
-    out_rows,
-    say,
-    short_time,
-)
+from capsule_cli.shared.output import answer, counted, in_terminal, one_line, out, out_json, out_rows, say, short_time
 from capsule_cli.signals import end_at_once
 
 if TYPE_CHECKING:
@@ -67,16 +57,16 @@ def watch(
         for change in followed(store, cursor, [store.resolve(id) for id in ids] if ids else None):
             _tell(change, change.as_json())
             if exec_ is not None:
-                _run(exec_, change, store.root)
+                variables = {"CAPSULE_ID": change.id, "CAPSULE_KIND": change.kind, "CAPSULE_STORE": store.root}
+                short: dict[str, Any] = {"messages": [], "removed": []}
+                run_for(change.as_json(), exec_, "CAPSULE_CHANGE", short=short, **variables)
 
 
 @commands.command("events")
 def events(
     since: str | None = option("--since CURSOR", "Begin with the events after this cursor. Without it: from now on."),
     topics: str = option(
-        "--topics LIST",
-        "Print only these, with commas: messages, channels, groups, directs, conversations.",
-        "",
+        "--topics LIST", "Print only these, with commas: messages, channels, groups, directs, conversations.", ""
     ),
     follow: bool = flag("--follow -f", "Go on with what happens, until Ctrl-C."),
 ) -> None:
@@ -91,21 +81,21 @@ def events(
     if follow:
         end_at_once()
     with store_of() as store:
-        found = store.changes(since)
-        while found.changes or follow:
-            for change in found.changes:
+        news = store.changes(since)
+        while news.changes or follow:
+            for change in news.changes:
                 if wanted.intersection(topics_of(change)):
                     _tell(change, as_json(change))
-            found = store.wait_for_changes(found.cursor) if follow else store.changes(found.cursor)
-        answer({"cursor": found.cursor}, found.cursor, line=True)
+            news = store.wait_for_changes(news.cursor) if follow else store.changes(news.cursor)
+        answer({"cursor": news.cursor}, news.cursor, line=True)
 
 
 def followed(store: Store, since: str | None, ids: list[str] | None) -> Iterator[Change]:
     """The changes after a cursor (None: from now on) as they come, in some conversations (None: in all)."""
     while True:
-        found = store.wait_for_changes(since, ids=ids)
-        yield from found.changes
-        since = found.cursor
+        news = store.wait_for_changes(since, ids=ids)
+        yield from news.changes
+        since = news.cursor
 
 
 def _tell(change: Change, shown: dict[str, Any]) -> None:
@@ -137,12 +127,6 @@ def _details(change: Change) -> str:
     if change.source == "outside" and change.kind not in ("damaged", "deleted"):
         said.append("by hand")
     return ", ".join(said)
-
-
-def _run(command: str, change: Change, root: str) -> None:
-    """Run a person's command for a change."""
-    variables = {"CAPSULE_ID": change.id, "CAPSULE_KIND": change.kind, "CAPSULE_STORE": root}
-    run_for(change.as_json(), command, "CAPSULE_CHANGE", short={"messages": [], "removed": []}, **variables)
 
 
 @commands.command("tail")
@@ -195,7 +179,7 @@ def _follow(store: Store, id: str, since: str, shown: _Shown) -> None:
                 shown.message(due[str(entry.get("id"))], at, entry)
             due.clear()
         except (InvalidDocument, NotFound, Refused, StorageFailed):
-            pass  # A change that tells of it is on its way.
+            pass  # The change that reports it will come.
 
 
 def _entries(store: Store, id: str, wanted: Collection[str]) -> list[tuple[int, dict[str, Any]]]:
@@ -203,9 +187,9 @@ def _entries(store: Store, id: str, wanted: Collection[str]) -> list[tuple[int, 
     many = len(wanted) + 16
     while wanted:
         first, entries = store.tail_entries(id, many)
-        found = [(at, entry) for at, entry in enumerate(entries, first) if str(entry.get("id")) in wanted]
-        if first == 0 or len(found) >= len(wanted):
-            return found
+        places = [(at, entry) for at, entry in enumerate(entries, first) if str(entry.get("id")) in wanted]
+        if first == 0 or len(places) >= len(wanted):
+            return places
         many *= 8
     return []
 

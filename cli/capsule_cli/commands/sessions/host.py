@@ -117,15 +117,13 @@ def status() -> None:
     processes: dict[int, psutil.Process] = {}
     with store_of() as store:
         while True:
-            live = [
-                _told(about) for about in store.engine.leases.live().values() if "host" in about or "session" in about
-            ]
-            found = [one | _load(one.get("pid"), processes) for one in live]
-            rows = [tuple(str(one.get(name, "")) for name in _COLUMNS) for one in found]
+            instances = map(_fields, store.engine.leases.live().values())
+            live = [fields | _load(fields.get("pid"), processes) for fields in instances if "what" in fields]
+            rows = [tuple(str(fields.get(name, "")) for name in _COLUMNS) for fields in live]
             is_fresh = in_terminal() and not asked.json
             if is_fresh:
                 out_ready(b"\x1b[H\x1b[J")
-            listing(found, _COLUMNS, rows, "no host runs; begin with: capsule host", last="session")
+            listing(live, _COLUMNS, rows, "no host runs; begin with: capsule host", last="session")
             if not is_fresh:
                 return
             time.sleep(_FRESH_S)
@@ -134,9 +132,11 @@ def status() -> None:
 _COLUMNS = ("what", "agent", "state", "pid", "cpu", "memory", "since", "session")
 
 
-def _told(about: dict[str, Any]) -> dict[str, Any]:
-    """What a host or a worker says of itself."""
-    return {"what": "host", **about, "pid": about["host"]} if "host" in about else {"what": "worker", **about}
+def _fields(about: dict[str, Any]) -> dict[str, Any]:
+    """What a host or a worker says of itself; of another instance nothing."""
+    if "host" in about:
+        return {"what": "host", **about, "pid": about["host"]}
+    return {"what": "worker", **about} if "session" in about else {}
 
 
 def _load(pid: Any, processes: dict[int, psutil.Process]) -> dict[str, str]:

@@ -40,7 +40,7 @@ def run(*, store: str | None = None, agent: str, command: Sequence[str], **more:
 
     Args:
         store: The store's directory; None: the one that is found.
-        agent, command, more: As `worker_of` takes them.
+        agent, command, more: Arguments of `worker_of`.
     """
     from capsule import Refused, Store
     from capsule.sessions.work.worker import worker_of
@@ -58,7 +58,7 @@ def run(*, store: str | None = None, agent: str, command: Sequence[str], **more:
 
 
 def _end_with_host() -> None:
-    """Wait for the end of the input, which only the host holds open: the kernel tells of one that was killed too."""
+    """Wait for the end of the input, which only the host holds open: the kernel closes it if the host is killed."""
     os.read(0, 1)
     os.kill(os.getpid(), signal.SIGTERM)
 

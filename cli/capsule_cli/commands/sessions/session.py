@@ -42,7 +42,7 @@ def list_(
         sessions = store.sessions.list(agent)
     rows = [(row.id, row.agent, row.status, row.worker, row.last_active, _place(row)) for row in sessions]
     columns = ("id", "agent", "status", "worker", "seen", "place")
-    listing(_told(*sessions), columns, rows, "there is no session yet; a message makes one", last="place")
+    listing(_as_json(*sessions), columns, rows, "there is no session yet; a message makes one", last="place")
 
 
 does("show", "Print what is known of a session: what waits, what runs, where its agent may send.")(
@@ -146,7 +146,7 @@ def agent(
             sessions.registry.approve(agents[0])
         facts = [
             fact | {"approved": sessions.registry.is_approved(each)}
-            for fact, each in zip(_told(*agents), agents, strict=True)
+            for fact, each in zip(_as_json(*agents), agents, strict=True)
         ]
     rows = [
         (fact["name"], " ".join(fact["command"]), "" if fact["approved"] else "not approved", fact["folder"])
@@ -191,7 +191,7 @@ def wire(
             wirings = [store.sessions.wire(place, agent, **words)]
     rows = [(_place(it), it.agent, it.engage, it.pattern, it.senders, it.ignored, it.session) for it in wirings]
     columns = ("place", "agent", "engage", "pattern", "senders", "ignored", "session")
-    listing(_told(*wirings), columns, rows, "nothing is wired", last="pattern")
+    listing(_as_json(*wirings), columns, rows, "nothing is wired", last="pattern")
 
 
 @commands.command("webhook")
@@ -210,7 +210,7 @@ def webhook(
             answer(asdict(hook), hook.secret)
 
 
-def _told(*items: Item) -> list[dict[str, Any]]:
+def _as_json(*items: Item) -> list[dict[str, Any]]:
     from capsule.format.documents.head import camel
 
     return [{camel(name): value for name, value in asdict(item).items()} for item in items]
