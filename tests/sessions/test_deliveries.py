@@ -71,7 +71,8 @@ def test_an_answer_still_goes_back_after_its_message_is_done_and_the_file_was_co
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
-def test_nothing_is_said_twice(is_compacted: bool) -> None:
+def test_nothing_is_said_twice_and_each_session_has_ids_of_its_own(is_compacted: bool) -> None:
+    assert len({reply_id(session, id, number) for session in "ab" for id in ("m1", "m2") for number in (0, 1)}) == 8
     said = outgoing(id=reply_id("s1", "m1", 0), content="Yes", in_reply_to="m1")
     files = files_with(said, said)
     assert [message.seq for message in files.outbound.messages.values()] == [5]
@@ -81,11 +82,6 @@ def test_nothing_is_said_twice(is_compacted: bool) -> None:
         assert not files.outbound.messages
     assert send(files.folds, [said]) == []
     assert due(files) == []
-
-
-def test_two_sessions_with_one_message_have_replies_of_their_own() -> None:
-    ids = {reply_id(session, message, number) for session in "ab" for message in ("m1", "m2") for number in (0, 1)}
-    assert len(ids) == 8
 
 
 def test_what_is_for_later_is_delivered_later() -> None:
@@ -136,12 +132,6 @@ def test_a_person_has_it_delivered_after_all(is_compacted: bool) -> None:
     assert due(files) == ["o2"], "what waits for its next attempt is due now"
 
 
-def test_what_can_never_arrive_is_tried_once() -> None:
-    files = files_with(outgoing(id="o1"), outgoing(id="o2"))
-    deliver(files, error="refused", is_final=True)
-    assert (due(files), files.inbound.undeliverable) == (["o2"], {"o1": "refused"})
-
-
 def test_a_notice_to_the_worker_wakes_nobody() -> None:
     files = files_with(outgoing(id="o1"))
     files.finish(files.claim())
@@ -177,14 +167,6 @@ def test_a_recurring_message_is_delivered_again_under_another_id(result: dict[st
     files.tell(cancelled(messages=["o1"]))
     files.compact()
     assert next_delivery(files.folds, files.now) is None
-
-
-@pytest.mark.parametrize("recurrence", [{"cron": "no"}, {"cron": "0 9 * * *", "timeZone": "X"}, {}])
-def test_what_recurs_at_no_time_is_refused_when_it_is_written(recurrence: dict[str, str]) -> None:
-    with pytest.raises(InvalidInput):
-        outgoing(id="o1", recurrence=recurrence)
-    with pytest.raises(InvalidInput):
-        chat("m1", recurrence=recurrence)
 
 
 def test_a_clock_that_goes_back_does_not_hold_up_an_attempt() -> None:
@@ -225,18 +207,3 @@ def test_a_notice_that_does_not_arrive_is_no_matter_of_the_worker() -> None:
     assert len(due(files)) == 2
     deliver(files, error="refused", is_final=True)
     assert (len(due(files)), len(files.inbound.messages)) == (1, 2)
-
-
-def test_no_sender_is_told_that_a_message_failed_that_was_answered_after_all() -> None:
-    files = Files()
-    files.arrive(chat("m1"))
-    ids = files.claim()
-    files.inbound.messages["m1"] = files.inbound.messages["m1"].of(files.inbound.messages["m1"].event | {"tries": 5})
-    files.outbound.acks["m1"] = files.outbound.claims["m1"] = type(files.outbound.acks["m1"])(
-        "processing", 5, "w1", START, "m1"
-    )
-    events = release(files.folds, files.now, is_alive=lambda _: False)
-    files.finish(ids)
-    files.tell(*events)
-    assert events[0]["event"] == "failed"
-    assert due(files) == []

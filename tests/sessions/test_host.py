@@ -119,19 +119,6 @@ def test_a_thread_that_mentioned_an_agent_goes_on_with_it_and_others_are_ignored
     assert ignored == [(other.message, "it does not mention the agent")]
 
 
-def test_a_clock_that_goes_back_does_not_hold_up_a_retry(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.agents.register("ben")
-    answers = [Ended(1, reason="not now"), Ended(0, "yes"), Ended(0, "yes")]
-    real, jump_ns = time.time_ns, [0]
-    monkeypatch.setattr(time, "time_ns", lambda: real() - jump_ns[0])
-    with hosting(store, lambda prompt: answers.pop(0)) as (_, lines):
-        sent = store.messages.send("hello", agent="anna", to="bot")
-        until(lambda: any(line["step"] == "retry" for line in lines))
-        jump_ns[0] = 3600 * 10**9
-        store.messages.send("hello", agent="ben", to="bot")
-        until(lambda: said(store, sent.conversation, "bot"))
-
-
 def test_a_machine_that_slept_does_not_count_its_workers_as_dead(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, wakes = Event(), Event()
 

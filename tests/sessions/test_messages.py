@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 
 from capsule.errors import InvalidInput, NotFound
-from capsule.sessions.events import Route, cancelled, failed, incoming, paused, resumed, retry, tool
+from capsule.sessions.events import Route, cancelled, failed, incoming, outgoing, paused, resumed, tool
 from capsule.sessions.folds import KEPT
 from capsule.sessions.rules.messages import (
     MOST_EVENTS,
     drop,
     fault,
-    finish,
     is_bulky,
     later,
     next_due,
@@ -85,13 +84,17 @@ def test_a_time_is_kept_in_utc(written: str | None, kept: str | None) -> None:
         {"kind": "mail"},
         {"trigger": "maybe"},
         {"id": ""},
-        {"recurrence": {"timeZone": "Europe/Berlin"}},
+        *(
+            {"recurrence": rule}
+            for rule in ({}, {"cron": "no"}, {"timeZone": "X"}, {"cron": "@daily", "timeZone": "X"})
+        ),
     ],
     ids=lambda value: next(iter(value)),
 )
 def test_what_cannot_be_read_is_refused_when_it_is_written(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput):
-        incoming(**({"id": "m1", "content": "Hello"} | wrong))
+    for make in (incoming, outgoing) if "recurrence" in wrong else (incoming,):
+        with pytest.raises(InvalidInput):
+            make(**({"id": "m1", "content": "Hello"} | wrong))
 
 
 # pick
@@ -160,69 +163,15 @@ def test_the_next_time_is_that_of_the_soonest_that_wakes() -> None:
 # ack
 
 
-@pytest.mark.parametrize("state", ["completed", "failed"])
-@pytest.mark.parametrize("then", ["processing", "completed", "failed", "returned", "dropped", "retry", "host"])
-def test_what_is_final_stays_so_whatever_comes_later(state: Any, then: Any) -> None:
-    files = Files()
-    files.arrive(chat("m1"))
-    assert files.finish(files.claim(), state)
-    assert not files.finish(["m1"])
-    if then == "retry":
-        files.tell(retry(messages={"m1": (1, START)}, reason="late"))
-    elif then == "host":
-        files.tell(failed(messages=["m1"], reason="late"))
-    else:
-        files.say({"event": "ack", "state": then, "messages": {"m1": 0}, "instance": "w2"})
-    assert files.status("m1") == state
-    assert files.claim() == []
-
-
-@pytest.mark.parametrize("state", ["processing", "completed", "failed", "returned", "dropped"])
-def test_a_cancelled_message_stays_cancelled(state: Any) -> None:
-    files = Files()
-    files.arrive(chat("m1"))
-    claimed = files.claim()
-    files.tell(cancelled(messages=["m1"]))
-    assert not files.finish(claimed, state)
-    assert files.status("m1") == "cancelled"
-    assert release(files.folds, START, is_alive=dead) == []
-
-
-@pytest.mark.parametrize("is_compacted", [False, True])
-def test_a_message_that_was_cancelled_while_its_answer_was_written_is_completed(is_compacted: bool) -> None:
-    files = Files()
-    files.arrive(chat("m1"))
-    answer = finish(files.folds, files.claim(), instance="w1", state="completed")
-    files.tell(cancelled(messages=["m1"]))
-    files.say(*answer)
-    if is_compacted:
-        files.compact()
-        assert not files.inbound.messages
-    assert files.status("m1") == "completed"
-
-
-def test_a_worker_ends_only_what_it_holds() -> None:
-    files = Files()
-    files.arrive(chat("m1"), chat("m2"))
-    ids = files.claim("w1")
-    assert not files.finish(ids, instance="w2")
-    files.tell(*release(files.folds, START, is_alive=dead))
-    assert not files.finish(ids, instance="w1")
-    files.pass_time(5)
-    assert files.claim("w2") == ids
-    assert not files.finish(ids, instance="w1")
-    assert files.finish(["m2"], instance="w2")
-    assert [files.status(id) for id in ids] == ["processing", "completed"]
-
-
 def test_who_asks_for_a_message_that_never_was_is_told() -> None:
     with pytest.raises(NotFound):
         Files().status("m1")
 
 
-# stale: what decides is the heartbeat, the claims, and the limit of the tool, all in seconds before now.
+# stale: what decides is the heartbeat, the claims, and the limit of the tool, in seconds before now, or as written.
 
-STALE: dict[str, tuple[float | None, list[float], float, bool]] = {
+Time = float | str | None
+STALE: dict[str, tuple[Time, list[Time], float, bool]] = {
     "a fresh heartbeat and no claim": (5, [], 0, False),
     "no heartbeat for more than half an hour": (1801, [], 0, True),
     "no heartbeat yet, and no claim": (None, [], 0, False),
@@ -238,29 +187,20 @@ STALE: dict[str, tuple[float | None, list[float], float, bool]] = {
     "exactly half an hour": (1800, [], 0, False),
     "exactly a minute": (61, [60], 0, False),
     "a clock that went back": (-3600, [-3600], 0, False),
+    "a claim that can't be read": (5, ["not a time"], 0, False),
+    "a heartbeat that can't be read": ("not a time", [70], 0, True),
+    "no time of a claim": (None, [""], 0, False),
+    "a time without a zone, which is of UTC": (None, ["2026-11-22 13:28:00"], 0, True),
+    "a time with a zone": (None, ["2026-11-22T14:28:00+01:00"], 0, True),
+    "a day": (None, ["2026-11-22"], 0, True),
 }
 
 
 @pytest.mark.parametrize("name", STALE)
 def test_a_worker_counts_as_dead_after(name: str) -> None:
     heartbeat, claims, limit_s, is_dead = STALE[name]
-    beat = None if heartbeat is None else later(START, -heartbeat)
-    assert bool(stale(START, beat, [later(START, -claim) for claim in claims], limit_s)) is is_dead
-
-
-@pytest.mark.parametrize(
-    ("heartbeat", "claim", "is_dead"),
-    [(later(START, -5), "not a time", False), ("not a time", later(START, -70), True), (None, "", False)],
-)
-def test_a_time_that_cannot_be_read_is_passed_over(heartbeat: str | None, claim: str, is_dead: bool) -> None:
-    assert bool(stale(START, heartbeat, [claim], 0)) is is_dead
-
-
-@pytest.mark.parametrize(
-    ("form", "is_dead"), [("2026-11-22 13:28:00", True), ("2026-11-22T14:28:00+01:00", True), ("2026-11-22", True)]
-)
-def test_a_time_without_a_zone_is_of_utc(form: str, is_dead: bool) -> None:
-    assert bool(stale(START, None, [form], 0)) is is_dead
+    beat, *claimed = (later(START, -each) if isinstance(each, float | int) else each for each in (heartbeat, *claims))
+    assert bool(stale(START, beat, map(str, claimed), limit_s)) is is_dead
 
 
 def test_the_claims_of_one_worker_and_its_tool_decide() -> None:
@@ -301,16 +241,6 @@ def test_a_message_is_tried_again_five_times_and_then_given_up(way: Any) -> None
     assert files.status("m1") == "failed"
     reason = files.in_events[-1]["reason"]
     assert reason == ("exit code 1" if way == "returned" else "the worker ended without an answer")
-
-
-def test_the_claims_of_a_worker_that_lives_are_left_alone() -> None:
-    files = Files()
-    files.arrive(chat("m1"))
-    files.claim("w1")
-    assert release(files.folds, START, is_alive=alive) == []
-    events = release(files.folds, START, is_alive=dead)
-    files.tell(*events)
-    assert release(files.folds, START, is_alive=dead) == []
 
 
 def test_a_second_try_has_the_same_batch_alone_and_the_same_name_for_its_replies() -> None:

@@ -14,10 +14,7 @@ from capsule.engines.memory import MemoryEngine
 from capsule.engines.retrying import edited
 from capsule.errors import InvalidInput, NotFound
 from capsule.format import schema
-from capsule.sessions.events import incoming
 from capsule.sessions.registry import AgentGroup, Item, MessagingGroup, Question, Registry, SessionRow, State, Wiring
-from capsule.sessions.rules.messages import receive
-from capsule.sessions.session import Session
 
 NOW = "2026-11-22T13:30:00.000Z"
 OPS = {"ops": {"channel": "c", "place": "o"}}
@@ -36,14 +33,6 @@ def test_what_is_put_is_read_back_and_fits_the_schema() -> None:
     Registry(engine).edit(lambda state: state.put(*ITEMS))
     assert Registry(engine).read() == State().put(*ITEMS)
     jsonschema.validate(engine.document("sessions", "registry"), schema.schema("registry"))
-
-
-def test_the_files_of_a_session_fit_the_schema_of_a_capsule() -> None:
-    engine = MemoryEngine()
-    session = Session.create(engine, "s_1", "Alarms")
-    session.tell(lambda folds: receive(folds, [incoming(id="m", content="x", hops=1)]))
-    for kind in ("inbound", "outbound"):
-        jsonschema.validate(engine.document(kind, "s_1"), schema.schema("capsule"))
 
 
 def test_a_change_keeps_what_it_does_not_name_and_one_that_changes_nothing_writes_nothing() -> None:

@@ -18,7 +18,7 @@ from capsule.sessions.inbound import Inbound, InMessage
 from capsule.sessions.rules.deliveries import send
 from capsule.sessions.rules.messages import claim, pick
 from capsule.sessions.rules.schedules import act, live, occurrences, tasks
-from tests.sessions.files import Files, fold
+from tests.sessions.files import Files, fold, later
 
 DAY = 86400
 NINE = {"action": "make", "series": "s", "prompt": "report", "cron": "0 9 * * *"}
@@ -153,33 +153,6 @@ def test_what_is_caught_up_after_the_clock_jumped(
     assert files.head().due > files.now
 
 
-@pytest.mark.parametrize("state", ["completed", "failed"])
-def test_a_series_goes_on_however_an_occurrence_ends_and_its_next_row_comes_in_one_write(state: str) -> None:
-    files = world("2026-01-01T00:00")
-    files.now = at("2026-01-01T09:01")
-    first = files.start()
-    held = {id: claim.tries for id, claim in files.outbound.claims.items()}
-    files.say(ack(state=state, messages=held, instance="w"))  # type: ignore[arg-type]
-    events = occurrences(files.folds, files.now)
-    assert [(event["event"], event["processAfter"]) for event in events] == [("message", at("2026-01-02T09:00"))]
-    files.tell(*events)
-    files.tell(*events)  # Twice is once.
-    assert first == [at("2026-01-01T09:00")] and list(live(files.folds)) == ["s"]
-    assert occurrences(files.folds, files.now) == []
-    assert files.head().route == Route("chat", "room") and files.head().event["content"] == "report"
-
-
-def test_a_series_goes_on_after_the_host_gave_an_occurrence_up_and_tries_do_not_move_its_times() -> None:
-    files = world("2026-01-01T00:00", cron="* * * * *", catchUp="all")
-    files.now = at("2026-01-01T00:01")
-    files.start()
-    files.tell(retry(messages={files.head().id: (1, at("2026-01-01T00:05"))}, reason="x"))
-    files.now = at("2026-01-01T00:06")
-    files.tell(failed(messages=[files.head().id], reason="x"))
-    files.tend()
-    assert files.head().due == at("2026-01-01T00:02")
-
-
 def test_of_a_write_that_a_power_cut_has_cut_off_one_live_row_is_left() -> None:
     files = world("2026-01-01T00:00")
     task = {"action": "update", "series": "s", "prompt": "other"}
@@ -188,15 +161,6 @@ def test_of_a_write_that_a_power_cut_has_cut_off_one_live_row_is_left() -> None:
     files.tend()
     (row,) = files.folds.unfinished()
     assert others and row.event["content"] == "other"
-
-
-def test_an_occurrence_that_was_tried_is_tried_again_and_makes_no_room_for_a_later_one() -> None:
-    files = world("2026-01-01T00:00")
-    files.now = at("2026-01-01T09:00")
-    files.start()
-    files.tell(retry(messages={files.head().id: (1, at("2026-01-01T09:01"))}, reason="x"))
-    files.now = at("2026-01-03T12:00")
-    assert occurrences(files.folds, files.now) == []
 
 
 def test_a_pause_holds_even_while_an_occurrence_runs_and_what_it_held_is_not_caught_up() -> None:
@@ -299,7 +263,7 @@ def test_what_a_worker_asks_for_is_done_in_its_order_and_once_and_what_is_wrong_
     assert [message.wakes for message in files.inbound.messages.values()] == [True, False, False]
 
 
-ACTS = ["start", "end", "start", "end", "tend", "tend", "fail", "return", "die", "compact", "now"]
+ACTS = ["start", "end", "start", "end", "tend", "tend", "fail", "give up", "return", "die", "compact", "now"]
 CLOCK = [0, 0, 0, 60, 3600, 5 * 3600, 5 * 3600, DAY, -3600, -DAY]
 
 
@@ -316,10 +280,14 @@ def test_no_occurrence_is_lost_or_comes_twice_whatever_clocks_and_crashes_do(
     files = world("2026-03-28T00:00", cron=cron, catchUp=catch_up, timeZone=zone)
     done: list[str] = []
     claimed: list[str] = []
+    tried = ""  # It is tried again, and makes no room for a later one.
     for step in chance.choices(ACTS, k=150):
         files.pass_time(chance.choice(CLOCK))
         if step == "start" and not claimed:
-            claimed = files.start()
+            claimed, tried = files.start(), ""
+        elif step == "give up" and claimed:
+            files.tell(failed(messages=[files.head().id], reason="x"))
+            done, claimed = done + claimed, []
         elif step in ("end", "fail") and claimed:
             held = {id: claim.tries for id, claim in files.outbound.claims.items() if claim.state == "processing"}
             files.say(ack(state="completed" if step == "end" else "failed", messages=held, instance="w"))
@@ -327,21 +295,24 @@ def test_no_occurrence_is_lost_or_comes_twice_whatever_clocks_and_crashes_do(
         elif step == "return" and claimed:  # It is tried again, later.
             head = files.head()
             files.say(ack(state="returned", messages={head.id: head.tries}, instance="w"))
-            files.tell(retry(messages={head.id: (head.tries + 1, files.now)}, reason="x"))
-            claimed = []
+            files.tell(retry(messages={head.id: (head.tries + 1, later(60, files.now))}, reason="x"))
+            claimed, tried = [], head.id
         elif step == "die":  # The host computed a write that never came, and reads its file again.
             occurrences(files.folds, files.now)
             files.inbound = fold(Inbound("s1"), files.in_events)
         elif step == "tend":
+            events = occurrences(files.folds, files.now)
+            files.tell(*events, *events)  # Twice is once.
             files.tend()
         elif step == "compact":
             files.compact()
-        elif step == "now" and not claimed:
+        elif step == "now" and not claimed and not tried:
             files.do("update", processAfter=files.now)
         rows = [message for message in files.inbound.messages.values() if message.series == "s"]
         states = [files.status(message.id) for message in rows]
         assert sum(state not in FINAL for state in states) <= 1
-        assert live(files.folds).keys() == {"s"}
+        assert live(files.folds).keys() == {"s"} and files.head().id == (tried or files.head().id)
+        assert (files.head().route, files.head().event["content"]) == (Route("chat", "room"), "report")
     turns = [time for time in done if time.endswith(":00.000Z")]  # The others ran before their turn.
     assert sorted(set(turns)) == turns
     if catch_up == "all" and turns:

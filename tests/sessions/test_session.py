@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import jsonschema  # type: ignore[import-untyped, unused-ignore]
 import orjson
 import pytest
 
@@ -22,6 +23,7 @@ from capsule.engines.files.storage import FileStorage
 from capsule.engines.interface import INBOUND, OUTBOUND, Engine
 from capsule.engines.memory import MemoryEngine
 from capsule.errors import CapsuleError, InvalidInput, NotFound
+from capsule.format import schema
 from capsule.maintenance.doctor import examine
 from capsule.sessions.events import Event, delivered, incoming, outgoing
 from capsule.sessions.folds import Folds
@@ -273,5 +275,7 @@ def test_the_files_of_a_session_are_capsules_in_the_canonical_layout(tmp_path: P
     prepare(tmp_path)
     with Store.open(tmp_path) as store:
         assert [str(finding) for finding in examine(store)] == []
-    document = orjson.loads((tmp_path / "sessions" / "s_1" / "outbound.json").read_bytes())
-    assert document["id"] == "s_1" and document["title"] == "Anna" and document["version"] == "2.1"
+    for name in ("inbound", "outbound"):
+        document = orjson.loads((tmp_path / "sessions" / "s_1" / f"{name}.json").read_bytes())
+        jsonschema.validate(document, schema.schema("capsule"))
+        assert document["id"] == "s_1" and document["title"] == "Anna" and document["version"] == "2.1"

@@ -8,7 +8,7 @@ import pytest
 
 from capsule import Store, timestamps
 from capsule.errors import InvalidInput, NotFound, Refused
-from capsule.sessions.events import Action, Route, ack, delivered, destinations, incoming, reply_id, routing
+from capsule.sessions.events import Route, ack, delivered, destinations, incoming, reply_id, routing
 from capsule.sessions.registry import AgentGroup, Registry, SessionRow
 from capsule.sessions.rules import schedules
 from capsule.sessions.rules.deliveries import route_of
@@ -145,6 +145,12 @@ def test_a_session_keeps_texts_for_its_later_runs(store: Store, session: Session
 
 def test_a_task_is_asked_for_and_listed_once_it_is_there(store: Store, session: Session) -> None:
     kit, now = tools(store), timestamps.now()
+    for wrong in ({"prompt": "x"}, {"cron": "* * * * *"}, {"prompt": "x", "cron": "no"}):
+        with pytest.raises(InvalidInput):
+            tools(store).schedule("make", **wrong)
+    with pytest.raises(NotFound):
+        tools(store).schedule("cancel", "nothing")
+    assert not session.folds().outbound.messages
     made = kit.schedule("make", prompt="Report", cron="0 9 * * *", timeZone="Europe/Berlin").id
     assert kit.scheduled() == []
     session.tell(lambda folds: schedules.tasks(folds, now))
@@ -157,24 +163,6 @@ def test_a_task_is_asked_for_and_listed_once_it_is_there(store: Store, session: 
     again = tools(store)
     assert again.schedule("make", prompt="Report", cron="0 9 * * *").earlier == "Report"
     assert again.schedule("cancel", made) == Said(cancelled.id, earlier="cancel")
-
-
-@pytest.mark.parametrize(
-    ("action", "fields", "error"),
-    [
-        ("make", {"prompt": "x"}, InvalidInput),
-        ("make", {"cron": "* * * * *"}, InvalidInput),
-        ("make", {"prompt": "x", "cron": "no"}, InvalidInput),
-        ("make", {"prompt": "x", "cron": "* * * * *", "timeZone": "X"}, InvalidInput),
-        ("cancel", {"series": "nothing"}, NotFound),
-    ],
-)
-def test_a_task_that_can_not_be_is_refused_when_it_is_asked_for(
-    store: Store, session: Session, action: Action, fields: dict[str, str], error: type[Exception]
-) -> None:
-    with pytest.raises(error):
-        tools(store).schedule(action, **fields)
-    assert not session.folds().outbound.messages
 
 
 def test_an_agent_has_tools_in_its_own_sessions_only(store: Store, session: Session) -> None:

@@ -9,17 +9,20 @@ from typing import Any
 from hypothesis import strategies as st
 
 from capsule.errors import InvalidInput
-from capsule.sessions.events import Event, cancelled, outgoing, paused, reply_id, resumed, state
-from capsule.sessions.folds import Folds
+from capsule.sessions.events import Event, ack, cancelled, failed, outgoing, paused, reply_id, resumed, retry, state
+from capsule.sessions.folds import FINAL, Folds
 from capsule.sessions.inbound import Inbound
 from capsule.sessions.outbound import Outbound
+from capsule.sessions.rules import messages
 from capsule.sessions.rules.deliveries import after_attempt, delivery_id, due_out, next_delivery, send
 from capsule.sessions.rules.messages import drop, finish, later, next_due, numbered, pick, receive, release, retried
 from tests.sessions.files import Files, chat, fold
 
-WORDS = ["arrive", "again", "start", "die", "claim", "send", "answer", "return", "fail", "release", "race"]
-WORDS += ["deliver", "lose", "pass", "back", "pause", "resume", "cancel", "compact", "keep", "word"]
-Steps = st.lists(st.tuples(st.sampled_from(WORDS), st.integers(0, 30)), max_size=60)
+WORDS = ["arrive", "again", "start", "die", "claim", "send", "answer", "return", "fail", "release", "race", "cross"]
+WORDS += ["deliver", "lose", "pass", "back", "pause", "resume", "cancel", "compact", "keep", "word", "late"]
+_STEP = st.tuples(st.sampled_from(WORDS), st.integers(0, 30))
+#: What fails is found by the long ones, and told by the short ones.
+Steps = st.lists(_STEP, max_size=60) | st.lists(_STEP, min_size=40, max_size=60)
 
 
 def answers(folds: Folds, ids: list[str], now: str) -> dict[str, Any]:
@@ -40,7 +43,18 @@ def answers(folds: Folds, ids: list[str], now: str) -> dict[str, Any]:
 
 
 class World:
+    """The files of a session, what happens to them, and what must have become of each message for the worker.
+
+    Attributes:
+        states: The state of each message, as its status says it.
+        tries: How often it was tried in vain.
+        holders: The worker that claimed it last.
+    """
+
     def __init__(self) -> None:
+        self.states: dict[str, str] = {}
+        self.tries: Counter[str] = Counter()
+        self.holders: dict[str, str] = {}
         self.files = Files()
         self.all_in: list[Event] = []
         self.all_out: list[Event] = []
@@ -71,6 +85,7 @@ class World:
     def _arrive(self, number: int) -> None:
         id = f"m{len(self.ids)}"
         self.ids.append(id)
+        self.states[id] = "pending"
         trigger, after = "accumulate" if number % 5 == 4 else "wake", None
         if number % 7 == 6:
             after = later(self.files.now, number)
@@ -88,6 +103,7 @@ class World:
         self.instance, self.first = f"w{self.starts}", True
         if number % 2:  # Else it dies before that.
             self.say(*drop(self.files.folds, self.instance))
+            self.states |= {id: "released" for id, state in self.states.items() if state == "processing"}
 
     def _die(self, number: int) -> None:
         self.instance, self.held = "", []
@@ -99,6 +115,9 @@ class World:
             self.all_out += self.files.out_events[before:]
             self.batch = self.files.out_events[-1]["batch"] if self.held else ""
             self.first = False
+            assert {self.states[id] for id in self.held} <= {"pending"}
+            self.states |= dict.fromkeys(self.held, "processing")
+            self.holders |= dict.fromkeys(self.held, self.instance)
 
     def _send(self, number: int) -> None:
         if self.held:
@@ -109,7 +128,11 @@ class World:
         if not self.held:
             return []
         ids, self.held = self.held, []
+        assert finish(self.files.folds, ids, instance="another", state=state) == []
         done = finish(self.files.folds, ids, instance=self.instance, state=state)
+        ended = [id for id in ids if self.states[id] == "processing"]
+        assert [id for event in done for id in event["messages"]] == ended
+        self.states |= dict.fromkeys(ended, "released" if state == "returned" else state)
         if done and state == "completed":
             said = outgoing(id=reply_id("s1", self.batch, 0), in_reply_to=ids[0], content="Yes")
             self.answered += done[0]["messages"]
@@ -128,6 +151,13 @@ class World:
     def _release(self, number: int) -> None:
         alive = self.instance
         self.tell(*release(self.files.folds, self.files.now, is_alive=lambda id: id == alive))
+        self._released(alive)
+
+    def _released(self, alive: str) -> None:
+        for id, was in self.states.items():
+            if was == "released" or (was == "processing" and self.holders[id] != alive):
+                is_last = self.tries[id] >= messages.RETRIES
+                self.states[id], self.tries[id] = "failed" if is_last else "pending", self.tries[id] + (not is_last)
 
     def _race(self, number: int) -> None:
         """The host reads before the worker answers and dies, and writes after it."""
@@ -135,6 +165,25 @@ class World:
         self.say(*self._end("completed"))
         self._die(0)
         self.tell(*events)
+        self._released("")
+
+    def _cross(self, number: int) -> None:
+        """Somebody cancels what the worker is answering; both have read before the other one wrote."""
+        ids = self.held[:1]
+        events = self._end("completed")
+        if ids:
+            self.tell(cancelled(messages=ids))
+        self.say(*events)
+
+    def _late(self, number: int) -> None:
+        """What a worker or the host says of a message that is at its end does not count any more."""
+        over = [id for id in self.files.inbound.messages if self.states[id] in ("completed", "failed")]
+        if over and number < 20:
+            about = {over[0]: (1, self.files.now)}
+            self.tell(retry(messages=about, reason="late"), failed(messages=over[:1], reason="late"))
+        elif over:
+            word: Any = ("processing", "completed", "failed", "returned", "dropped")[number % 5]
+            self.say(ack(state=word, messages={over[-1]: 0}, instance="late"))
 
     def _deliver(self, number: int) -> None:
         self._try(platform_id=f"p{number}")
@@ -161,15 +210,19 @@ class World:
         self.tell(resumed())
 
     def _cancel(self, number: int) -> None:
-        """Somebody cancels a message, which the worker may answer at the same time."""
-        if self.ids:
-            self.tell(cancelled(messages=[self.ids[number % len(self.ids)]]))
+        """Somebody cancels a message that is not at its end."""
+        if self.ids and self.states[id := self.ids[number % len(self.ids)]] not in FINAL:
+            self.tell(cancelled(messages=[id]))
+            self.states[id] = "cancelled"
 
     def _word(self, number: int) -> None:
         """Somebody wants a message tried again."""
         with suppress(InvalidInput, ZeroDivisionError):
-            ids = [self.ids[number % len(self.ids)]]
-            self.tell(*retried(self.files.folds, ids, self.files.now))
+            id = self.ids[number % len(self.ids)]
+            self.tell(*retried(self.files.folds, [id], self.files.now))
+            assert self.states[id] in ("pending", "released", "failed")
+            self.tries[id] += self.states[id] != "pending"
+            self.states[id] = "pending"
 
     def _keep(self, number: int) -> None:
         self.say(state(key=f"k{number % 3}", value=number % 4 or None, provider=f"p{number % 2}"))
@@ -178,14 +231,17 @@ class World:
         self.files.compact()
 
     def check(self) -> None:
-        """Nothing is answered, delivered or numbered twice; what is answered is completed."""
+        """Each message is in its state; nothing is answered, delivered or numbered twice; only failures are noticed."""
         assert len(self.answered) == len(set(self.answered))
         assert max(self.platform.values(), default=0) <= 1
         folds = self.files.folds
         for events in (self.all_in, self.all_out):
             numbers = [event["seq"] for event in events if event["event"] == "message"]
             assert numbers == sorted(set(numbers))
-        assert {folds.status(id) for id in self.answered} <= {"completed"}
+        assert {id: folds.status(id) for id in self.ids} == self.states
+        assert all(self.states[id] == "completed" for id in self.answered)
+        notices = (message for message in due_out(folds, later(self.files.now, 3600)) if message.kind == "system")
+        assert all(self.states[message.in_reply_to] == "failed" for message in notices)
 
     def settle(self) -> None:
         """From now on nobody dies, and whoever waits is woken."""
