@@ -125,3 +125,17 @@ def code(clone: Clone, text: str, name: str = "README.md", *, commit: bool = Tru
     if commit:
         clone.run("add", name)
         clone.run("commit", "-qm", f"{name} changed")
+
+
+#: What lets a clone commit what no clone that is set up would.
+PAST_THE_FILTER = ("-c", "filter.capsule.process=", "-c", "filter.capsule.required=false")
+
+
+def sides(clone: Clone, theirs: Callable[[], Any], ours: Callable[[], Any]) -> None:
+    """Two branches that both changed something: `main`, which is checked out, and `theirs`."""
+    clone.run("branch", "theirs")
+    for branch, change in (("theirs", theirs), ("main", ours)):
+        clone.run(*PAST_THE_FILTER, "switch", "-q", branch)
+        change()
+        clone.run(*PAST_THE_FILTER, "add", "--all")
+        clone.run(*PAST_THE_FILTER, "commit", "-q", "-m", branch)

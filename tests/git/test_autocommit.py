@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+from collections.abc import Iterator
 
 import pytest
 
@@ -19,6 +20,16 @@ from tests.git.talking import sync_of
 pytestmark = pytest.mark.slow
 
 
+Plan = tuple[Store, str]
+
+
+@pytest.fixture
+def plan(repo: Clone) -> Iterator[Plan]:
+    """The store of the repository, and a conversation in it."""
+    with Store.open(repo.root, keep_locks=False) as store:
+        yield store, store.create(title="Plan", type="group").id
+
+
 def line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None and process.stderr is not None
     told = process.stdout.readline()
@@ -26,28 +37,28 @@ def line(process: subprocess.Popen[str]) -> str:
     return told
 
 
-def test_autocommit_commits_earlier_and_later_changes(repo: Clone, start: Start) -> None:
-    with Store.open(repo.root, keep_locks=False) as store:
-        id = store.create(title="Plan", type="group").id
-        process = start(repo, "git", "autocommit", "--after", "1")
-        assert line(process).rstrip().endswith("'Plan' created")
-        store.append(id, content="hello")
-        assert line(process).rstrip().endswith("a message in 'Plan'")
-        assert repo.at("HEAD", id) == store.read(id)
+def test_autocommit_commits_earlier_and_later_changes(repo: Clone, plan: Plan, start: Start) -> None:
+    store, id = plan
+    process = start(repo, "git", "autocommit", "--after", "1")
+    assert line(process).rstrip().endswith("'Plan' created")
+    store.append(id, content="hello")
+    assert line(process).rstrip().endswith("a message in 'Plan'")
+    assert repo.at("HEAD", id) == store.read(id)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_autocommit_commits_the_rest_when_it_ends(repo: Clone, start: Start, number: int, code: int) -> None:
-    with Store.open(repo.root, keep_locks=False) as store:
-        id = store.create(title="Plan", type="group").id
-        process = start(repo, "git", "autocommit", "--after", "3600", "--json")
-        assert json.loads(line(process))["count"] == 1
-        store.append(id, content="not yet committed")
-        process.send_signal(number)
-        out, err = process.communicate()
-        assert (process.returncode, err) == (code, "")
-        assert json.loads(out)["documents"][0]["words"] == ["a message added"]
-        assert repo.at("HEAD", id) == store.read(id)
+def test_autocommit_commits_the_rest_when_it_ends(
+    repo: Clone, plan: Plan, start: Start, number: int, code: int
+) -> None:
+    store, id = plan
+    process = start(repo, "git", "autocommit", "--after", "3600", "--json")
+    assert json.loads(line(process))["count"] == 1
+    store.append(id, content="not yet committed")
+    process.send_signal(number)
+    out, err = process.communicate()
+    assert (process.returncode, err) == (code, "")
+    assert json.loads(out)["documents"][0]["words"] == ["a message added"]
+    assert repo.at("HEAD", id) == store.read(id)
 
 
 def test_with_sync_it_gives_and_takes(clones: tuple[Clone, Clone], start: Start) -> None:
@@ -61,31 +72,29 @@ def test_with_sync_it_gives_and_takes(clones: tuple[Clone, Clone], start: Start)
         assert ben.file(id).exists()
 
 
-def test_autocommit_reports_an_unreachable_remote_once(repo: Clone, start: Start) -> None:
+def test_autocommit_reports_an_unreachable_remote_once(repo: Clone, plan: Plan, start: Start) -> None:
     repo.run("remote", "add", "origin", str(repo.top / "no such disk" / "r.git"))
-    with Store.open(repo.root, keep_locks=False) as store:
-        id = store.create(title="Plan", type="group").id
-        process = start(repo, "git", "autocommit", "--after", "1", "--sync")
-        for text in ("one", "two", "three"):
-            assert "committed" in line(process)
-            store.append(id, content=text)
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate()
-        assert err.count("origin/main can't be reached") == len(err.splitlines()) == 1
+    store, id = plan
+    process = start(repo, "git", "autocommit", "--after", "1", "--sync")
+    for text in ("one", "two", "three"):
+        assert "committed" in line(process)
+        store.append(id, content=text)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate()
+    assert err.count("origin/main can't be reached") == len(err.splitlines()) == 1
 
 
-def test_autocommit_names_a_damaged_file_once_and_commits_the_rest(repo: Clone, start: Start) -> None:
-    with Store.open(repo.root, keep_locks=False) as store:
-        id = store.create(title="Plan", type="group").id
-        bad = repo.root / "conversations" / "bad.json"
-        bad.write_text("{,")
-        process = start(repo, "git", "autocommit", "--after", "1")
-        assert line(process).rstrip().endswith("'Plan' created")
-        store.append(id, content="hello")
-        assert line(process).rstrip().endswith("a message in 'Plan'")
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate()
-        assert err.count(f"{bad}:1:2") == 1
+def test_autocommit_names_a_damaged_file_once_and_commits_the_rest(repo: Clone, plan: Plan, start: Start) -> None:
+    store, id = plan
+    bad = repo.root / "conversations" / "bad.json"
+    bad.write_text("{,")
+    process = start(repo, "git", "autocommit", "--after", "1")
+    assert line(process).rstrip().endswith("'Plan' created")
+    store.append(id, content="hello")
+    assert line(process).rstrip().endswith("a message in 'Plan'")
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate()
+    assert err.count(f"{bad}:1:2") == 1
 
 
 class Clock:
@@ -122,13 +131,8 @@ def test_it_waits_for_a_pause_and_for_no_longer_than_twenty() -> None:
 @pytest.mark.sample
 def test_autocommit_reports_an_error_once_and_tries_again() -> None:
     clock, said = Clock(), []
-    errors: list[CapsuleError | None] = [
-        GitFailed("held"),
-        GitFailed("held"),
-        GitFailed("other"),
-        None,
-        GitFailed("held"),
-    ]
+    words = ("held", "held", "other", "", "held")
+    errors: list[CapsuleError | None] = [GitFailed(word) if word else None for word in words]
 
     def act() -> None:
         error = errors.pop(0)

@@ -34,14 +34,11 @@ def test_a_commit_holds_the_changes_and_its_message_lists_them(repo: Clone) -> N
         store.rename(ideas, "Better ideas")
         done = committed(store)
         assert repo.at("HEAD", plan) == store.read(plan)
-    assert subject(repo) in (
-        "3 messages in 'Plan', 'Ideas': renamed to 'Better ideas'",
-        "'Ideas': renamed to 'Better ideas', 3 messages in 'Plan'",
-    )
-    body = repo.git("log", "-1", "--format=%b").splitlines()
-    assert sorted(body) == sorted(
-        [f"conversation {plan} 'Plan': 3 messages added", f"conversation {ideas} 'Ideas': renamed to 'Better ideas'"]
-    )
+    assert sorted(subject(repo).split(", ")) == ["'Ideas': renamed to 'Better ideas'", "3 messages in 'Plan'"]
+    assert set(repo.git("log", "-1", "--format=%b").splitlines()) == {
+        f"conversation {plan} 'Plan': 3 messages added",
+        f"conversation {ideas} 'Ideas': renamed to 'Better ideas'",
+    }
     assert (done.commit, done.count) == (repo.git("rev-parse", "HEAD"), 2)
     assert status(repo) == []
 
@@ -350,7 +347,7 @@ def test_inside_a_hook_of_another_repository_it_works_on_its_own(repo: Clone, mo
     assert monorepo.git("rev-parse", "HEAD") == before
 
 
-def test_a_subject_takes_one_line_and_counts_the_rest() -> None:
+def test_a_subject_takes_one_line_and_counts_the_rest_and_no_title_forges_a_line() -> None:
     many = [DocumentChange("conversations", f"id{n}", f"Title number {n}", ("3 messages added",)) for n in range(100)]
     lines = commit_message(many, 900, ["capsule.toml"]).splitlines()
     assert lines[0] == "3 messages in 'Title number 0', 3 messages in 'Title number 1' and 999 more"
@@ -358,11 +355,8 @@ def test_a_subject_takes_one_line_and_counts_the_rest() -> None:
     assert lines[-2:] == ["and 900 more", "capsule.toml changed"]
     long = DocumentChange("conversations", "id", "T" * 300, ("a message edited",))
     assert commit_message([long], 0, []).splitlines()[0] == f"'{'T' * 39}…': a message edited"
-
-
-def test_a_title_can_not_forge_a_line_of_the_message() -> None:
     odd = DocumentChange("conversations", "id", "x\nSigned-off-by: somebody", ("created",))
-    assert [line for line in commit_message([odd], 0, []).splitlines() if line.startswith("Signed")] == []
+    assert len(commit_message([odd], 0, []).splitlines()) == 3
 
 
 def test_a_commit_names_a_file_that_can_not_be_read(repo: Clone) -> None:

@@ -6,32 +6,18 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from capsule.format.documents.new import new_capsule
 from capsule.format.json import codec
 from capsule.format.merge.clean_form import clean
 from tests.git.repositories import PROGRAM, Clone, environment, new, run, worktree
-from tests.git.talking import contents, conversation, document, rename, say
+from tests.git.talking import contents, conversation, document, rename, say, sides
 from tests.git.test_drivers_filter import FOLDER
 
-#: What lets a clone commit what no clone that is set up would.
-PAST_THE_FILTER = ("-c", "filter.capsule.process=", "-c", "filter.capsule.required=false")
-
-
-def sides(clone: Clone, theirs: Callable[[], Any], ours: Callable[[], Any]) -> None:
-    """Two branches that both changed something: `main`, which is checked out, and `theirs`."""
-    clone.run("switch", "-q", "-c", "theirs")
-    theirs()
-    clone.run(*PAST_THE_FILTER, "add", "--all")
-    clone.run(*PAST_THE_FILTER, "commit", "-q", "-m", "theirs")
-    clone.run(*PAST_THE_FILTER, "switch", "-q", "main")
-    ours()
-    clone.run(*PAST_THE_FILTER, "add", "--all")
-    clone.run(*PAST_THE_FILTER, "commit", "-q", "-m", "ours")
+STAMP = "2025-01-12T10:00:00.000Z"
 
 
 @pytest.mark.parametrize("folder", ["", FOLDER])
@@ -63,20 +49,11 @@ def test_a_rebase_and_a_linked_worktree_use_it_too(repo: Clone, tmp_path: Path) 
 
 
 def test_both_added_it(repo: Clone) -> None:
-    made = codec.encode(
-        {
-            "id": "same",
-            "title": "Same",
-            "version": "2.0",
-            "createdAt": "2025-01-12T10:00:00.000Z",
-            "updatedAt": "2025-01-12T10:00:00.000Z",
-            "history": [{"role": "user", "content": "Hello", "timestamp": "2025-01-12T10:00:00.000Z"}],
-        }
-    )
+    made = new_capsule("same", "Same", STAMP, type="group", messages=[{"role": "user", "content": "Hello"}])
 
     def add(text: str) -> None:
         repo.file("same").parent.mkdir(exist_ok=True)
-        repo.file("same").write_bytes(made)
+        repo.file("same").write_bytes(codec.encode(made))
         say(repo, "same", text)
 
     sides(repo, lambda: add("theirs"), lambda: add("ours"))

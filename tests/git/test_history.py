@@ -15,7 +15,7 @@ from capsule.git.history.timeline import Step
 from capsule.git.history.versions import PastVersion
 from capsule.git.objects import Blobs
 from tests.git.repositories import Clone, Ran, new, published, run
-from tests.git.talking import conversation, delete, rename, say
+from tests.git.talking import conversation, delete, rename, say, sides
 
 pytestmark = pytest.mark.slow
 
@@ -32,16 +32,9 @@ def made(clone: Clone, *messages: str, id: str = ID, message: str = "a plan") ->
 def said(clone: Clone, content: str, *, at: str = "", author: str = "", id: str = ID) -> str:
     """Append, and commit. Returns: the commit."""
     say(clone, id, content)
-    return committed(clone, at=at, author=author)
-
-
-def committed(clone: Clone, *, at: str = "", author: str = "") -> str:
     clone.run("add", "--all")
     words = ("commit", "-qm", "more", *((f"--author={author}",) if author else ()))
-    if at:
-        clone.run(*words, GIT_AUTHOR_DATE=at, GIT_COMMITTER_DATE=at)
-    else:
-        clone.run(*words)
+    clone.run(*words, **({"GIT_AUTHOR_DATE": at, "GIT_COMMITTER_DATE": at} if at else {}))
     return clone.git("rev-parse", "HEAD")
 
 
@@ -80,12 +73,8 @@ def test_each_commit_says_what_it_did_and_the_latest_comes_first(repo: Clone) ->
         ("created with a message",),
     ]
     ben = found[2].commit
-    assert ben and (ben.author, ben.email, ben.at, ben.subject) == (
-        "Ben",
-        "ben@example.org",
-        "2026-03-01T10:00:00+05:30",
-        "more",
-    )
+    who = ("Ben", "ben@example.org", "2026-03-01T10:00:00+05:30", "more")
+    assert ben and (ben.author, ben.email, ben.at, ben.subject) == who
     assert [step.as_json()["commit"] for step in found] == repo.git("log", "--format=%H", "-4").split("\n")
     assert words(repo, limit=2) == words(repo)[:2]
 
@@ -141,21 +130,13 @@ def test_a_version_that_differs_in_its_layout_only_says_so(plain: Clone) -> None
 
 def test_the_log_shows_what_a_merge_itself_changed(repo: Clone) -> None:
     made(repo, "one")
-    repo.run("checkout", "-qb", "side")
-    said(repo, "from the side")
-    repo.run("checkout", "-q", "main")
-    said(repo, "from here")
-    repo.run("merge", "-q", "--no-edit", "side")
-    assert words(repo)[0] == "merged" and sorted(words(repo)[1:]) == [
-        "a message added",
-        "a message added",
-        "created with a message",
-    ]
-    repo.run("checkout", "-qb", "again", "HEAD")
-    said(repo, "more from the side")
-    repo.run("checkout", "-q", "main")
-    said(repo, "more from here")
-    repo.run("merge", "-q", "--no-edit", "--no-commit", "again")
+    sides(repo, lambda: say(repo, ID, "from the side"), lambda: say(repo, ID, "from here"))
+    repo.run("merge", "-q", "--no-edit", "theirs")
+    assert words(repo)[0] == "merged"
+    assert sorted(words(repo)[1:]) == ["a message added", "a message added", "created with a message"]
+    repo.run("branch", "-q", "-D", "theirs")
+    sides(repo, lambda: say(repo, ID, "more from the side"), lambda: say(repo, ID, "more from here"))
+    repo.run("merge", "-q", "--no-edit", "--no-commit", "theirs")
     rename(repo, ID, "Merged")
     repo.commit("merged, and renamed")
     assert words(repo)[0] == "merged; renamed to 'Merged'"

@@ -16,7 +16,7 @@ from capsule import Store, git
 from capsule.git.setup.attributes import CHECK, CHECK_LINE
 from capsule.git.setup.status import State
 from tests.git.repositories import PROGRAM, Clone, cloned, new, published, script, worktree
-from tests.git.talking import conversation, rename, say
+from tests.git.talking import conversation, rename, say, sides
 
 pytestmark = pytest.mark.slow
 
@@ -189,19 +189,14 @@ def test_a_lock_changes_nothing(fine: Clone) -> None:
 
 def merging(clone: Clone, id: str) -> None:
     """Begin a merge that is left to a person."""
-    clone.run("switch", "-q", "-c", "other")
-    say(clone, id, "There")
-    clone.commit()
-    clone.run("switch", "-q", "main")
-    say(clone, id, "Here")
-    clone.commit()
-    clone.run("-c", "merge.capsule.driver=false", "merge", "other", expect=1)
+    sides(clone, lambda: say(clone, id, "There"), lambda: say(clone, id, "Here"))
+    clone.run("-c", "merge.capsule.driver=false", "merge", "theirs", expect=1)
 
 
 def rebasing(clone: Clone, id: str) -> None:
     merging(clone, id)
     clone.run("merge", "--abort")
-    clone.run("-c", "merge.capsule.driver=false", "rebase", "other", expect=1)
+    clone.run("-c", "merge.capsule.driver=false", "rebase", "theirs", expect=1)
 
 
 @pytest.mark.parametrize(("begin", "abort"), [(merging, "git merge --abort"), (rebasing, "git rebase --abort")])
@@ -237,13 +232,8 @@ def test_in_the_midst_of_a_merge_nothing_is_advised_that_is_refused_then(fine: C
 def test_status_reports_a_conflict_until_it_is_settled(fine: Clone) -> None:
     id = conversation(fine, "Hello")
     fine.commit()
-    fine.run("switch", "-q", "-c", "other")
-    rename(fine, id, "There")
-    fine.commit()
-    fine.run("switch", "-q", "main")
-    rename(fine, id, "Here")
-    fine.commit()
-    fine.run("merge", "other", expect=1)
+    sides(fine, lambda: rename(fine, id, "There"), lambda: rename(fine, id, "Here"))
+    fine.run("merge", "theirs", expect=1)
     told = json.loads(fine.capsule("git", "status", "--json", expect=1).out)
     assert [finding["kind"] for finding in told["findings"]] == ["merging", "conflicts"]
     assert told["findings"][1]["todo"] == f"run: capsule git resolve {id}"

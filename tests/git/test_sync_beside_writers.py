@@ -9,6 +9,7 @@ import pytest
 
 from capsule import Store
 from capsule.format.json import codec
+from tests.git.repositories import Clone
 from tests.git.talking import (
     Two,
     assert_at_rest,
@@ -123,11 +124,17 @@ def test_a_stale_save_after_a_sync_keeps_the_fetched_messages(clones: Two) -> No
 # -- Deleting ----------------------------------------------------------------------------------------------------------
 
 
+def deleted(clones: Two, type: str = "group") -> tuple[Clone, Clone, str]:
+    """The clones, and a conversation that the first has deleted."""
+    id = shared(clones, "one", type=type)
+    delete(clones[0], id)
+    sync_of(clones[0])
+    return *clones, id
+
+
 def test_a_conversation_deleted_there_goes_to_the_trash_here(clones: Two) -> None:
-    anna, ben = clones
-    id = shared(clones, "one")
-    delete(anna, id)
-    sync_all(anna, ben)
+    _, ben, id = deleted(clones)
+    sync_of(ben)
     with ben.store() as store:
         assert not ben.file(id).exists()
         assert [trashed.id for trashed in store.trash.list()] == [id]
@@ -135,10 +142,7 @@ def test_a_conversation_deleted_there_goes_to_the_trash_here(clones: Two) -> Non
 
 
 def test_a_conversation_deleted_there_and_written_to_here_comes_back_there(clones: Two) -> None:
-    anna, ben = clones
-    id = shared(clones, "one")
-    delete(anna, id)
-    sync_of(anna)
+    anna, ben, id = deleted(clones)
     say(ben, id, "still needed")
     ran = ben.capsule("git", "sync")
     assert f"kept {ben.path(id)}, which one side deleted and the other changed" in ran.lines
@@ -147,10 +151,7 @@ def test_a_conversation_deleted_there_and_written_to_here_comes_back_there(clone
 
 
 def test_a_conversation_deleted_there_and_written_to_during_the_sync_is_kept(clones: Two) -> None:
-    anna, ben = clones
-    id = shared(clones, "one")
-    delete(anna, id)
-    sync_of(anna)
+    anna, ben, id = deleted(clones)
 
     def write(step: str, done: int, total: int) -> None:
         if step == "write":
@@ -163,10 +164,7 @@ def test_a_conversation_deleted_there_and_written_to_during_the_sync_is_kept(clo
 
 
 def test_a_conversation_deleted_there_and_locked_here_is_kept(clones: Two) -> None:
-    anna, ben = clones
-    id = shared(clones, "one", type="chat")
-    delete(anna, id)
-    sync_of(anna)
+    anna, ben, id = deleted(clones, "chat")
     with ben.store() as holder, holder.locks.take(id):
         ran = ben.capsule("git", "sync")
         assert "it is locked by tester" in ran.out

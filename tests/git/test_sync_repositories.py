@@ -17,6 +17,7 @@ from tests.git.repositories import Clone, environment, run, script, worktree
 from tests.git.talking import (
     Two,
     assert_at_rest,
+    assert_same,
     code,
     contents,
     conversation,
@@ -36,13 +37,12 @@ pytestmark = pytest.mark.slow
 def test_in_a_monorepo_code_is_merged_along_and_a_persons_own_changes_stay(monorepos: Two) -> None:
     anna, ben = monorepos
     id = shared(monorepos, "one")
-    code(anna, "by anna\n", "anna.py")
-    code(ben, "by ben\n", "ben.py")
+    for clone, name in ((anna, "anna"), (ben, "ben")):
+        code(clone, f"by {name}\n", f"{name}.py")
+        say(clone, id, f"from {name}")
     code(ben, "staged\n", "staged.py", commit=False)
     ben.run("add", "staged.py")
     code(ben, "not staged\n", commit=False)
-    say(anna, id, "from anna")
-    say(ben, id, "from ben")
     sync_all(anna, ben)
     assert (ben.top / "anna.py").read_text() == "by anna\n"
     assert sorted(status(ben)) == [" M README.md", "A  staged.py"]
@@ -56,11 +56,10 @@ def test_in_a_monorepo_code_is_merged_along_and_a_persons_own_changes_stay(monor
 def test_code_that_only_a_person_can_merge_changes_nothing_and_the_way_out_works(monorepos: Two) -> None:
     anna, ben = monorepos
     id = shared(monorepos, "one")
-    code(anna, "by anna\n")
-    say(anna, id, "from anna")
+    for clone, name in ((anna, "anna"), (ben, "ben")):
+        code(clone, f"by {name}\n")
+        say(clone, id, f"from {name}")
     sync_of(anna)
-    code(ben, "by ben\n")
-    say(ben, id, "from ben")
     ran = ben.capsule("git", "sync", expect=9)
     assert "README.md" in ran.err
     assert contents(ben, id) == ["one", "from ben"]
@@ -98,33 +97,25 @@ def test_a_file_that_a_person_is_changing_is_not_overwritten(monorepos: Two, tra
     assert sorted(contents(ben, id)) == ["from anna", "from ben", "one"]
 
 
-def test_a_damaged_file_that_only_one_side_changed_stops_nothing(clones: Two) -> None:
+def test_a_damaged_file_stops_a_sync_only_if_it_was_changed_there_too(clones: Two) -> None:
     anna, ben = clones
     id, other = shared(clones, "one"), shared(clones, "two")
-    say(anna, id, "from anna")
-    sync_of(anna)
-    ben.file(other).write_bytes(b'{"id": ')
-    ran = ben.capsule("git", "sync", expect=5)
-    assert f"{ben.file(other)}:1:8" in ran.err
-    assert contents(ben, id) == ["one", "from anna"]
-    assert ben.file(other).read_bytes() == b'{"id": '
-
-
-def test_a_damaged_file_that_was_changed_there_too_is_named_and_nothing_is_changed(clones: Two) -> None:
-    anna, ben = clones
-    id, other = shared(clones, "one"), shared(clones, "two")
-    say(anna, id, "from anna")
-    say(anna, other, "from anna")
-    sync_of(anna)
     whole = ben.file(other).read_bytes()
     ben.file(other).write_bytes(b'{"id": ')
+    say(anna, id, "from anna")
+    sync_of(anna)
+    assert f"{ben.file(other)}:1:8" in ben.capsule("git", "sync", expect=5).err
+    assert contents(ben, id) == ["one", "from anna"]
+    say(anna, id, "again")
+    say(anna, other, "from anna")
+    sync_of(anna)
     with pytest.raises(InvalidDocument, match=r"mend it, then sync again"):
         sync_of(ben)
-    assert contents(ben, id) == ["one"]
+    assert contents(ben, id) == ["one", "from anna"]
     assert ben.file(other).read_bytes() == b'{"id": '
     ben.file(other).write_bytes(whole)
     sync_of(ben)
-    assert contents(ben, id) == ["one", "from anna"]
+    assert contents(ben, id) == ["one", "from anna", "again"]
     assert contents(ben, other) == ["two", "from anna"]
 
 
@@ -172,18 +163,6 @@ def test_in_a_linked_worktree_it_syncs_that_branch(monorepos: Two, tmp_path: Pat
     assert sorted(contents(anna, id)) == ["again", "from anna", "from the side"]
     assert anna.file(id).read_bytes() == side.file(id).read_bytes()
     assert ben.git("rev-parse", "--abbrev-ref", "HEAD") == "main" and status(ben) == []
-
-
-def test_with_autocrlf_both_have_the_same_bytes(clones: Two) -> None:
-    anna, ben = clones
-    ben.configure(core_autocrlf="true")
-    id = shared(clones, "one", "a\r\nb")
-    say(anna, id, "from anna")
-    say(ben, id, "from ben")
-    sync_all(anna, ben, anna)
-    assert anna.file(id).read_bytes() == ben.file(id).read_bytes()
-    assert b"\r\n" not in ben.file(id).read_bytes()
-    assert_at_rest(*clones)
 
 
 def test_another_store_in_the_repository_keeps_what_is_not_committed_there(monorepos: Two) -> None:
@@ -240,6 +219,21 @@ def test_sync_merges_documents_without_a_history(clones: Two, kind: str, id: str
     anna.file(id, kind).unlink()
     sync_all(anna, ben)
     assert not ben.file(id, kind).exists()
+
+
+def test_a_channel_that_both_clones_made_is_one_with_the_members_and_messages_of_both(clones: Two) -> None:
+    for clone, agent in zip(clones, ("anna", "bob"), strict=True):
+        with Store.open(clone.root) as store:
+            store.agents.register(agent)
+            id = store.channels.create("news", agent=agent, scope="global", description=f"of {agent}").id
+            store.beside(agent=agent).append(id, content=f"from {agent}")
+    sync_all(*clones, clones[0])
+    assert_same(id, clones)
+    for clone in clones:
+        with Store.open(clone.root) as store:
+            assert {member.id: member.is_in for member in store.head(id).participants} == {"anna": True, "bob": True}
+            assert {entry["content"] for entry in store.document(id)["history"]} == {"from anna", "from bob"}
+            assert [each.id for each in store.channels.list(agent="bob")] == [id]
 
 
 def test_a_merge_is_signed_where_commits_are(clones: Two, tmp_path: Path) -> None:
@@ -339,10 +333,9 @@ def test_without_the_attributes_nothing_is_merged_line_by_line(clones: Two) -> N
 def test_an_old_git_that_can_not_merge_is_named_with_the_way_out(monorepos: Two, tmp_path: Path) -> None:
     anna, ben = monorepos
     id = shared(monorepos, "one")
-    code(anna, "by anna\n", "anna.py")
-    code(ben, "by ben\n", "ben.py")
-    say(anna, id, "from anna")
-    say(ben, id, "from ben")
+    for clone, name in ((anna, "anna"), (ben, "ben")):
+        code(clone, f"by {name}\n", f"{name}.py")
+        say(clone, id, f"from {name}")
     sync_of(anna)
     old = script(
         tmp_path / "bin" / "git",

@@ -121,6 +121,7 @@ GONE = {"leftAt": "2999-01-01T00:00:00.000Z"}
         ("agents/carl", field("dm", "anna", to={"permission": "block"}), sends),
         ("agents/carl", field("dm", "anna", to={"permission": "perhaps"}), sends),
         ("agents/carl", field("dm", "anna", to="allow"), sends),
+        ("agents/carl", field("dm", to=3), sends),
         ("agents/carl", field("discoverable", to="private"), finds),
         ("agents/carl", field("project", to="other-123456"), finds),
         ("projects/web", field("links", to={}), finds),
@@ -138,16 +139,19 @@ GONE = {"leftAt": "2999-01-01T00:00:00.000Z"}
         (f"conversations/{CLOSED}", member("carl", **GONE, optedOutAt=GONE["leftAt"]), invites),
     ],
 )
-def test_what_a_person_takes_away_in_a_file_is_refused_at_once(
+def test_what_a_person_takes_away_in_a_file_is_refused_at_once_until_it_is_given_back(
     store: Store, file: str, change: Change, ask: Callable[[Store], Any]
 ) -> None:
     if ask is not invites:  # So that what is kept of the file is out of date.
         ask(store)
+    before = {path: path.read_bytes() for path in Path(store.root).glob(f"{file}*.json")}
     path, document = edited(store, file, change)
     with pytest.raises(CapsuleError) as raised:
         ask(store)
     assert "canary" not in str(raised.value)
     assert json.loads(path.read_text(encoding="utf-8")) == document
+    path.write_bytes(before[path])
+    ask(store)
 
 
 def test_a_slip_in_the_type_of_a_channel_opens_it_to_nobody(store: Store) -> None:
