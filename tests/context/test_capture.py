@@ -48,18 +48,22 @@ def test_a_captured_context_has_the_fields_of_the_format(tmp_path: Path) -> None
     assert b"".join(made.encoded()) == b"".join(made.encoded()) and about["capturedAt"] == made.captured_at
 
 
-def test_a_captured_context_is_canonical_in_the_file(tmp_path: Path) -> None:
+@pytest.fixture
+def stored(store: Store) -> Store:
+    """A store with a conversation, plan."""
+    store.create(id="plan", messages=[{"role": "user", "content": "one"}])
+    return store
+
+
+def test_a_captured_context_is_canonical_in_the_file(tmp_path: Path, stored: Store) -> None:
     lay_out(
         tmp_path / "project", {f"f{n}.py": f"x = '{n}\\t\u00e9\u20ac\x1b\x7f'\r\n".encode() * 90 * n for n in range(30)}
     )
-    Store.init(tmp_path / "store")
-    with Store.open(tmp_path / "store") as store:
-        store.create(id="plan", messages=[{"role": "user", "content": "one"}])
-        made = captured(tmp_path / "project")
-        store.context.set("plan", made)
-        assert codec.encode(store.document("plan")) == store.read("plan")
-        assert store.context.get("plan") == context_of(made)
-        assert store.load("plan").context.metadata.files_included == 30
+    made = captured(tmp_path / "project")
+    stored.context.set("plan", made)
+    assert codec.encode(stored.document("plan")) == stored.read("plan")
+    assert stored.context.get("plan") == context_of(made)
+    assert stored.load("plan").context.metadata.files_included == 30
 
 
 def test_the_same_project_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -175,22 +179,19 @@ def test_an_unreadable_file_is_left_out(tmp_path: Path) -> None:
     assert reasons(captured(tmp_path)) == {"b": "can't be read"}
 
 
-def test_a_file_with_a_token_refuses_the_capture_until_tokens_are_allowed(tmp_path: Path) -> None:
+def test_a_file_with_a_token_refuses_the_capture_until_tokens_are_allowed(tmp_path: Path, stored: Store) -> None:
     token = "ghp_" + "a1B2" * 9
     lay_out(tmp_path / "project", {"a.py": f"x = 1\nTOKEN = '{token}'\n".encode(), "b.py": b""})
     made = captured(tmp_path / "project")
-    Store.init(tmp_path / "store")
-    with Store.open(tmp_path / "store") as store:
-        store.create(id="plan")
-        before = store.read("plan")
-        with pytest.raises(Refused, match=r"a\.py:2: GitHub Token") as refused:
-            store.context.set("plan", made)
-        assert token not in str(refused.value) and "--allow-secrets" in str(refused.value)
-        assert store.read("plan") == before
-        assert not [name for name in os.listdir(tmp_path / "store" / "conversations") if name.endswith(".tmp")]
-        made.secrets_allowed = True
-        store.context.set("plan", made)
-        assert token in store.context.get("plan")["fullContext"]
+    before = stored.read("plan")
+    with pytest.raises(Refused, match=r"a\.py:2: GitHub Token") as refused:
+        stored.context.set("plan", made)
+    assert token not in str(refused.value) and "--allow-secrets" in str(refused.value)
+    assert stored.read("plan") == before
+    assert not [name for name in os.listdir(f"{stored.root}/conversations") if name.endswith(".tmp")]
+    made.secrets_allowed = True
+    stored.context.set("plan", made)
+    assert token in stored.context.get("plan")["fullContext"]
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from capsule.context.capture import Taken, judge
 from capsule.context.document import block_around
 from capsule.context.files import Inside, LeftOut, Selection
 from capsule.format.text.tokens import estimate
+from tests.context.projects import lay_out
 
 CONTENTS = st.one_of(
     st.binary(max_size=12),
@@ -41,13 +42,9 @@ def is_text(data: bytes) -> bool:
 
 
 def test_paths_that_are_no_file_are_skipped_and_large_files_are_reported(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("a")
-    (tmp_path / "large.txt").write_text("x" * 11)
-    (tmp_path / "directory").mkdir()
-    (tmp_path / "link").symlink_to("a.txt")
-    (tmp_path / "real").mkdir()
-    (tmp_path / "real" / "b.txt").write_text("b")
-    (tmp_path / "led").symlink_to("real")
+    lay_out(tmp_path, {"a.txt": b"a", "large.txt": b"x" * 11, "directory/c": b"", "real/b.txt": b"b"})
+    for link, to in (("link", "a.txt"), ("led", "real")):
+        (tmp_path / link).symlink_to(to)
     names = ["a.txt", "directory", "gone.txt", "large.txt", "led/b.txt", "link", "real/b.txt", "real/gone/c.txt"]
     judged = [judge(Inside(str(tmp_path)), name, Selection(file_bytes=10)) for name in names]
     assert [one.path for one in judged if isinstance(one, Taken)] == ["a.txt", "real/b.txt"]

@@ -120,14 +120,6 @@ def test_a_block_comes_out_of_a_file_as_it_went_in(before: bytes, after: bytes, 
     )
 
 
-def test_teardown_keeps_a_persons_lines_in_a_file_that_setup_made(plain: Clone) -> None:
-    setup(plain)
-    with open(plain.root / ".gitattributes", "ab") as file:
-        file.write(b"*.png binary\n")
-    teardown(plain)
-    assert (plain.root / ".gitattributes").read_bytes() == b"*.png binary\n"
-
-
 def test_lines_that_a_person_put_in_are_enough_and_are_left_to_them(plain: Clone) -> None:
     by_hand = "".join(f"{line}\n" for line in attribute_lines())
     (plain.root / ".gitattributes").write_text(by_hand)
