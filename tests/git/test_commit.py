@@ -257,17 +257,6 @@ def test_the_first_commit_of_a_repository_can_be_made_by_it(tmp_path: Path) -> N
     assert clone.git("rev-list", "--count", "HEAD") == "1"
 
 
-def test_a_capsule_of_version_2_0_is_committed_in_the_clean_form_and_left_as_it_is(repo: Clone, samples: Path) -> None:
-    sample = min(samples.glob("*.json"))
-    id = codec.decode(sample.read_bytes(), "")["id"]
-    repo.file(id).write_bytes(sample.read_bytes())
-    with repo.store() as store:
-        committed(store)
-    assert repo.file(id).read_bytes() == sample.read_bytes()
-    assert codec.decode(repo.at("HEAD", id), "")["version"] == "2.1"
-    assert status(repo) == []
-
-
 @pytest.mark.slow
 def test_every_committed_version_is_whole_while_others_append(repo: Clone, child: Callable[..., Child]) -> None:
     with repo.store() as store:

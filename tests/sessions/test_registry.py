@@ -81,11 +81,6 @@ def test_a_place_has_one_session_until_it_is_closed() -> None:
     assert registry.ensure_session(("anna", "c", "p", ""), NOW).id != first.id
 
 
-def test_wirings_of_a_place_stand_in_the_order_of_their_priority() -> None:
-    state = State().put(*(Wiring("c", "p", name, priority=n) for name, n in (("a", 0), ("b", 2), ("c", 1))))
-    assert [one.agent for one in state.wired["c", "p"]] == ["b", "c", "a"]
-
-
 def test_a_command_counts_only_with_the_words_and_the_folder_that_were_approved_on_this_machine(tmp_path: Path) -> None:
     Store.init(tmp_path / "store")
     with Store.open(tmp_path / "store") as store:

@@ -28,7 +28,7 @@ from tests.conftest import SEED
 from tests.git.repositories import Clone, bare, cloned, environment, new
 from tests.git.talking import committed, status, sync_of, synced
 from tests.processes import Child, until
-from tests.torture.writers import LONG, Acks, acknowledged, assert_only_leftovers, outlived
+from tests.torture.writers import LONG, Acks, acknowledged, assert_in_order, assert_only_leftovers, in_threads, outlived
 
 pytestmark = pytest.mark.slow
 
@@ -180,11 +180,7 @@ def check(clones: list[Clone], acks: Path) -> int:
         assert by_id[id][message]["content"].split(" ")[:2] == [writer, str(n)]
     for id, document in documents.items():
         assert codec.encode(document) == files[0][f"{id}.json"]
-        latest: dict[str, int] = {}
-        for entry in document["history"]:
-            writer, n, _ = entry["content"].split(" ", 2)
-            assert latest.get(writer, -1) < int(n), f"{id}: {writer}'s messages are out of order at {n}"
-            latest[writer] = int(n)
+        assert_in_order(document["history"], id)
     return count
 
 
@@ -208,14 +204,11 @@ def test_clones_written_to_and_synced_at_random_end_equal(tmp_path: Path, many: 
     killed: Counter[str] = Counter()
     failures: list[str] = []
     try:
-        threads = []
-        for at, clone in enumerate(clones):
-            work = Work(str(clone.top), str(tmp_path / f"syncs {at}"), f"s{at}", 0, rounds, deaths)
-            dice = random.Random(rng.getrandbits(32))
-            threads.append(threading.Thread(target=run_syncs, args=(work, dice, killed, failures)))
-            threads[-1].start()
-        for thread in threads:
-            thread.join()
+        works = [
+            Work(str(clone.top), str(tmp_path / f"syncs {at}"), f"s{at}", 0, rounds, deaths)
+            for at, clone in enumerate(clones)
+        ]
+        in_threads(run_syncs, [(work, random.Random(rng.getrandbits(32)), killed, failures) for work in works])
         # Every clone has something of its own when the last syncs begin: they have to merge.
         before = written(acks)
         until(

@@ -12,7 +12,6 @@ import json
 import os
 import random
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ from tests.conftest import SEED
 from tests.git.repositories import bare, cloned, environment, new
 from tests.processes import Child
 from tests.torture.test_clones import FOLDER, Work, run_syncs, sync_until_stable
-from tests.torture.writers import LONG, assert_only_leftovers, outlived
+from tests.torture.writers import LONG, assert_in_order, assert_only_leftovers, in_threads, outlived
 
 pytestmark = pytest.mark.slow
 
@@ -128,14 +127,6 @@ def run_talk(work: Talk, rng: random.Random, deaths: Counter[str], failures: lis
     outlived(work.agent, start, deaths, failures)
 
 
-def in_threads(target: object, arguments: Sequence[tuple[object, ...]]) -> None:
-    threads = [threading.Thread(target=target, args=one) for one in arguments]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
 def meet(root: Path, agents: Sequence[str]) -> list[str]:
     """Register the agents, and make a group of all of them and one of some; the groups."""
     with Store.open(root, keep_locks=False) as store:
@@ -172,10 +163,7 @@ def check(root: Path, works: Sequence[Talk]) -> tuple[int, int]:
             first = list(dict.fromkeys(mine))
             again += len(mine) - len(first)
             assert set(first) == {id for id, entry in entries.items() if entry["from"] != agent}, (path.stem, agent)
-            latest: dict[str, int] = {}
-            for sender, n in (entries[id]["content"].split() for id in first):
-                assert latest.get(sender, -1) < int(n), f"{path.stem}: {agent} heard {sender} out of order at {n}"
-                latest[sender] = int(n)
+            assert_in_order((entries[id] for id in first), f"{path.stem}, as {agent} heard it")
     assert count == sum(work.messages for work in works)
     return count, again
 

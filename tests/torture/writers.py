@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from capsule import Store
 from capsule.errors import InvalidDocument, Locked
@@ -85,15 +85,18 @@ def work(plan: Plan, store: Store) -> None:
     if plan.threads == 1:
         _write(plan, store, acks, plan.name, random.Random(plan.seed))
         return
-    threads = [
-        threading.Thread(target=guarded, args=(f"{plan.name}.{i}", plan.seed * 100 + i)) for i in range(plan.threads)
-    ]
+    in_threads(guarded, [(f"{plan.name}.{i}", plan.seed * 100 + i) for i in range(plan.threads)])
+    if failures:
+        raise failures[0]
+
+
+def in_threads(act: Callable[..., object], arguments: Iterable[tuple[object, ...]]) -> None:
+    """Call a function in a thread for each list of arguments, and wait for all of them."""
+    threads = [threading.Thread(target=act, args=each) for each in arguments]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    if failures:
-        raise failures[0]
 
 
 def _write(plan: Plan, store: Store, acks: Acks, name: str, rng: random.Random) -> None:
@@ -260,17 +263,23 @@ def check(root: Path, acks: Path) -> Kept:
             entry["content"].split(" ", 1)[0] for entry in document["history"] if entry["id"] not in mine
         )
         result.kept += len(mine.keys() & set(ids))
-        latest: dict[str, int] = {}
         for entry in document["history"]:
             writer, n, _ = entry["content"].split(" ", 2)
             assert mine.get(entry["id"], (writer, int(n))) == (writer, int(n)), f"{path}: {entry['id']} was changed"
-            assert latest.get(writer, -1) < int(n), f"{path}: {writer}'s messages are out of order at {n}"
-            latest[writer] = int(n)
+        assert_in_order(document["history"], str(path))
         times = [entry["timestamp"] for entry in document["history"]]
         assert times == sorted(times), f"{path}: times go back"
     assert not promised, f"conversations are gone: {list(promised)}"
     assert not result.missing, f"acknowledged, and not there: {result.missing[:10]}"
     return result
+
+
+def assert_in_order(entries: Iterable[dict[str, Any]], place: str) -> None:
+    """Assert that the messages of each writer, which begin with its name and a number, are in their order."""
+    latest: dict[str, int] = {}
+    for writer, n in (entry["content"].split(" ")[:2] for entry in entries):
+        assert latest.get(writer, -1) < int(n), f"{place}: {writer}'s messages are out of order at {n}"
+        latest[writer] = int(n)
 
 
 def assert_clean(root: Path) -> None:
