@@ -99,13 +99,6 @@ def test_damage_to_all_derived_files_of_a_kind_loses_no_data(root: Path, what: s
     check(root)
 
 
-@pytest.mark.parametrize("damage", ["deleted", "garbage", "NULs", "older"])
-@pytest.mark.parametrize("name", ["conversations-chat", "conversations-team"])
-def test_damage_to_one_mutex_file_loses_no_data(root: Path, name: str, damage: str) -> None:
-    DAMAGES[damage](root / ".capsule" / "mutex" / name)
-    check(root)
-
-
 @pytest.mark.parametrize("what", ["", "mutex", "log", "instances", "trash", "quarantine", ".gitignore"])
 def test_deleting_a_derived_directory_loses_no_data(root: Path, what: str) -> None:
     place = root / ".capsule" / what

@@ -74,18 +74,6 @@ def test_appended_entries_are_at_the_end_and_the_rest_is_unchanged(
     assert storage.known(KIND, "plan") == after
 
 
-def test_appends_under_one_mutex_and_under_many_keep_their_order(storage: FileStorage) -> None:
-    put(storage, "plan", [])
-    with storage.mutex(KIND, "plan") as held:
-        known = looked(held)
-        for n in range(5):
-            known = held.splice(known, [entry(str(n))], LATER, [])
-    for n in range(5, 10):
-        with storage.mutex(KIND, "plan") as held:
-            held.splice(looked(held), [entry(str(n))], LATER, [])
-    assert texts_of(data_of(storage)) == [str(n) for n in range(10)]
-
-
 @pytest.mark.parametrize("title", ["New", "", "x" * 3000])
 @pytest.mark.parametrize("added", [[], ["two"]])
 def test_a_new_head_leaves_the_history_unchanged(storage: FileStorage, title: str, added: list[str]) -> None:
@@ -245,10 +233,6 @@ def test_a_deleted_document_is_in_the_trash_and_can_be_restored(storage: FileSto
         held.restore(trashed.token)
         assert held.look() is None  # It must be read as a whole before the next write.
     assert data_of(storage) == data and storage.keeping.trashed(KIND) == []
-
-
-def test_a_restore_over_another_document_is_refused(storage: FileStorage) -> None:
-    put(storage, "plan", ["one"])
     with storage.mutex(KIND, "plan") as held:
         trashed = held.delete()
     second = put(storage, "plan", ["two"])

@@ -46,6 +46,13 @@ def take(storage: FileStorage, id: str, timeout_s: float = 0) -> None:
         pass
 
 
+def assert_excluded(storage: FileStorage, holder: Child) -> None:
+    """Another process takes the mutex, and this one does not get it."""
+    holder.hear()
+    with pytest.raises(StoreBusy, match=f"process {holder.pid}"):
+        take(storage, "x", 0.01)
+
+
 def test_the_first_mutex_makes_the_derived_directory(storage: FileStorage, file: Path) -> None:
     take(storage, "x")
     assert file.exists() and (file.parents[1] / ".gitignore").exists()
@@ -73,11 +80,9 @@ def test_two_threads_never_hold_one_mutex(storage: FileStorage) -> None:
     assert (most, total) == (1, 1600)
 
 
-def test_a_timeout_names_the_process_that_holds_the_mutex(tmp_path: Path, storage: FileStorage, child: Start) -> None:
+def test_a_timeout_names_the_process_that_holds_the_mutex(storage: FileStorage, child: Start, tmp_path: Path) -> None:
     holder = child(HOLDER, tmp_path)
-    holder.hear()
-    with pytest.raises(StoreBusy, match=f"process {holder.pid}"):
-        take(storage, "x", 0.01)
+    assert_excluded(storage, holder)
     take(storage, "y")
     holder.say()
     take(storage, "x", 60)
@@ -106,9 +111,7 @@ def test_a_mutex_whose_file_was_unlinked_excludes_others(
     take(storage, "x")
     file.unlink()
     holder = child(HOLDER, tmp_path)
-    holder.hear()
-    with pytest.raises(StoreBusy):
-        take(storage, "x", 0.01)
+    assert_excluded(storage, holder)
     holder.say()
     holder.hear()
     take(storage, "x", 60)
@@ -125,9 +128,7 @@ def test_a_mutex_excludes_others_after_the_derived_directory_was_moved(
     take(storage, "x")
     (tmp_path / ".capsule").rename(tmp_path / "aside")
     holder = child(HOLDER, tmp_path)
-    holder.hear()
-    with pytest.raises(StoreBusy):
-        take(storage, "x", 0.01)
+    assert_excluded(storage, holder)
     holder.kill()
     take(storage, "x")
 

@@ -1,4 +1,4 @@
-"""A store in memory, or one of files for the tests that use its directory."""
+"""A store in memory, or one of files for the tests that use its directory; and a group with two messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from capsule import Store
+from capsule import Store, timestamps
 
 
 @pytest.fixture
@@ -22,3 +22,24 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
         store = Store.in_memory(keep_locks=keep_locks)
     with store:
         yield store
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that advances a millisecond at every reading: the times of writes decide which an editor has read."""
+    at = [1_800_000_000_000]
+
+    def now(not_before: str = "") -> str:
+        at[0] += 1
+        return max(timestamps.from_ms(at[0]), not_before)
+
+    monkeypatch.setattr(timestamps, "now", now)
+
+
+@pytest.fixture
+def group(store: Store, clock: None) -> str:
+    """A group conversation with two messages."""
+    id = store.create(id="plan", title="Plan", type="group", tags=["old"]).id
+    for text in ("one", "two"):
+        store.append(id, content=text)
+    return id

@@ -61,21 +61,6 @@ def test_a_file_that_does_not_parse_is_reported_with_its_position_and_left(root:
         store.append(other, content="still works")
 
 
-def test_a_message_typed_by_hand_gets_a_lasting_id_and_time(root: Path, store: Store) -> None:
-    id = store.create(messages=[{"role": "user", "content": "one"}]).id
-    path = file_of(root, id)
-    document = orjson.loads(path.read_bytes())
-    document["history"].append({"role": "user", "content": "typed"})
-    path.write_bytes(orjson.dumps(document))
-    typed = store.load(id).history[1]
-    assert typed.id is not None and typed.timestamp is not None
-    store.append(id, content="next")
-    after = store.load(id).history[1]
-    assert (after.id, after.timestamp) == (typed.id, typed.timestamp)
-    store.rename(id, "x")
-    assert [entry.get("id") for entry in orjson.loads(path.read_bytes())["history"]][1] == typed.id
-
-
 @pytest.mark.parametrize("sample", ["550e8400", "7d444840"])
 @pytest.mark.parametrize(
     "write",

@@ -35,10 +35,22 @@ def put_lock(root: Path, id: str, **lock: Any) -> None:
     by_hand(root, id, lambda document: document["metadata"].update(lock=lock))
 
 
-def test_a_chat_locked_by_another_process_is_refused_until_that_closes(root: Path, store: Store, child: Start) -> None:
+@pytest.fixture
+def id(store: Store) -> str:
+    """An unlocked chat."""
     id = store.create(title="Plan").id
     store.locks.release(id)
-    holder = child(HOLDER, root, id)
+    return id
+
+
+@pytest.fixture
+def holder(root: Path, id: str, child: Start) -> Child:
+    return child(HOLDER, root, id)
+
+
+def test_a_chat_locked_by_another_process_is_refused_until_that_closes(
+    root: Path, store: Store, id: str, holder: Child
+) -> None:
     instance = holder.hear()
     before = file_of(root, id).read_bytes()
     with pytest.raises(Locked) as refused:
@@ -47,6 +59,10 @@ def test_a_chat_locked_by_another_process_is_refused_until_that_closes(root: Pat
     assert refused.value.id == id and refused.value.remedy == Remedy("unlock", id)
     assert file_of(root, id).read_bytes() == before
     assert [lock.state for lock in store.locks.list()] == ["held"]
+    holder.signal(signal.SIGSTOP)
+    with pytest.raises(Locked):
+        store.append(id, content="x")
+    holder.signal(signal.SIGCONT)
     holder.say()
     assert holder.hear() == "closed"
     store.append(id, content="mine")
@@ -93,11 +109,8 @@ def test_every_kind_of_write_is_refused_while_another_instance_holds_the_lock(ro
 
 
 def test_the_lock_of_a_killed_holder_is_taken_over_with_a_warning(
-    root: Path, store: Store, child: Start, caplog: pytest.LogCaptureFixture
+    store: Store, id: str, holder: Child, caplog: pytest.LogCaptureFixture
 ) -> None:
-    id = store.create(title="Plan").id
-    store.locks.release(id)
-    holder = child(HOLDER, root, id)
     holder.hear()
     holder.kill()
     assert [lock.state for lock in store.locks.list()] == ["orphaned"]
@@ -107,17 +120,6 @@ def test_the_lock_of_a_killed_holder_is_taken_over_with_a_warning(
     assert contents(store, id) == ["held", "after"]
     lock = store.head(id).lock
     assert lock is not None and lock["instanceId"] == store.instance_id
-
-
-def test_a_stopped_holder_keeps_its_lock(root: Path, store: Store, child: Start) -> None:
-    id = store.create(type="chat").id
-    store.locks.release(id)
-    holder = child(HOLDER, root, id)
-    holder.hear()
-    holder.signal(signal.SIGSTOP)
-    with pytest.raises(Locked):
-        store.append(id, content="x")
-    holder.signal(signal.SIGCONT)
 
 
 def test_the_next_write_of_a_holder_whose_lock_was_forced_is_refused(root: Path) -> None:
@@ -198,19 +200,10 @@ def test_a_named_instance_keeps_its_lock_across_openings(store: Store) -> None:
     assert contents(store, id) == ["mine", "x"]
 
 
-def test_a_named_lock_is_refreshed_by_writes_and_orphaned_without_them(root: Path, store: Store) -> None:
+def test_a_named_lock_is_orphaned_without_writes(root: Path, store: Store) -> None:
     with Store.open(root, instance="desk") as desk:
         id = desk.create().id
-    since = "2025-01-12T10:30:00.000Z"
-    by_hand(root, id, lambda document: document["metadata"]["lock"].update(timestamp=since))
-    with Store.open(root, instance="desk") as desk:
-        desk.append(id, content="mine")
-        lock = desk.head(id).lock
-        assert lock is not None and lock["timestamp"] > since
-        desk.rename(id, "Renamed")
-        lock = desk.head(id).lock
-        assert lock is not None and lock["timestamp"] > since
-    put_lock(root, id, **(lock | {"timestamp": since}))
+    by_hand(root, id, lambda document: document["metadata"]["lock"].update(timestamp="2025-01-12T10:30:00.000Z"))
     assert [lock.state for lock in store.locks.list()] == ["orphaned"]
     store.append(id, content="after")
 

@@ -3,32 +3,135 @@
 from __future__ import annotations
 
 import logging
-import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 
 from capsule import Store
 from capsule.errors import Locked, LockLost
-from tests.core.store.files import contents, opened, quarantined, save
+from tests.core.store.files import contents, opened, quarantined, save, text_of
+
+Act = Callable[[Store], object]
+Change = Callable[[dict[str, Any]], object]
 
 
-def later() -> None:
-    """Wait until the next millisecond: the times of the writes decide which of them an editor has read."""
-    start = time.time_ns() // 1_000_000
-    while time.time_ns() // 1_000_000 <= start:
-        pass
+def _said(at: int, text: str) -> Change:
+    return lambda document: document["history"][at].update(content=text)
 
 
-@pytest.fixture
-def group(store: Store) -> str:
-    """A group conversation with two messages."""
-    id = store.create(title="Plan", type="group", tags=["old"]).id
-    for text in ("one", "two"):
-        later()
-        store.append(id, content=text)
-    later()
-    return id
+def _without(*places: int) -> Change:
+    return lambda document: document.update(
+        history=[entry for at, entry in enumerate(document["history"]) if at not in places]
+    )
+
+
+def _titled(title: str) -> Change:
+    return lambda document: document.update(title=title)
+
+
+def _nothing(it: object) -> None:
+    pass
+
+
+def _rewrite(store: Store, change: Change) -> None:
+    """Edit the whole document through the store."""
+    read = store.read("plan")
+    document = orjson.loads(read)
+    change(document)
+    store.edits.rewrite("plan", text_of(document), read)
+
+
+def _upper(document: dict[str, Any]) -> None:
+    for message in document["history"]:
+        message["content"] = message["content"].upper()
+
+
+def _add(store: Store, *texts: str) -> None:
+    for text in texts:
+        store.append("plan", content=text)
+
+
+NUMBERS = [str(n) for n in range(200)]
+#: What the store writes before an editor reads the file, and what after that; what the person changes; the texts and
+#: the title after the save; and what goes to quarantine.
+SAVES: dict[str, tuple[Act, Act, Change, list[str], str, bytes]] = {
+    "a message deleted by hand stays deleted": (_nothing, _nothing, _without(1), ["one"], "Plan", b""),
+    # The updatedAt of the tag was not taken as evidence that the editor had read the message.
+    "a message deleted after a change of the head stays deleted": (
+        *(lambda store: store.tag("plan", "new"), _nothing, _without(1), ["one"], "Plan", b""),
+    ),
+    "a save deletes a message it read and lacks one it did not": (
+        *(_nothing, lambda store: _add(store, "three"), _without(0), ["two", "three"], "Plan", b""),
+    ),
+    "a save without any message lacks one that it did not read": (
+        *(_nothing, lambda store: _add(store, "three"), _without(0, 1), ["three"], "Plan", b""),
+    ),
+    "the person wins a conflict of titles": (
+        *(_nothing, lambda store: store.rename("plan", "By the store"), _titled("By hand")),
+        *(["one", "two"], "By hand", b"By the store"),
+    ),
+    # The head most similar to the save was taken for the version read.
+    "a title that a person changes back stays so": (
+        *(lambda store: store.rename("plan", "Other"), _nothing, _titled("Plan"), ["one", "two"], "Plan", b""),
+    ),
+    "an edit that the editor did not read comes back": (
+        *(_nothing, lambda store: store.edits.message("plan", "@0", "ONE"), _said(1, "TWO")),
+        *(["ONE", "TWO"], "Plan", b""),
+    ),
+    "the person wins a conflict of edits": (
+        *(_nothing, lambda store: store.edits.message("plan", "@0", "by the store"), _said(0, "by hand")),
+        *(["by hand", "two"], "Plan", b"by the store"),
+    ),
+    "an edit of a message that the save removes goes to quarantine": (
+        *(_nothing, lambda store: store.edits.message("plan", "@0", "edited"), _without(0), ["two"], "Plan", b"edited"),
+    ),
+    # The records of one write were distinguished by their times, and only the first counted as read.
+    "an edit that a person reverts stays reverted": (
+        *(lambda store: _rewrite(store, _upper), _nothing, _said(1, "two"), ["ONE", "two"], "Plan", b""),
+    ),
+    "a message removed by the store stays removed": (
+        *(_nothing, lambda store: _rewrite(store, _without(0)), _titled("By hand"), ["two"], "By hand", b""),
+    ),
+    "a message larger than the log comes back": (
+        *(_nothing, lambda store: _add(store, "x" * 400_000), _nothing, ["one", "two", "x" * 400_000], "Plan", b""),
+    ),
+    "many messages come back": (
+        *(_nothing, lambda store: _add(store, *NUMBERS), _nothing, ["one", "two", *NUMBERS], "Plan", b""),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SAVES)
+def test_after_a_save_both_changes_are_there(
+    root: Path, store: Store, group: str, case: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, meanwhile, change, texts, title, kept = SAVES[case]
+    before(store)
+    document = opened(root, group)
+    meanwhile(store)
+    change(document)
+    save(root, group, document)
+    assert (contents(store, group), store.head(group).title) == (texts, title)
+    assert kept in b"".join(quarantined(root)) and bool(quarantined(root)) == bool(kept)
+    assert caplog.text or not kept
+    store.append(group, content="next")
+    save(root, group, opened(root, group) | {"title": "Again"})
+    assert contents(store, group) == [*texts, "next"]
+
+
+def test_a_head_is_merged_three_ways(root: Path, store: Store, group: str) -> None:
+    document = opened(root, group)
+    store.rename(group, "By the store")
+    store.tag(group, "new")
+    store.pin(group)
+    document["metadata"] |= {"tags": ["old", "hand"], "description": "typed"}
+    save(root, group, document)
+    head = store.head(group)
+    assert (head.title, head.pinned, set(head.tags)) == ("By the store", True, {"old", "new", "hand"})
+    assert store.document(group)["metadata"]["description"] == "typed"
 
 
 def test_messages_appended_since_an_editor_read_come_back_with_a_warning(
@@ -52,73 +155,6 @@ def test_messages_appended_since_an_editor_read_come_back_with_a_warning(
         assert contents(again, group) == ["one", "two", "three", "four", "five"]
         assert again.read(group) == data
     assert caplog.text == "", "the merge was written once"
-
-
-def test_a_message_deleted_by_hand_stays_deleted(root: Path, store: Store, group: str) -> None:
-    document = opened(root, group)
-    del document["history"][1]
-    save(root, group, document)
-    assert contents(store, group) == ["one"]
-    store.append(group, content="three")
-    assert contents(store, group) == ["one", "three"]
-    save(root, group, opened(root, group) | {"title": "Again"})
-    assert contents(store, group) == ["one", "three"]
-
-
-def test_one_save_deletes_a_message_it_read_and_lacks_one_it_did_not(root: Path, store: Store, group: str) -> None:
-    document = opened(root, group)
-    store.append(group, content="three")
-    del document["history"][0]
-    document["history"].append({"role": "user", "content": "typed"})
-    save(root, group, document)
-    assert sorted(contents(store, group)) == ["three", "two", "typed"]
-    document = opened(root, group)
-    store.append(group, content="four")
-    save(root, group, document | {"history": []})
-    assert contents(store, group) == ["four"]
-
-
-def test_a_head_is_merged_three_ways(root: Path, store: Store, group: str) -> None:
-    document = opened(root, group)
-    store.rename(group, "By the store")
-    store.tag(group, "new")
-    store.pin(group)
-    document["metadata"]["tags"] = ["old", "hand"]
-    document["metadata"]["description"] = "typed"
-    save(root, group, document)
-    head = store.head(group)
-    assert (head.title, head.pinned, set(head.tags)) == ("By the store", True, {"old", "new", "hand"})
-    assert store.document(group)["metadata"]["description"] == "typed"
-
-
-def test_the_person_wins_a_conflict_and_the_value_of_the_store_is_kept(
-    root: Path, store: Store, group: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    document = opened(root, group)
-    store.rename(group, "By the store")
-    document["title"] = "By hand"
-    save(root, group, document)
-    assert store.head(group).title == "By hand"
-    assert b"By the store" in b"".join(quarantined(root)) and "title" in caplog.text
-
-
-def test_an_edit_that_the_editor_did_not_read_comes_back(root: Path, store: Store, group: str) -> None:
-    document = opened(root, group)
-    store.edits.message(group, "@0", "ONE")
-    document["history"][1]["content"] = "TWO"
-    save(root, group, document)
-    assert contents(store, group) == ["ONE", "TWO"]
-
-
-def test_the_person_wins_a_conflict_of_edits_and_that_of_the_store_is_kept(
-    root: Path, store: Store, group: str
-) -> None:
-    document = opened(root, group)
-    store.edits.message(group, "@0", "by the store")
-    document["history"][0]["content"] = "by hand"
-    save(root, group, document)
-    assert contents(store, group) == ["by hand", "two"]
-    assert b"by the store" in b"".join(quarantined(root))
 
 
 def test_a_stale_save_does_not_bring_back_a_released_lock_or_drop_a_held_one(root: Path, store: Store) -> None:
@@ -156,19 +192,3 @@ def test_a_write_is_refused_by_the_lock_that_it_merges_back(root: Path, store: S
         save(root, id, document)
         with pytest.raises(Locked):
             other.append(id, content="x")
-
-
-def test_a_message_larger_than_the_log_comes_back(root: Path, store: Store, group: str) -> None:
-    document = opened(root, group)
-    store.append(group, content="x" * 400_000)
-    save(root, group, document)
-    assert [len(text) for text in contents(store, group)] == [3, 3, 400_000]
-
-
-def test_messages_of_one_millisecond_all_come_back(root: Path, store: Store, group: str) -> None:
-    document = opened(root, group)
-    texts = [str(n) for n in range(200)]
-    for text in texts:
-        store.append(group, content=text)
-    save(root, group, document)
-    assert contents(store, group) == ["one", "two", *texts]

@@ -123,25 +123,6 @@ def test_a_file_copied_into_the_store_is_reported_as_created_from_outside(
     assert (created.id, created.source) == (sample.stem, "outside")
 
 
-def test_writes_of_another_process_are_reported(
-    root: Path, store: Store, follower: Follower, child: Callable[..., object]
-) -> None:
-    writer = child(
-        """
-        store = Store.open(sys.argv[1], keep_locks=False)
-        id = store.create(title="theirs", type="group").id
-        hear()
-        say(store.append(id, content="from afar").id)
-        """,
-        root,
-    )
-    created = follower.next("created")
-    writer.say()  # type: ignore[attr-defined]
-    appended = follower.next("appended")
-    assert appended.id == created.id and appended.messages == (writer.hear(),)  # type: ignore[attr-defined]
-    assert (appended.source, appended.own) == ("store", False)
-
-
 def test_writes_of_its_maker_to_a_new_conversation_are_reported(root: Path, store: Store, other: Store) -> None:
     # In the kernel's notices the maker writes to the temporary name of the file.
     id = other.create(type="group", title="Plan").id

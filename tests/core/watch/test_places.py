@@ -25,21 +25,18 @@ from tests.processes import PATIENCE_S
 HELLO = [{"role": "user", "content": "hello"}]
 
 
-@pytest.mark.parametrize("above", [".git", "node_modules", "a space and ü", ".hidden"])
-def test_changes_below_a_directory_that_other_tools_ignore_are_reported(tmp_path: Path, above: str) -> None:
+@pytest.mark.parametrize("above", [".git", "node_modules", "a space and ü", ".hidden", "link"])
+def test_changes_below_a_symlink_or_a_directory_that_other_tools_ignore_are_reported(
+    tmp_path: Path, above: str
+) -> None:
     root = tmp_path / above / "store"
-    root.parent.mkdir()
+    if above == "link":
+        (tmp_path / "there").mkdir()
+        root.parent.symlink_to(tmp_path / "there")
+    else:
+        root.parent.mkdir()
     Store.init(root)
-    with Store.open(root, keep_locks=False) as store, Store.open(root, keep_locks=False) as other:
-        follower = Follower(store)
-        id = other.create().id
-        assert follower.next("created").id == id
-
-
-def test_changes_of_a_store_behind_a_symlink_are_reported(root: Path, tmp_path: Path, other: Store) -> None:
-    link = tmp_path / "link"
-    link.symlink_to(root)
-    with Store.open(link, keep_locks=False) as store:
+    with Store.open(root, keep_locks=False) as store, Store.open(root.resolve(), keep_locks=False) as other:
         follower = Follower(store)
         id = other.create().id
         assert follower.next("created").id == id
