@@ -83,21 +83,14 @@ def test_who_joins_a_channel_depends_on_its_scope_and_access(
     assert set(members(store, id)) == {"anna"} | {agent for agent, end in joining.items() if end == "in"}
 
 
-def test_a_refusal_says_who_may_invite(store: Store) -> None:
+def test_a_refusal_says_who_may_invite_and_a_member_by_whom_it_was(store: Store) -> None:
     store.channels.create("releases", agent="anna", access="members")
     with pytest.raises(Refused, match="anna"):
         store.channels.join("releases", agent="bob")
-    store.channels.invite("releases", ["bob"], agent="anna")
-    with pytest.raises(Refused):
-        store.channels.invite("releases", ["dora"], agent="bob")
     store.channels.invite("releases", ["carl"], agent="anna", can_invite=True)
     store.channels.invite(store.channels.resolve("releases", "carl"), ["dora"], agent="carl")
-    assert [(each.id, each.invited_by) for each in store.channels.members("releases", agent="bob")] == [
-        ("anna", "self"),
-        ("bob", "anna"),
-        ("carl", "anna"),
-        ("dora", "carl"),
-    ]
+    members = store.channels.members("releases", agent="dora")
+    assert [(each.id, each.invited_by) for each in members] == [("anna", "self"), ("carl", "anna"), ("dora", "carl")]
 
 
 def test_who_manages_a_channel_changes_what_its_members_may_do_by_inviting_them_again(store: Store) -> None:
@@ -109,6 +102,11 @@ def test_who_manages_a_channel_changes_what_its_members_may_do_by_inviting_them_
     for rights in ({"can_send": True}, {"can_manage": True}, {"can_leave": False}):
         with pytest.raises(Refused):
             store.channels.invite("releases", ["bob", "carl"], agent="bob", **rights)
+    for act in (
+        lambda: store.channels.update(id, description="ours", agent="bob"),
+        lambda: store.channels.remove(id, "anna", agent="bob"),
+    ):
+        assert outcome(act) == "Refused"
     store.channels.invite("releases", ["bob", "dora"], agent="bob")  # Nothing changes, so nothing is refused.
     before = store.channels.members("releases", agent="bob")
     store.channels.invite("releases", ["bob"], agent="anna", can_send=True, can_invite=False)
@@ -192,39 +190,6 @@ def test_who_is_not_registered_joins_nothing(store: Store) -> None:
     assert outcome(lambda: store.channels.join(id, agent="zoe")) == "NotFound"
     assert outcome(lambda: store.channels.invite(id, ["zoe"], agent="anna")) == "NotFound"
     assert members(store, id) == ["anna"]
-
-
-@pytest.mark.parametrize(
-    ("rights", "refused"),
-    [
-        ({}, {"invite", "update", "remove"}),
-        ({"can_send": False}, {"append", "invite", "update", "remove"}),
-        ({"can_leave": False}, {"leave", "invite", "update", "remove"}),
-        ({"can_invite": True}, {"update", "remove"}),
-        ({"can_manage": True}, {"invite"}),
-    ],
-)
-def test_a_member_does_what_its_rights_say(store: Store, rights: dict[str, bool], refused: set[str]) -> None:
-    id = store.channels.create("crew", agent="anna", access="members").id
-    store.channels.invite(id, ["bob"], agent="anna", **rights)
-    acts: dict[str, Callable[[], Any]] = {
-        "append": lambda: store.beside(agent="bob").append(id, content="hi"),
-        "invite": lambda: store.channels.invite(id, ["dora"], agent="bob"),
-        "update": lambda: store.channels.update(id, description="ours", agent="bob"),
-        "remove": lambda: store.channels.remove(id, "anna", agent="bob"),
-        "leave": lambda: store.channels.leave(id, agent="bob"),
-    }
-    assert {name for name, act in acts.items() if outcome(act) == "Refused"} == refused
-
-
-def test_what_was_withheld_from_a_member_is_given_back_by_who_manages_the_channel(store: Store) -> None:
-    id = store.channels.create("news", agent="anna").id
-    store.channels.invite(id, ["bob"], agent="anna", can_send=False)
-    store.channels.join(id, agent="dora")
-    for inviter, rights, may_send in (("dora", {}, "Refused"), ("anna", {"can_send": True}, "in")):
-        store.channels.remove(id, "bob", agent="anna")
-        store.channels.invite(id, ["bob"], agent=inviter, **rights)
-        assert outcome(lambda: store.beside(agent="bob").append(id, content="hi")) == may_send
 
 
 def test_the_members_of_a_private_channel_are_fixed(store: Store) -> None:

@@ -266,30 +266,6 @@ def test_only_what_an_apply_did_is_pruned_and_only_as_it_left_it(store: Store) -
     assert not store.head(NEWS).archived
 
 
-def test_a_file_may_name_a_channel_that_is_pruned(store: Store, tmp_path: Path) -> None:
-    config = declaring(store, "[channels.news]").configuration
-    config.apply(config.plan())
-    agent_file(tmp_path, "channels:\n  global: [news]")
-    config = declaring(store, "").configuration
-    config.apply(config.plan([str(tmp_path)], prune=True))
-    assert store.head(NEWS).archived
-    assert config.plan([str(tmp_path)], prune=True).actions == ()
-
-
-def test_an_agent_leaves_a_channel_that_becomes_a_default_again_by_pruning(store: Store, tmp_path: Path) -> None:
-    store.channels.create("news", scope="global", default=True)
-    agent_file(tmp_path, "")
-    config = declaring(store, "[channels.news]\ndefault = false").configuration
-    config.apply(config.plan([str(tmp_path)]))
-    agent_file(tmp_path, "never_default: true")
-    config = declaring(store, "").configuration
-    assert [of.key[:2] for of in config.apply(config.plan([str(tmp_path)], prune=True)).having("done")] == [
-        ("channel", "channel_global_news"),
-        ("member", "channel_global_news"),
-    ]
-    assert config.plan([str(tmp_path)], prune=True).actions == ()
-
-
 def test_a_member_that_was_rolled_back_comes_back_with_the_next_apply(store: Store, tmp_path: Path) -> None:
     store.channels.create("news", scope="global")
     agent_file(tmp_path, "channels:\n  global: [news]")

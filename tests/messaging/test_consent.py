@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from capsule import NotFound, Refused, Store
+from capsule import Refused, Store
 from capsule.format.documents.agents import direct_id
 from capsule.format.documents.members import Member
 from capsule.rules.policy import GLOBAL, Object, Profile, State, consent, in_scope, may
@@ -189,8 +189,3 @@ def test_a_word_that_is_not_understood_counts_as_the_strictest(document: dict[st
     bob = Profile.of({"id": "bob", **document})
     assert (bob.project, bob.dm, bob.discoverable, bob.entries) == (GLOBAL, "closed", "private", {"anna": "block"})
     assert Profile.of({"id": "bob"}) == Profile("bob", "bob", GLOBAL)
-
-
-def test_a_hidden_conversation_is_not_found() -> None:
-    with pytest.raises(NotFound):
-        Store.in_memory(agent="anna").load("channel_global_secret")

@@ -115,11 +115,6 @@ def test_another_package_offers_a_doorbell(monkeypatch: pytest.MonkeyPatch) -> N
     assert registry.attempt(Target("of-a-package"), "else") != ""
 
 
-def test_nobody_is_rung_without_a_target(store: Store) -> None:
-    assert not registry.ring(store, "bob", lambda: "1 unread from anna")
-    assert registry.bells(store, "bob") == registry.Bells()
-
-
 def test_a_bell_that_fails_is_a_warning_and_is_not_tried_with_every_message(
     store: Store, caplog: pytest.LogCaptureFixture, clock: list[float]
 ) -> None:

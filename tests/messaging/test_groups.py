@@ -41,15 +41,6 @@ def test_a_group_reaches_all_its_members_and_nobody_else(store: Store) -> None:
     assert store.groups.list(agent="carl") == []
 
 
-def test_who_is_added_gets_what_is_said_from_then_on(store: Store) -> None:
-    group = store.groups.create("Release", agent="anna", with_=["bob"])
-    store.messages.send("before", agent="anna", conversation=group.id)
-    store.groups.add(group.id, ["carl"], agent="bob")
-    store.messages.send("after", agent="anna", conversation=group.id)
-    assert texts(store, "carl") == ["after"]
-    assert texts(store, "bob") == ["before", "after"]
-
-
 def test_who_leaves_hears_no_more_until_somebody_adds_it_again(store: Store) -> None:
     group = store.groups.create("Release", agent="anna", with_=["bob", "carl"])
     store.groups.leave(group.id, agent="carl")

@@ -84,12 +84,6 @@ def test_the_settings_name_the_files(root: Path, project: Path) -> None:
     assert os.listdir(project) == ["GEMINI.md"]
 
 
-def test_a_setting_that_is_no_list_of_names_is_refused(root: Path) -> None:
-    (root / "capsule.toml").write_text('[notifications]\nfiles = "CLAUDE.md"\n')
-    with pytest.raises(InvalidDocument, match=r"notifications\.files"):
-        Store.open(root)
-
-
 def test_nothing_is_made_where_the_folder_of_the_project_is_gone(store: Store, claude: Path) -> None:
     claude.parent.rmdir()
     send(store)
@@ -142,24 +136,15 @@ def test_two_agents_of_one_project_have_a_block_each(store: Store, claude: Path)
     assert notices.blocks(store, "bob") == [] and notices.blocks(store, "carl") == [str(claude)]
 
 
-def broken(claude: Path) -> None:
-    claude.write_text("# Rules\n<!-- capsule: unread by bob -->\n")
-
-
-def directory(claude: Path) -> None:
-    claude.mkdir()
-
-
-def fifo(claude: Path) -> None:
-    os.mkfifo(claude)
-
-
 def elsewhere(claude: Path) -> None:
     (claude.parent.parent / "profile").write_text("PATH=/bin\n")
     claude.symlink_to(claude.parent.parent / "profile")
 
 
-@pytest.mark.parametrize("make", [broken, directory, fifo, elsewhere])
+BROKEN = "# Rules\n<!-- capsule: unread by bob -->\n"
+
+
+@pytest.mark.parametrize("make", [lambda claude: claude.write_text(BROKEN), Path.mkdir, os.mkfifo, elsewhere])
 def test_a_file_that_can_not_be_changed_is_a_warning_and_the_message_is_sent(
     store: Store, claude: Path, caplog: pytest.LogCaptureFixture, make: object
 ) -> None:
@@ -187,7 +172,6 @@ def test_a_folder_that_may_not_be_written_is_a_warning(
 
 
 def test_a_document_from_elsewhere_names_no_folder_that_is_written(store: Store, project: Path) -> None:
-    store.agents.register("anna")
     store.agents.register("anna")
     store.agents.register("carl")
     path = Path(store.root) / "agents" / "carl.json"

@@ -81,17 +81,6 @@ def test_the_owner_may_do_everything_but_bring_back_who_left(access: str) -> Non
     assert granted(None, channel(access), State()) == EVERYTHING - NOBODYS
 
 
-@pytest.mark.parametrize(
-    ("project", "scope", "finds"),
-    [("api", "api", True), ("web", "api", False), ("web", GLOBAL, True), (GLOBAL, "api", True), ("", "api", False)],
-)
-def test_a_scope_is_in_reach_of_its_project_of_all_if_it_is_global_and_of_global_agents(
-    project: str, scope: str, finds: bool
-) -> None:
-    state = State({"eve": Profile("eve", project=project)}, frozenset({project}))
-    assert granted("eve", channel("open", scope=scope), state) == ({"find", "read", "join"} if finds else set())
-
-
 def test_an_agent_of_which_nothing_is_known_has_only_what_is_global() -> None:
     assert not may("eve", "find", channel("open")).allowed
     assert may("eve", "find", channel("open", scope=GLOBAL)).allowed

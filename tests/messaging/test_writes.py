@@ -19,6 +19,19 @@ def store(each_store: Store) -> Store:
 
 #: What a participant may do with a message of another one there, and what with its own.
 OTHERS = {"append", "append_many", "append_once", "rename", "tag", "titles.suggest", "context.set"}
+OWN = {"edits.message", "branches.remove"}
+TEAM = ("anna", "bob", {"id": "carl", "joinedAt": EARLY, "leftAt": LATE})
+#: The type and the participants of a conversation, who writes to it, and the doors that let it.
+CASES: dict[str, tuple[str, tuple[Any, ...], str | None, set[str]]] = {
+    "a stranger": ("group", TEAM, "eve", set()),
+    "one who left": ("group", TEAM, "carl", set()),
+    "another participant": ("group", TEAM, "bob", OTHERS),
+    "who wrote the messages": ("group", TEAM, "anna", OTHERS | OWN),
+    "a third agent": ("direct", ("anna", "bob"), "eve", set()),
+    "the other one": ("direct", ("anna", "bob"), "bob", OTHERS - {"rename", "titles.suggest"}),
+    "the owner": ("direct", ("anna", "bob"), None, {*WRITES} - {"rename", "archive", "titles.suggest"}),
+    **{f"all of an open {type}": (type, (), "eve", {*WRITES}) for type in ("chat", "group", "direct", "channel")},
+}
 
 
 def outcome(store: Store, write: Callable[[Store, str], Any], id: str) -> str:
@@ -32,50 +45,12 @@ def outcome(store: Store, write: Callable[[Store, str], Any], id: str) -> str:
 
 
 @pytest.mark.parametrize("write", WRITES)
-@pytest.mark.parametrize("agent", ["eve", "carl"])
-def test_an_agent_that_is_not_in_a_group_writes_nothing_to_it(store: Store, write: str, agent: str) -> None:
-    branched(store, "team", "anna", "bob", {"id": "carl", "joinedAt": EARLY, "leftAt": LATE})
-    assert outcome(store.beside(agent=agent), WRITES[write], "team") == "refused"
-
-
-@pytest.mark.parametrize("write", WRITES)
-def test_a_participant_of_a_group_writes_what_the_rule_says(store: Store, write: str) -> None:
-    branched(store, "team", "anna", "bob")
-    assert outcome(store.beside(agent="bob"), WRITES[write], "team") == ("done" if write in OTHERS else "refused")
-
-
-@pytest.mark.parametrize("write", WRITES)
-def test_one_of_a_direct_never_renames_it_and_a_third_agent_writes_nothing(store: Store, write: str) -> None:
-    branched(store, "direct_anna_bob", "anna", "bob", type="direct")
-    done = OTHERS - {"rename", "titles.suggest"}
-    assert outcome(store.beside(agent="eve"), WRITES[write], "direct_anna_bob") == "refused"
-    found = outcome(store.beside(agent="bob"), WRITES[write], "direct_anna_bob")
-    assert found == ("done" if write in done else "refused")
-
-
-@pytest.mark.parametrize("write", ["rename", "archive"])
-def test_not_even_the_owner_renames_or_archives_a_direct(store: Store, write: str) -> None:
-    branched(store, "direct_anna_bob", "anna", "bob", type="direct")
-    assert outcome(store, WRITES[write], "direct_anna_bob") == "refused"
-
-
-@pytest.mark.parametrize("write", sorted(WRITES.keys() - {"rename", "archive", "titles.suggest"}))
-def test_the_owner_may_do_the_rest(store: Store, write: str) -> None:
-    branched(store, "direct_anna_bob", "anna", "bob", type="direct")
-    assert outcome(store, WRITES[write], "direct_anna_bob") == "done"
-
-
-@pytest.mark.parametrize("write", WRITES)
-@pytest.mark.parametrize("type", ["chat", "group", "direct", "channel"])
-def test_a_conversation_without_participants_is_written_by_every_agent(store: Store, write: str, type: str) -> None:
-    branched(store, "plan", type=type)
-    assert outcome(store.beside(agent="eve"), WRITES[write], "plan") == "done"
-
-
-@pytest.mark.parametrize("write", ["edits.message", "branches.remove"])
-def test_an_agent_changes_and_removes_its_own_messages(store: Store, write: str) -> None:
-    branched(store, "team", "anna", "bob")
-    assert outcome(store.beside(agent="anna"), WRITES[write], "team") == "done"
+@pytest.mark.parametrize("case", CASES)
+def test_a_door_lets_an_agent_write_what_the_rule_says(store: Store, case: str, write: str) -> None:
+    type, participants, agent, done = CASES[case]
+    id = branched(store, "direct_anna_bob" if type == "direct" and participants else "team", *participants, type=type)
+    acting = store if agent is None else store.beside(agent=agent)
+    assert outcome(acting, WRITES[write], id) == ("done" if write in done else "refused")
 
 
 @pytest.mark.parametrize(("participants", "type"), [((), "chat"), (("anna", "bob"), "group")])

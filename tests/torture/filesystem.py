@@ -24,6 +24,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +32,7 @@ from typing import Any
 
 from capsule.disk.syscalls import Syscalls
 
-__all__ = ["SECTOR", "Disk", "Rebooted", "Recorder", "contents_after_cut"]
+__all__ = ["SECTOR", "Disk", "Rebooted", "Recorder", "contents_after_cut", "materialise"]
 
 SECTOR = 512
 PAGE = 4096
@@ -274,6 +275,20 @@ def _apply(names: dict[str, int | None], change: dict[str, int | None]) -> None:
 def _is_reachable(name: str, names: dict[str, int | None]) -> bool:
     above = os.path.dirname(name)
     return not above or (above in names and names[above] is None and _is_reachable(above, names))
+
+
+def materialise(tree: Tree, root: Path) -> None:
+    """Make a directory, in place of another one, that has a tree."""
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir(parents=True)
+    for name, data in sorted(tree.items()):
+        path = root / name
+        if data is None:
+            path.mkdir()
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            os.utime(path, (1_700_000_000, 1_700_000_000))
 
 
 def contents_after_cut(versions: list[bytes], rng: random.Random, *, long: bool) -> Iterator[bytes]:

@@ -23,7 +23,7 @@ from capsule.format.saved import repair
 from capsule.format.validation import decoded
 from capsule.maintenance.doctor import examine
 from tests.core.storage.faults import lock_by_name, nothing, stale_save, store_on, tear
-from tests.torture.filesystem import Disk, Rebooted, Recorder, contents_after_cut
+from tests.torture.filesystem import Disk, Rebooted, Recorder, contents_after_cut, materialise
 
 LONG = bool(os.environ.get("CAPSULE_TORTURE"))
 STAMP = "2025-01-12T10:30:00.000Z"
@@ -85,19 +85,6 @@ PATHS: dict[str, tuple[list[str], Callable[[Path, str], None], Callable[[Store],
     "delete and restore": (
         ["one"], nothing, lambda store: (store.delete("plan"), store.trash.restore("plan")), [["one"]]),
 }  # fmt: skip
-
-
-def materialise(tree: dict[str, bytes | None], root: Path) -> None:
-    if root.exists():
-        shutil.rmtree(root)
-    root.mkdir()
-    for name, data in sorted(tree.items()):
-        path = root / name
-        if data is None:
-            path.mkdir()
-        else:
-            path.write_bytes(data)
-            os.utime(path, (1_700_000_000, 1_700_000_000))
 
 
 def reopened(root: Path, may_be: list[list[str]], *, closely: bool) -> None:

@@ -320,11 +320,6 @@ def test_a_path_that_is_no_regular_file_is_no_document(storage: FileStorage, roo
     assert [place.name for place in (root / KIND).iterdir()] == ["plan.json"]
 
 
-def test_an_invalid_instance_id_is_not_alive(storage: FileStorage) -> None:
-    for instance in ["", "../../etc/passwd", "a/b", "x" * 999, "\0", "nobody"]:
-        assert not storage.leases.is_live(instance)
-
-
 def test_leftovers_of_dead_processes_are_found_and_swept(storage: FileStorage, root: Path) -> None:
     put(storage, "plan", ["one"])
     put(storage, "gone", ["one"])
@@ -402,22 +397,6 @@ def test_the_note_stays_when_the_file_changes(storage: FileStorage, root: Path) 
     assert known is not None and storage.noted(KIND, "plan") == known
     (root / KIND / "plan.json").write_bytes(b"{}")
     assert storage.known(KIND, "plan") is None and storage.noted(KIND, "plan") == known
-
-
-def test_a_tracker_reports_every_kind_of_write(storage: FileStorage) -> None:
-    put(storage, "plan", ["one"])
-    tracker = storage.tracker(KIND)
-    if tracker is None:
-        pytest.skip("this file system tells of no writes")
-    with storage.mutex(KIND, "plan") as held:
-        held.splice(looked(held), [entry("two")], LATER, [])
-        assert tracker.changed() == {"plan"}
-        held.rehead(looked(held), head("plan", "x"), [], [])
-        assert tracker.changed() == {"plan"}
-        held.delete()
-        assert tracker.changed() == {"plan"}
-    assert tracker.changed() == set()
-    tracker.close()
 
 
 def test_derived_files_can_be_made_moved_into_place_locked_and_dropped(storage: FileStorage, root: Path, make) -> None:  # type: ignore[no-untyped-def]

@@ -53,11 +53,6 @@ def assert_excluded(storage: FileStorage, holder: Child) -> None:
         take(storage, "x", 0.01)
 
 
-def test_the_first_mutex_makes_the_derived_directory(storage: FileStorage, file: Path) -> None:
-    take(storage, "x")
-    assert file.exists() and (file.parents[1] / ".gitignore").exists()
-
-
 def test_two_threads_never_hold_one_mutex(storage: FileStorage) -> None:
     inside, most, total = 0, 0, 0
     start = threading.Barrier(8)

@@ -14,7 +14,7 @@ import pytest
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
 from capsule.engines.retrying import edited
-from tests.torture.filesystem import Disk, Recorder
+from tests.torture.filesystem import Disk, Recorder, materialise
 
 
 def in_place(path: Path, data: bytes) -> None:
@@ -64,11 +64,7 @@ def test_a_change_is_old_or_new_after_a_power_cut_and_new_once_it_returned(memor
             assert tree["agents/anna.json"] in (old, new)
             if number == len(recorder.events):
                 assert tree["agents/anna.json"] == tree["agents/bob.json"] == new
-            shutil.rmtree(place, ignore_errors=True)
-            for name, data in tree.items():
-                (place / name).parent.mkdir(parents=True, exist_ok=True)
-                if data is not None:
-                    (place / name).write_bytes(data)
+            materialise(tree, place)
             left = FilesEngine(FileStorage(str(place)))
             edited(left, "agents", "anna", lambda data: (data or b"") + b"\n")
             assert left.read("agents", "anna") == tree["agents/anna.json"] + b"\n"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from capsule import Removal, Store
+from capsule import Message, Removal, Store
 from capsule.disk.syscalls import Syscalls
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
@@ -31,6 +31,15 @@ def talk(store: Store, *texts: str, type: str = "group") -> str:
     roles = ("user", "assistant")
     messages = [{"role": roles[at % 2], "content": text} for at, text in enumerate(texts)]
     return store.create(title="T", type=type, messages=messages).id
+
+
+def forked(store: Store, *, switch: bool = True) -> tuple[str, Message]:
+    """Such a conversation with another answer, "two"; the first one is active again."""
+    id = talk(store, "question", "one", "more")
+    two = store.branches.regenerate(id, "two", "@1")
+    if switch:
+        store.branches.switch(id, "@2")
+    return id, two
 
 
 def path(store: Store, id: str, message: str | None = None) -> list[str]:
@@ -56,8 +65,7 @@ def test_a_revised_message_becomes_an_active_alternative_of_the_old_one(store: S
 
 
 def test_descendants_and_leaves_of_a_message_are_listed(store: Store) -> None:
-    id = talk(store, "question", "one", "more")
-    two = store.branches.regenerate(id, "two", "@1")
+    id, two = forked(store, switch=False)
     on = store.append(id, content="on two")
     ids = [str(message.id) for message in store.load(id).history]
     assert store.branches.descendants(id, "@0") == [ids[1], two.id, ids[2], on.id]
@@ -87,8 +95,7 @@ def test_regenerate_adds_an_alternative_of_the_last_answer(store: Store) -> None
 
 
 def test_switch_leads_to_the_newest_answers_below_a_message(store: Store) -> None:
-    id = talk(store, "question", "one", "more")
-    two = store.branches.regenerate(id, "two", "@1")
+    id, two = forked(store, switch=False)
     done = store.branches.switch(id, "@1")
     assert done.changed and path(store, id) == ["question", "one", "more"]
     assert metadata(store, id)["currentNode"] == done.leaf == store.branches.path(id)[-1].id
@@ -119,9 +126,7 @@ def test_an_impossible_switch_changes_nothing(store: Store) -> None:
 def test_an_append_continues_the_active_branch_and_writes_its_parent_once(
     root: Path, store: Store, layout: int
 ) -> None:
-    id = talk(store, "question", "one", "more")
-    store.branches.regenerate(id, "two", "@1")
-    store.branches.switch(id, "@1")
+    id, _ = forked(store)
     by_hand(root, id, lambda document: document.update(title="Mine"), layout)
     leaf = store.branches.path(id)[-1].id
     made = [store.append(id, content=text) for text in ("a", "b", "c")]
@@ -131,9 +136,7 @@ def test_an_append_continues_the_active_branch_and_writes_its_parent_once(
 
 
 def test_an_append_to_another_branch_stays_a_splice(root: Path, store: Store) -> None:
-    id = talk(store, "question", "one", "more")
-    store.branches.regenerate(id, "two", "@1")
-    store.branches.switch(id, "@1")
+    id, _ = forked(store)
     before = file_of(root, id).stat().st_ino
     for text in ("a", "b"):
         store.append(id, content=text)
@@ -163,9 +166,7 @@ def test_a_newly_opened_store_appends_to_another_branch_without_reading_the_file
 
 
 def test_an_answer_moves_the_active_branch_only_if_its_parent_is_on_it(store: Store) -> None:
-    id = talk(store, "question", "one", "more")
-    two = store.branches.regenerate(id, "two", "@1")
-    store.branches.switch(id, "@2")
+    id, two = forked(store)
     store.append(id, content="aside", parent=two.id)
     assert path(store, id) == ["question", "one", "more"]
     more = store.branches.path(id)[-1].id
@@ -178,9 +179,7 @@ def test_an_answer_moves_the_active_branch_only_if_its_parent_is_on_it(store: St
 @pytest.mark.parametrize("is_open", [False, True])
 def test_messages_of_one_write_get_the_same_parents_as_messages_of_many_writes(store: Store, is_open: bool) -> None:
     def prepared() -> tuple[str, list[str]]:
-        id = talk(store, "question", "one", "more")
-        store.branches.regenerate(id, "two", "@1")
-        store.branches.switch(id, "@2")
+        id, _ = forked(store)
         ids = [str(message.id) for message in store.load(id).history]
         if is_open:
             store.append(id, content="open")
@@ -229,9 +228,7 @@ def test_an_unknown_parent_is_refused_and_nothing_is_written(
 
 
 def test_a_key_is_recognized_when_the_store_chose_the_parent(store: Store) -> None:
-    id = talk(store, "question", "one", "more")
-    store.branches.regenerate(id, "two", "@1")
-    store.branches.switch(id, "@1")
+    id, _ = forked(store)
     message, repeated = store.append_once(id, "k", content="a")
     assert message.parent is not None and not repeated
     assert store.append_once(id, "k", content="a") == (message, True)
@@ -272,9 +269,7 @@ def test_removal_of_the_active_branch_activates_the_newest_alternative_or_the_pa
 
 
 def test_pruning_leaves_one_branch(store: Store) -> None:
-    id = talk(store, "question", "one", "more")
-    store.branches.regenerate(id, "two", "@1")
-    store.branches.switch(id, "@2")
+    id, _ = forked(store)
     store.append(id, content="last")
     assert store.branches.trim(id, dry_run=True).roles == {"assistant": 1}
     store.branches.trim(id)
@@ -286,9 +281,7 @@ def test_pruning_leaves_one_branch(store: Store) -> None:
 
 @pytest.mark.parametrize("is_pruned", [False, True])
 def test_a_removal_other_than_the_expected_one_is_refused(store: Store, is_pruned: bool) -> None:
-    id = talk(store, "question", "one", "more")
-    store.branches.regenerate(id, "two", "@1")
-    store.branches.switch(id, "@1")
+    id, _ = forked(store)
     store.branches.switch(id, "@3")
 
     def taken(**more: Any) -> Removal:
@@ -441,9 +434,7 @@ with Store.open(sys.argv[1]) as store:
 
 @pytest.mark.slow
 def test_processes_that_append_at_once_make_one_branch(root: Path, store: Store, child: Start) -> None:
-    id = talk(store, "question", "one", "more")
-    two = store.branches.regenerate(id, "two", "@1")
-    store.branches.switch(id, "@2")
+    id, two = forked(store)
     writers = [child(APPENDER, root, id, name) for name in "abc"]
     for writer in writers:
         writer.hear()

@@ -13,18 +13,6 @@ from tests.core.store.files import contents
 from tests.processes import Child
 
 
-def test_a_second_append_under_a_key_finds_the_first(store: Store) -> None:
-    id = store.create(title="t").id
-    first, was_there = store.append_once(id, "k", content="once")
-    assert not was_there
-    store.append(id, content="between")
-    again, is_there = store.append_once(id, "k", content="once")
-    assert is_there
-    assert again == first
-    assert again.id == keyed_message_id(id, "k")
-    assert contents(store, id) == ["once", "between"]
-
-
 def test_another_key_or_another_conversation_gets_a_message_of_its_own(store: Store) -> None:
     one, other = store.create(title="a").id, store.create(title="b").id
     for id, key in ((one, "k"), (one, "l"), (other, "k")):
@@ -70,6 +58,7 @@ def test_a_text_that_looks_like_the_line_of_an_id_is_no_id(store: Store) -> None
 def test_a_retry_finds_the_message_after_every_kind_of_write_in_between(store: Store, root: Path) -> None:
     id = store.create(title="t").id
     first, _ = store.append_once(id, "k", content="once")
+    assert first.id == keyed_message_id(id, "k") and first.at == 0
     store.rename(id, "longer than before")
     assert store.append_once(id, "k", content="once")[0] == first
     store.append_many(id, [{"role": "user", "content": str(n)} for n in range(50)])

@@ -18,7 +18,7 @@ from capsule.errors import InvalidDocument, StorageFailed
 from capsule.maintenance import doctor
 from tests.core.storage.faults import store_on
 from tests.core.store.files import contents, put_over, quarantined
-from tests.torture.filesystem import Disk, Rebooted, Recorder
+from tests.torture.filesystem import Disk, Rebooted, Recorder, materialise
 
 KIND = "conversations"
 
@@ -43,10 +43,7 @@ def test_acknowledged_messages_survive_a_power_cut_after_a_stale_save(
         before.play(event)
     for number, tree in enumerate(before.trees(rng, long=False)):
         place = root.parent / f"after{number}"
-        for name, data in tree.items():
-            (place / name).parent.mkdir(parents=True, exist_ok=True)
-            if data is not None:
-                (place / name).write_bytes(data)
+        materialise(tree, place)
         put_over(place / "conversations" / "plan.json", stale)
         with store_on(place, Rebooted()) as again:
             assert contents(again) == ["one", "two", "three"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import random
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,10 @@ import pytest
 from capsule import InvalidDocument, InvalidInput, Store
 from capsule.format.validation import problems_of
 from capsule.maintenance.doctor import examine
+from capsule.store.creation import write_new
+from tests.core.storage.faults import Faulty, store_on
 from tests.core.store.files import by_hand, file_of
-from tests.processes import Child
+from tests.torture.filesystem import Disk, Rebooted, Recorder, materialise
 
 
 def servers(store: Store, id: str) -> Any:
@@ -140,63 +144,28 @@ def test_one_of_many_conversations_made_at_once_gets_the_pending_overrides(store
 
 
 @pytest.mark.slow
-def test_a_crash_at_any_step_of_a_creation_loses_no_pending_override(root: Path, store: Store) -> None:
-    """One child forks another one for each step, and that one dies there."""
-    child = Child(
-        """
-        import itertools
-        from capsule.disk.syscalls import Syscalls
-        from tests.core.storage.faults import CALLS, store_on
-
-        class Dying(Syscalls):
-            left = 0
-            def __init__(self):
-                for name in CALLS:
-                    if hasattr(Syscalls, name):
-                        setattr(self, name, self.wrapped(getattr(super(), name)))
-            def wrapped(self, call):
-                def wrapped(*args):
-                    self.left -= 1
-                    if self.left == 0:
-                        os._exit(9)
-                    return call(*args)
-                return wrapped
-
-        for at in itertools.count(1):
-            with Store.open(sys.argv[1]) as store:
-                store.servers.set(None, {"git": False})
-            pid = os.fork()
-            if not pid:
-                system = Dying()
-                store = store_on(sys.argv[1], system)
-                system.left = at
-                store.create(id=f"c{at}", title="Next", type="group")
-                os._exit(0)
-            died = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
-            say(died)
-            hear()
-            if not died:
-                break
-        """,
-        str(root),
-    )
-    steps, twice, died = 0, 0, True
-    try:
-        while died:
-            died = child.hear()
-            steps += 1
-            made = f"c{steps}" in store.ids()
-            assert made or died
-            waits, got = store.servers.get(None), store.servers.get(f"c{steps}") if made else {}
+def test_a_power_cut_at_any_step_of_a_creation_loses_no_pending_override(
+    root: Path, store: Store, tmp_path: Path, rng: random.Random
+) -> None:
+    store.servers.set(None, {"git": False})
+    store.close()
+    disk, recorder, place, twice = Disk(root), Recorder(root), tmp_path / "after", 0
+    with store_on(root, recorder) as recorded:
+        recorded.create(id="made", title="Next", type="group")
+    for number in range(len(recorder.events) + 1):
+        if number:
+            disk.play(recorder.events[number - 1])
+        for tree in disk.trees(rng, long=False):
+            materialise(tree, place)
+            with store_on(place, Rebooted()) as again:
+                made = "made" in again.ids()
+                assert made or number < len(recorder.events)
+                waits, got = again.servers.get(None), again.servers.get("made") if made else {}
             assert waits in ({}, {"git": False})
             assert got == {"git": False} or not made
             assert waits or got
             twice += bool(waits and got)
-            child.say()
-    finally:
-        child.close()
-    assert steps > 10
-    assert twice  # After a crash between the two writes they apply once more, as documented.
+    assert twice  # After a power cut between the two writes they apply once more, as documented.
 
 
 def test_a_damaged_file_of_pending_overrides_is_named_and_stops_creation(store: Store, root: Path) -> None:
@@ -262,11 +231,6 @@ def test_the_doctor_reports_a_symlink_or_directory_in_place_of_pending_overrides
 def test_a_failure_to_clear_pending_overrides_is_logged_and_the_conversation_exists(
     store: Store, root: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import errno
-
-    from capsule.store.creation import write_new
-    from tests.core.storage.faults import Faulty, store_on
-
     store.servers.set(None, {"git": False})
     system = Faulty()
     with store_on(root, system, keep_locks=False) as failing:

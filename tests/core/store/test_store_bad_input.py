@@ -16,38 +16,28 @@ import pytest
 from capsule import Store
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Locked, NotFound
 from capsule.maintenance.doctor import examine
+from tests.messaging.doors import BY_ID, WRITES
 from tests.processes import Child
 
-BAD_IDS = (
-    *("", ".", "..", "../x", "a/b", "/etc/passwd", "x" * 300, "x" * 129, "a\0b", "a b", "ä", "-x", ".x", "a\n", "~"),
-)
+BAD_IDS = [
+    *("", ".", "..", "../x", "a/b", "/etc/passwd", "x" * 300, "x" * 129),
+    *("a\0b", "a b", "ä", "-x", ".x", "a\n", "~"),
+]
+#: What takes the id of a conversation, besides.
+MORE_BY_ID: dict[str, Callable[[Store, str], object]] = {
+    "create": lambda store, id: store.create(id=id),
+    "edits.rewrite": lambda store, id: store.edits.rewrite(id, b"{}", b"{}"),
+    "trash.restore": lambda store, id: store.trash.restore(id),
+    "resolve": lambda store, id: store.resolve(id),
+}
 
 
 def test_an_id_that_is_no_file_stem_is_refused_by_every_method(root: Path, store: Store) -> None:
     before = sorted(root.rglob("*"))
     for id in BAD_IDS:
-        for use in (
-            lambda: store.create(id=id),
-            lambda: store.append(id, content="x"),
-            lambda: store.append_many(id, [{"role": "user", "content": "x"}]),
-            lambda: store.load(id),
-            lambda: store.read(id),
-            lambda: store.document(id),
-            lambda: store.tail(id, 1),
-            lambda: store.head(id),
-            lambda: store.rename(id, "x"),
-            lambda: store.edits.message(id, "@0", "x"),
-            lambda: store.edits.rewrite(id, b"{}", b"{}"),
-            lambda: store.locks.take(id),
-            lambda: store.locks.release(id),
-            lambda: store.delete(id),
-            lambda: store.trash.restore(id),
-            lambda: store.edits.migrate(id),
-            lambda: store.resolve(id),
-            lambda: store.find_message(id, "@0"),
-        ):
+        for use in (*BY_ID.values(), *WRITES.values(), *MORE_BY_ID.values()):
             with pytest.raises((InvalidInput, NotFound, InvalidDocument)):
-                use()
+                use(store, id)
         assert sorted(root.rglob("*")) == before
 
 
@@ -157,6 +147,7 @@ def test_invalid_settings_are_refused_by_name(root: Path) -> None:
         ("[channels.a]\naccess = 'open'\n[channels.b]\naccess = 'opn'", ":4:1: channels.b.access: "),
         ("[links]\n'my.app' = 'web'", ":2:1: links.my.app: "),
         ("agents.bob = 1", ":1:1: agents.bob: "),
+        ("[notifications]\nfiles = 'CLAUDE.md'", ":2:1: notifications.files: "),
     ]:
         (root / "capsule.toml").write_text(text)
         with pytest.raises(InvalidDocument, match=re.escape(f"capsule.toml{place}")):

@@ -15,6 +15,8 @@ import pytest
 from capsule import Store, timestamps
 from capsule.errors import Locked, LockLost, Remedy
 from tests.core.store.files import by_hand, contents, file_of, opened
+from tests.messaging.doors import WRITES
+from tests.messaging.making import branched
 from tests.processes import Child
 
 Start = Callable[..., Child]
@@ -70,38 +72,27 @@ def test_a_chat_locked_by_another_process_is_refused_until_that_closes(
 
 
 def test_every_kind_of_write_is_refused_while_another_instance_holds_the_lock(root: Path, store: Store) -> None:
+    id = branched(store, "plan", type="chat")
     with Store.open(root) as other:
-        id = other.create(messages=[{"role": "user", "content": "first"}, {"role": "assistant", "content": "one"}]).id
-        other.branches.regenerate(id, "two")
         other.branches.remove(id, "@2")
         other.branches.regenerate(id, "three")
         (kept,) = other.trash.removed(id)
         before = file_of(root, id).read_bytes()
-        for write in (
-            lambda: store.append(id, content="x"),
-            lambda: store.append_many(id, [{"role": "user", "content": "x"}]),
-            lambda: store.rename(id, "x"),
-            lambda: store.tag(id, "x"),
-            lambda: store.untag(id, "x"),
-            lambda: store.pin(id),
-            lambda: store.archive(id),
-            lambda: store.edits.message(id, "@0", "x"),
-            lambda: store.edits.rewrite(id, store.read(id), store.read(id)),
-            lambda: store.branches.switch(id, "@1"),
-            lambda: store.branches.revise(id, "@0", "x"),
-            lambda: store.branches.regenerate(id, "x"),
-            lambda: store.branches.remove(id, "@0"),
-            lambda: store.branches.trim(id),
-            lambda: store.context.set(id, {}),
-            lambda: store.servers.toggle(id, "git"),
-            lambda: store.versions.restore(id, store.document(id) | {"title": "x"}),
-            lambda: store.trash.restore_messages(kept.trashed),
-            lambda: store.delete(id),
-            lambda: store.locks.take(id),
-            lambda: store.locks.release(id),
-        ):
+        more: dict[str, Callable[[Store, str], object]] = {
+            "untag": lambda store, id: store.untag(id, "x"),
+            "pin": lambda store, id: store.pin(id),
+            "rewrite": lambda store, id: store.edits.rewrite(id, store.read(id), store.read(id)),
+            "trim": lambda store, id: store.branches.trim(id),
+            "toggle": lambda store, id: store.servers.toggle(id, "git"),
+            "restore": lambda store, id: store.versions.restore(id, store.document(id) | {"title": "x"}),
+            "restore messages": lambda store, id: store.trash.restore_messages(kept.trashed),
+            "take": lambda store, id: store.locks.take(id),
+            "release": lambda store, id: store.locks.release(id),
+        }
+        for name, write in {**WRITES, **more}.items():
             with pytest.raises(Locked):
-                write()
+                write(store, id)
+                pytest.fail(name)
         assert store.branches.trim(id, dry_run=True).roles == {"assistant": 1}
         assert file_of(root, id).read_bytes() == before and store.trash.removed(id) == [kept]
         assert list((root / "conversations").iterdir()) == [file_of(root, id)]
