@@ -10,7 +10,7 @@ from capsule.sessions.registry import Registry, SessionRow
 from capsule.sessions.rules.messages import claim, pick, receive
 from capsule.sessions.session import Session
 from tests.core.cli.conftest import Program
-from tests.messaging.making import branched
+from tests.messaging.making import branched, channel
 
 #: Commands about one conversation: what a program is told by them that acts for somebody who does not take part.
 REFUSED = [
@@ -19,7 +19,9 @@ REFUSED = [
     *("tag team x", "pin team", "archive team", "set team --pin", "edit team x --which @0", "switch team @1"),
     *("regenerate team x", "fork team", "trim team --yes", "summarize team x", "context show team", "migrate team"),
     *("servers list team", "lock team --instance night", "unlock team --force", "delete team --yes"),
-    *("group leave team", "group rename team x", "group add team eve"),
+    *("group leave team", "group rename team x", "group add team eve", "join team", "leave team", "mute team"),
+    *("members team", "topics team", "invite eve --to team", "channels show team", "channels archive team"),
+    *("send x --channel team", "listen --timeout 0s --conversation team"),
 ]
 #: What only a person does.
 OF_A_PERSON = [
@@ -28,22 +30,30 @@ OF_A_PERSON = [
 ]
 
 
+PRIVATE = "channel_global_private"
+
+
 @pytest.fixture
 def team(capsule: Program) -> None:
     with Store.open(capsule.root) as store:
         for agent in ("anna", "eve"):
             store.agents.register(agent)
         branched(store, "team", "anna")
+        channel(store, PRIVATE, "anna", access="private")
 
 
 @pytest.mark.usefixtures("team")
-def test_a_conversation_that_the_agent_is_not_in_is_answered_as_one_that_is_not_there(capsule: Program) -> None:
-    before = capsule.file("team").read_bytes()
+@pytest.mark.parametrize("id", ["team", PRIVATE])
+def test_a_conversation_that_the_agent_is_not_in_is_answered_as_one_that_is_not_there(
+    capsule: Program, id: str
+) -> None:
+    before = capsule.file(id).read_bytes()
     for words in REFUSED:
-        answers = [capsule(*words.replace("team", id).split(), "--as", "eve", expect=3) for id in ("team", "gone")]
+        asked = [words.replace("team", there).split() for there in (id, "channel_global_gone")]
+        answers = [capsule(*ask, "--as", "eve", expect=3) for ask in asked]
         assert answers[0].stdout == answers[1].stdout == "", words
-        assert answers[0].stderr == answers[1].stderr.replace("gone", "team"), words
-        assert capsule.file("team").read_bytes() == before, words
+        assert answers[0].stderr == answers[1].stderr.replace("channel_global_gone", id), words
+        assert capsule.file(id).read_bytes() == before, words
 
 
 @pytest.mark.usefixtures("team")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 
 import pytest
@@ -21,14 +20,6 @@ ALL = [
     *("trash", "inbox"),
     *("channels list --archived", "group list", "listen --timeout 0s", "mentions list --state all", "notes search"),
     *("agents list", "agents discover", "agents requests", "projects list", "events --since {cursor}", "send x"),
-]
-#: Commands about one channel, and what they end with.
-ONE = [
-    *("show {id}", "tail {id}", "history {id}", "transcript {id}", "append {id} x", "tag {id} x", "fork {id}"),
-    *("summarize {id} x", "send x --channel {id}", "send x --conversation {id}", "members {id}", "topics {id}"),
-    *("join {id}", "leave {id}", "invite carl --to {id}", "mute {id}", "channels show {id}", "channels archive {id}"),
-    *("listen --timeout 0s --conversation {id}", "delete {id} --yes", "lock {id} --instance night"),
-    "edit {id} x --which @0",
 ]
 
 
@@ -69,21 +60,6 @@ def test_no_command_tells_of_what_the_agent_may_not_read(closed: dict[str, str])
             shown,
         )
     assert CANARY in told("channels list", "bob")[1]
-
-
-@pytest.mark.parametrize("access", ["open", "members", "private"])
-def test_a_channel_that_an_agent_does_not_find_is_as_if_it_did_not_exist(
-    capsule: Program, closed: dict[str, str], access: str
-) -> None:
-    id = closed[access]
-    before = capsule.file(id).read_bytes()
-    for line in ONE:
-        there, missing = (told(f"{line} --json", "carl", each) for each in (id, "channel_global_missing"))
-        assert there == missing, line
-        assert there[0] != 0, line
-    assert capsule.file(id).read_bytes() == before
-    code, shown = told("join {id} --json", "bob", id)
-    assert (code, json.loads(shown)["id"]) == (0, "ID")
 
 
 @pytest.mark.usefixtures("closed")

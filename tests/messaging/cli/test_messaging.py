@@ -64,12 +64,6 @@ def test_a_message_that_can_reach_nobody_is_an_error_that_says_who_there_is(caps
     capsule("send", "hello", "--as", "anna", "--to", "anna", expect=6)
 
 
-def test_without_a_target_a_message_goes_to_the_only_other_agent(capsule: Any) -> None:
-    for name in ("anna", "bob"):
-        capsule("agents", "register", "--as", name)
-    assert capsule.json("send", "hello", "--as", "bob")["recipients"] == {"anna": "stored"}
-
-
 def test_the_text_of_a_message_comes_from_standard_input_or_a_file(team: Any, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("from a file\n", encoding="utf-8")
     team("send", "--as", "anna", "--to", "bob", input="from a pipe\n")
