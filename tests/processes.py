@@ -100,3 +100,11 @@ class Child:
             if pipe is not None:
                 with suppress(OSError):
                     pipe.close()
+
+
+def together(*children: Child) -> None:
+    """Let children go on at once, as soon as each has said that it is ready."""
+    for child in children:
+        child.hear()
+    for child in children:
+        child.say()

@@ -18,12 +18,7 @@ Document = dict[str, Any]
 NEWS, NOW = "channel_global_news", "2030-01-01T00:00:00.000Z"
 
 
-@pytest.fixture
-def store() -> Store:
-    store = Store.in_memory()
-    for agent in ("anna", "bob", "carl", "eve"):
-        store.agents.register(agent)
-    return store
+AGENTS = dict.fromkeys(("anna", "bob", "carl", "eve"))
 
 
 def edit(store: Store, agent: str, id: str, change: Callable[[Document], object]) -> None:

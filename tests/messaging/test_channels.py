@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from capsule import InvalidInput, NotFound, Refused, Store
 from capsule.messaging.people.people import People
-from tests.processes import Child
+from tests.processes import Child, together
 
 API, WEB = "/projects/api", "/projects/web"
 #: Their projects; dora works in none.
 AGENTS = {"anna": API, "bob": API, "carl": WEB, "dora": None}
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with Store.in_memory() as store:
-        for agent, path in AGENTS.items():
-            store.agents.register(agent, path)
-        yield store
 
 
 def project(store: Store, agent: str) -> str:
@@ -373,10 +365,7 @@ def test_of_two_processes_that_make_one_channel_at_a_moment_one_does(root: Any, 
         for agent in ("anna", "bob"):
             store.agents.register(agent)
         sides = [child(MAKES, store.root, agent) for agent in ("anna", "bob")]
-        for side in sides:
-            side.hear()
-        for side in sides:
-            side.say()
+        together(*sides)
         made = [set(side.hear()) for side in sides]
         assert made[0] | made[1] == set(range(20))
         assert not made[0] & made[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,7 @@ from capsule.messaging.people.people import People
 A, B = project_id("/a"), project_id("/b")
 
 
-@pytest.fixture
-def store() -> Iterator[Store]:
-    """Anna works in /a, bob in /b, and carl in no project."""
-    with Store.in_memory() as store:
-        for id, project in (("anna", "/a"), ("bob", "/b"), ("carl", None)):
-            store.agents.register(id, project)
-        yield store
+AGENTS = {"anna": "/a", "bob": "/b", "carl": None}
 
 
 def declaring(store: Store, toml: str) -> Store:

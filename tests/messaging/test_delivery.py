@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -13,13 +12,7 @@ from capsule.messaging.mail.cursors import first_behind
 from capsule.messaging.mail.listening import Asked, Listener
 from capsule.messaging.mail.unread import Unread
 
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with Store.in_memory() as store:
-        for agent in ("anna", "bob"):
-            store.agents.register(agent)
-        yield store
+AGENTS = dict.fromkeys(("anna", "bob"))
 
 
 def test_a_message_reaches_the_other_agent_and_is_unread_until_it_is_acknowledged(store: Store) -> None:

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
 from capsule import InvalidInput, NotFound, Refused, Store
 
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with Store.in_memory() as store:
-        for agent in ("anna", "bob", "carl"):
-            store.agents.register(agent)
-        yield store
+AGENTS = dict.fromkeys(("anna", "bob", "carl"))
 
 
 def texts(store: Store, agent: str) -> list[str]:

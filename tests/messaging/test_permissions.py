@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,13 +12,7 @@ from capsule import InvalidInput, NotFound, Refused, Store
 from capsule.messaging.people.people import People
 from tests.messaging.making import set_fields
 
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with Store.in_memory() as store:
-        for id, project in (("anna", "/api"), ("bob", "/api"), ("carl", "/web"), ("dora", None)):
-            store.agents.register(id, project)
-        yield store
+AGENTS = {"anna": "/api", "bob": "/api", "carl": "/web", "dora": None}
 
 
 def as_(store: Store, agent: str) -> Store:

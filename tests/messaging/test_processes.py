@@ -15,7 +15,7 @@ import pytest
 
 from capsule import NotFound, Refused, Store
 from capsule.messaging.mail.mail import Heard
-from tests.processes import Child
+from tests.processes import Child, together
 
 SENDS = """
 with Store.open(sys.argv[1]) as store:
@@ -65,10 +65,7 @@ def test_both_sides_that_send_at_once_make_one_direct_and_lose_nothing(
     store: Store, child: Callable[..., Child]
 ) -> None:
     sides = [child(SENDS, store.root, *names) for names in (("anna", "bob", "to bob"), ("bob", "anna", "to anna")) * 2]
-    for side in sides:
-        side.hear()
-    for side in sides:
-        side.say()
+    together(*sides)
     assert {side.hear() for side in sides} == {"direct_anna_bob"}
     assert store.ids() == ["direct_anna_bob"]
     for agent in ("anna", "bob"):

@@ -182,28 +182,3 @@ def test_an_instance_that_cannot_be_checked_counts_as_alive(directory: Path) -> 
     directory.mkdir(parents=True)
     (directory / ONE).write_bytes(b"")
     assert on(directory, Failing()).is_live(ONE)
-
-
-def test_the_end_of_a_forked_child_does_not_end_the_instance_of_its_parent(
-    tmp_path: Path, instances: FileLeases, child: Start
-) -> None:
-    other = child(
-        """
-        from capsule.engines.files.storage import FileStorage
-        storage = FileStorage(sys.argv[1])
-        storage.leases.take(sys.argv[2])
-        pid = os.fork()
-        if pid == 0:
-            storage.close()
-            os._exit(0)
-        os.waitpid(pid, 0)
-        say("child is gone")
-        hear()
-        """,
-        tmp_path,
-        ONE,
-    )
-    other.hear()
-    assert instances.is_live(ONE)
-    other.kill()
-    assert not instances.is_live(ONE)

@@ -21,7 +21,7 @@ from capsule.format.validation import problems_of
 from capsule.maintenance.doctor import examine
 from capsule.settings import Settings
 from tests.core.store.files import by_hand, file_of, is_canonical
-from tests.processes import Child
+from tests.processes import Child, together
 
 Start = Callable[..., Child]
 
@@ -200,10 +200,10 @@ def test_messages_of_one_write_get_the_same_parents_as_messages_of_many_writes(s
         ]
 
     found = []
-    for at, together in enumerate((True, False)):
+    for at, at_once in enumerate((True, False)):
         id, ids = prepared()
         messages = batch(ids, at)
-        for part in [messages] if together else [[message] for message in messages]:
+        for part in [messages] if at_once else [[message] for message in messages]:
             store.append_many(id, part)
         history = {str(message.id): message.content for message in store.load(id).history}
         found.append([(entry["content"], history.get(entry.get("parent"))) for entry in store.document(id)["history"]])
@@ -436,10 +436,7 @@ with Store.open(sys.argv[1]) as store:
 def test_processes_that_append_at_once_make_one_branch(root: Path, store: Store, child: Start) -> None:
     id, two = forked(store)
     writers = [child(APPENDER, root, id, name) for name in "abc"]
-    for writer in writers:
-        writer.hear()
-    for writer in writers:
-        writer.say()
+    together(*writers)
     aside = [store.append(id, content=f"aside {n}", parent=two.id).id for n in range(20)]
     done = [message for writer in writers for message in writer.hear()]
     assert all(writer.end() == 0 for writer in writers)

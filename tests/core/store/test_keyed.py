@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from capsule import InvalidInput, Locked, Store
 from capsule.ids import keyed_message_id
 from tests.core.store.files import contents
-from tests.processes import Child
+from tests.processes import Child, together
 
 
 def test_another_key_or_another_conversation_gets_a_message_of_its_own(store: Store) -> None:
@@ -81,7 +82,9 @@ def test_another_process_finds_the_message_of_a_key_without_derived_files(store:
         assert contents(other, id) == ["once"]
 
 
-def test_two_processes_that_retry_at_once_append_one_message(root: Path, store: Store) -> None:
+def test_two_processes_that_retry_at_once_append_one_message(
+    root: Path, store: Store, child: Callable[..., Child]
+) -> None:
     id = store.create(title="t", type="group").id
     body = """
         with Store.open(sys.argv[1]) as store:
@@ -89,16 +92,9 @@ def test_two_processes_that_retry_at_once_append_one_message(root: Path, store: 
             hear()
             say([store.append_once(sys.argv[2], str(key), content=str(key))[1] for key in range(40)])
     """
-    children = [Child(body, str(root), id) for _ in range(3)]
-    try:
-        for child in children:
-            child.hear()
-        for child in children:
-            child.say()
-        found = [child.hear() for child in children]
-    finally:
-        for child in children:
-            child.close()
+    children = [child(body, root, id) for _ in range(3)]
+    together(*children)
+    found = [retrying.hear() for retrying in children]
     assert [sum(not was_there[key] for was_there in found) for key in range(40)] == [1] * 40
     assert sorted(contents(store, id), key=int) == [str(key) for key in range(40)]
 

@@ -16,7 +16,7 @@ from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
 from capsule.errors import CapsuleError, StoreBusy
 from capsule.format.json import codec
-from tests.processes import Child
+from tests.processes import Child, together
 
 Start = Callable[..., Child]
 
@@ -36,10 +36,7 @@ def in_order(texts: list[str], writers: list[str], count: int) -> bool:
 def test_processes_that_append_to_one_conversation_lose_nothing(root: Path, store: Store, child: Start) -> None:
     id = store.create(type="group").id
     writers = [child(WRITER, root, name, id, 60) for name in "abc"]
-    for writer in writers:
-        assert writer.hear() == "ready"
-    for writer in writers:
-        writer.say()
+    together(*writers)
     mine = [store.append(id, content=f"me {n}").id for n in range(60)]
     acknowledged = mine + [message for writer in writers for message in writer.hear()]
     assert all(writer.end() == 0 for writer in writers)
@@ -140,10 +137,7 @@ def test_processes_that_create_one_id_at_once_make_one_conversation(root: Path, 
         )
         for name in "abc"
     ]
-    for maker in makers:
-        maker.hear()
-    for maker in makers:
-        maker.say()
+    together(*makers)
     outcomes = sorted(maker.hear() for maker in makers)
     titles = [one for one in outcomes if one != "usage"]
     assert len(titles) == 1

@@ -294,6 +294,10 @@ def test_a_forked_child_is_a_new_instance_without_locks(root: Path, child: Start
             store.close()
             os._exit(0)
         os.waitpid(pid, 0)
+        try:
+            Store.open(sys.argv[1]).append(chat, content="other")  # The end of the child did not end its parent.
+        except CapsuleError as error:
+            say(type(error).__name__)
         store.append(chat, content="parent again")
         store.append(group, content="parent")
         say(store.instance_id)
@@ -304,6 +308,7 @@ def test_a_forked_child_is_a_new_instance_without_locks(root: Path, child: Start
     )
     assert process.hear() == "Locked"
     instance_of_child = process.hear()
+    assert process.hear() == "Locked"
     assert process.hear() != instance_of_child
     assert process.hear() == [["parent", "parent again"], ["child", "parent"]]
     assert process.end() == 0
