@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from capsule.sessions.events import (
@@ -56,9 +56,18 @@ def test_events_in_two_batches_or_twice_are_the_same(steps: list[tuple[str, int]
         assert fold(empty("s1"), events[:at] + events[:at] + events[at:] + events) == whole  # type: ignore[type-var]
 
 
+BEGUN = [("arrive", 0), ("start", 1), ("claim", 0)]
+LATE = [("late", number) for number in range(18, 26)]
+
+
 @pytest.mark.parametrize("retries", [1, 5])
 @MANY
 @given(steps=Steps)
+@example(steps=[*BEGUN, ("cross", 0), ("deliver", 0), ("compact", 0)])
+@example(steps=[*BEGUN, ("fail", 0), *LATE])
+@example(steps=[*BEGUN, ("answer", 0), *LATE])
+@example(steps=[*BEGUN, ("release", 0), ("cancel", 0), ("answer", 0), ("release", 0)])
+@example(steps=[*BEGUN, ("die", 0), ("release", 0), ("pass", 5), ("start", 0), ("claim", 0), ("race", 0)])
 def test_each_message_is_answered_once_or_has_failed_whoever_dies(
     retries: int, steps: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
