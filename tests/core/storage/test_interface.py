@@ -9,7 +9,9 @@ from pathlib import Path
 import orjson
 import pytest
 
+from capsule.disk.syscalls import Syscalls
 from capsule.engines.files.document import HeldDocument
+from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.external_edits import mendable
 from capsule.engines.files.protocols import Known
 from capsule.engines.files.storage import FileStorage
@@ -444,3 +446,37 @@ def test_a_file_moved_away_before_its_flush_is_read_again(storage: FileStorage) 
         got = held.read()
         assert got is not None
         assert held.flush(held.adopt(got[1], known.anatomy, [], STAMP)).doubt == ""
+
+
+class Flushes(Syscalls):
+    """A system that notes what is flushed, by the inode."""
+
+    def __init__(self) -> None:
+        self.flushed: list[int] = []
+
+    def fsync(self, fd: int) -> None:  # type: ignore[override]
+        self.flushed.append(os.fstat(fd).st_ino)
+        os.fsync(fd)
+
+
+def test_a_retry_flushes_the_version_that_another_program_put_there(tmp_path: Path) -> None:
+    sys = Flushes()
+    engine = FilesEngine(FileStorage(str(tmp_path), sys=sys))
+    data = put(engine.storage, "plan", ["one"])
+    path = Path(engine.storage.path(KIND, "plan"))
+    edited = path.with_name("copy")
+    edited.write_bytes(data.replace(b'"one"', b'"two"'))
+    edited.rename(path)
+    with engine.transaction(KIND, "plan") as transaction:
+        sys.flushed.clear()
+        transaction.ensure_durable()
+    assert path.stat().st_ino in sys.flushed and path.parent.stat().st_ino in sys.flushed
+
+
+def test_a_version_that_is_saved_while_a_transaction_runs_begins_it_again(tmp_path: Path) -> None:
+    engine = FilesEngine(FileStorage(str(tmp_path)))
+    data = put(engine.storage, "plan", ["one"])
+    with engine.transaction(KIND, "plan") as transaction:
+        Path(engine.storage.path(KIND, "plan")).write_bytes(data.replace(b'"one"', b'"two"'))
+        with pytest.raises(Interfered):
+            transaction.document()
