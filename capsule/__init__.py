@@ -54,11 +54,11 @@ if TYPE_CHECKING:
     from capsule.messaging.people.contacts import Contact as Contact
     from capsule.messaging.people.projects import Project as Project
     from capsule.public import Store as Store
+    from capsule.store.objects.summaries import Mark as Mark
+    from capsule.store.objects.summaries import Standing as Standing
+    from capsule.store.objects.summaries import Summary as Summary
+    from capsule.store.objects.trash import Restored as Restored
     from capsule.store.pages import Page as Page
-    from capsule.store.summaries import Mark as Mark
-    from capsule.store.summaries import Standing as Standing
-    from capsule.store.summaries import Summary as Summary
-    from capsule.store.trash import Restored as Restored
 
 __version__ = "0.1.0"
 
@@ -81,8 +81,8 @@ _MODULES = {
     "capsule.engines.questions": "Filter",
     "capsule.store.pages": "Page",
     "capsule.public": "Store",
-    "capsule.store.summaries": "Mark Standing Summary",
-    "capsule.store.trash": "Restored",
+    "capsule.store.objects.summaries": "Mark Standing Summary",
+    "capsule.store.objects.trash": "Restored",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 

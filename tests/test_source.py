@@ -70,9 +70,9 @@ CIRCLES = {
         "capsule.engines.files.storage",
     ),
     "the engine of memory fills its index and opens its transactions": (
-        "capsule.engines.memory",
-        "capsule.engines.memory_index",
-        "capsule.engines.memory_transaction",
+        "capsule.engines.memory.engine",
+        "capsule.engines.memory.index",
+        "capsule.engines.memory.transaction",
     ),
     "the trash of an agent asks the view that it is part of": ("capsule.store.trash_view", "capsule.store.view"),
     "the parts of the server have the server's state": (

@@ -20,7 +20,7 @@ from capsule.errors import CapsuleError, Refused
 if TYPE_CHECKING:
     from capsule.engines.files.engine import FilesEngine
     from capsule.engines.interface import Document
-    from capsule.engines.memory import MemoryEngine
+    from capsule.engines.memory.engine import MemoryEngine
 
 
 def files(root: str, settings: settings.Settings) -> FilesEngine:
@@ -33,7 +33,7 @@ def files(root: str, settings: settings.Settings) -> FilesEngine:
 
 def in_memory(settings: settings.Settings, documents: Iterable[tuple[str, Document, bytes]] = ()) -> MemoryEngine:
     """An engine in memory, with documents: their kinds, themselves, and their bytes if these matter."""
-    from capsule.engines.memory import MemoryEngine
+    from capsule.engines.memory.engine import MemoryEngine
 
     engine = MemoryEngine(settings.mutex_timeout_s)
     for kind, document, data in documents:

@@ -24,10 +24,10 @@ from capsule.ids import is_id
 from capsule.maintenance.conflict_copies import Ancestor, copy_in
 from capsule.maintenance.rebuild import Known, rebuilt, remembered
 from capsule.rules.locking import describe
-from capsule.store.attributes import waiting_problems
+from capsule.store.objects.attributes import waiting_problems
+from capsule.store.objects.summaries import standing_of
 from capsule.store.reading import KIND
 from capsule.store.store import CoreStore
-from capsule.store.summaries import standing_of
 
 Progress = Callable[[int, int], None]
 _IRREGULAR = "is no regular file, as a document must be; move it away"

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from capsule.engines.interface import Engine
     from capsule.engines.values import Trashed
     from capsule.settings import Settings
-    from capsule.store.attributes import Servers, Titles
-    from capsule.store.branches import Branches
-    from capsule.store.edits import Contexts, Edits
-    from capsule.store.forks import Forks
-    from capsule.store.merges import Conflicts, Incoming
-    from capsule.store.summaries import Summaries
-    from capsule.store.trash import Trash, Versions
+    from capsule.store.objects.attributes import Servers, Titles
+    from capsule.store.objects.branches import Branches
+    from capsule.store.objects.edits import Contexts, Edits
+    from capsule.store.objects.forks import Forks
+    from capsule.store.objects.merges import Conflicts, Incoming
+    from capsule.store.objects.summaries import Summaries
+    from capsule.store.objects.trash import Trash, Versions
     from capsule.watch.stream import Event, Watch
 
 
@@ -46,17 +46,17 @@ class CoreStore(Writing):
         locks: The locks on its conversations.
     """
 
-    branches: Branches = offered("capsule.store.branches", "Branches")
-    forks: Forks = offered("capsule.store.forks", "Forks")
-    summaries: Summaries = offered("capsule.store.summaries", "Summaries")
-    edits: Edits = offered("capsule.store.edits", "Edits")
-    titles: Titles = offered("capsule.store.attributes", "Titles")
-    context: Contexts = offered("capsule.store.edits", "Contexts")
-    servers: Servers = offered("capsule.store.attributes", "Servers")
-    trash: Trash = offered("capsule.store.trash", "Trash")
-    versions: Versions = offered("capsule.store.trash", "Versions")
-    conflicts: Conflicts = offered("capsule.store.merges", "Conflicts")
-    incoming: Incoming = offered("capsule.store.merges", "Incoming")
+    branches: Branches = offered("capsule.store.objects.branches", "Branches")
+    forks: Forks = offered("capsule.store.objects.forks", "Forks")
+    summaries: Summaries = offered("capsule.store.objects.summaries", "Summaries")
+    edits: Edits = offered("capsule.store.objects.edits", "Edits")
+    titles: Titles = offered("capsule.store.objects.attributes", "Titles")
+    context: Contexts = offered("capsule.store.objects.edits", "Contexts")
+    servers: Servers = offered("capsule.store.objects.attributes", "Servers")
+    trash: Trash = offered("capsule.store.objects.trash", "Trash")
+    versions: Versions = offered("capsule.store.objects.trash", "Versions")
+    conflicts: Conflicts = offered("capsule.store.objects.merges", "Conflicts")
+    incoming: Incoming = offered("capsule.store.objects.merges", "Incoming")
 
     inner: Inner[Self]
 
@@ -266,7 +266,7 @@ class CoreStore(Writing):
 
         Cost: bringing the index up to date, to find the forks, and copying each fork.
         """
-        from capsule.store.forks import delete_alone
+        from capsule.store.objects.forks import delete_alone
 
         return delete_alone(self, id)
 
@@ -278,7 +278,7 @@ class CoreStore(Writing):
 
         Raises Refused, StorageFailed. Cost: as `delete` for each conversation, without the search for forks.
         """
-        from capsule.store.trash import discard
+        from capsule.store.objects.trash import discard
 
         for id in self.ids():
             outcome: Trashed | CapsuleError

@@ -64,8 +64,8 @@ class Writing(Reading):
 
         Cost: writing a new file, with two flushes.
         """
-        from capsule.store.attributes import with_waiting
         from capsule.store.creation import made_once, write_new
+        from capsule.store.objects.attributes import with_waiting
 
         if key is not None and id is not None:
             raise InvalidInput("give id or key, and not both: a key makes the id")
@@ -232,7 +232,7 @@ class Writing(Reading):
 
         Cost: copying the file.
         """
-        from capsule.store.attributes import changed
+        from capsule.store.objects.attributes import changed
 
         flags = {"pinned": pinned, "archived": archived}
         return self.inner.change_head(id, changed(title, by, instead_of, tags, tagged, untagged, flags, mcp_servers))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from capsule import InvalidInput, Store
-from capsule.engines.index import facts
+from capsule.engines.index.tables import facts
 from tests.core.index.test_filters import entries
 from tests.messaging.making import EARLY, LATE, make
 

@@ -10,7 +10,7 @@ import jsonschema  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
 from capsule import Store
-from capsule.engines.memory import MemoryEngine
+from capsule.engines.memory.engine import MemoryEngine
 from capsule.engines.retrying import edited
 from capsule.errors import InvalidInput, NotFound
 from capsule.format import schema

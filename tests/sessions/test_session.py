@@ -21,7 +21,7 @@ from capsule.disk.syscalls import Syscalls
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
 from capsule.engines.interface import INBOUND, OUTBOUND, Engine
-from capsule.engines.memory import MemoryEngine
+from capsule.engines.memory.engine import MemoryEngine
 from capsule.errors import CapsuleError, InvalidInput, NotFound
 from capsule.format import schema
 from capsule.maintenance.doctor import examine

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from capsule.engines.memory import MemoryEngine
+from capsule.engines.memory.engine import MemoryEngine
 from capsule.engines.retrying import edited
 from capsule.format.json import codec
 from capsule.sessions.adapters.interface import Arrived

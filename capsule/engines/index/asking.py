@@ -102,14 +102,14 @@ class Asking(Questions):
         return found if found.cursor is None else replace(found, cursor=self._sealed(found.cursor))
 
     def messages(self, where: object, conversation: str | None = None) -> list[Place]:
-        from capsule.engines.index import facts
+        from capsule.engines.index.tables import facts
         from capsule.format.filters import parse
 
         parsed = parse(where)
         return self._index.query(self._asker, lambda db, hidden: facts.messages_with(db, parsed, conversation, hidden))
 
     def values(self, path: str, conversation: str) -> list[Value]:
-        from capsule.engines.index import facts
+        from capsule.engines.index.tables import facts
 
         return self._index.query(self._asker, lambda db, hidden: facts.values_of(db, path, conversation, hidden))
 
@@ -130,7 +130,7 @@ class Asking(Questions):
         return Changes([*map(self._as_heard, changes)], self._sealed(cursor))
 
     def advance(self, cursor: str, messages: int = 0) -> str:
-        from capsule.engines.index import journal
+        from capsule.engines.index.tables import journal
 
         return self._sealed(journal.behind(self._place(cursor), messages))
 
@@ -138,7 +138,7 @@ class Asking(Questions):
         """The place in the journal. A cursor of the owner counts for an agent by its time: its number is a count."""
         if self._asker is None or "." not in cursor:
             return self._opened(cursor)
-        from capsule.engines.index.journal import Cursor
+        from capsule.engines.index.tables.journal import Cursor
 
         return str(Cursor.of(cursor)._replace(generation="0", seq=0, skip=0))
 
@@ -150,7 +150,7 @@ class Asking(Questions):
         self, asker: Sight, since: str | None, limit: int, ids: Iterable[str] | None
     ) -> tuple[list[Change], str]:
         """The changes that an agent hears of, and the cursor of the last one: no other change moves it."""
-        from capsule.engines.index import journal
+        from capsule.engines.index.tables import journal
 
         heard: list[Change] = []
         read_to, after = self._index.read_to.get(asker.agent, ("", ""))
@@ -177,7 +177,7 @@ class Asking(Questions):
     ) -> tuple[list[Change], str, dict[str, int | None], dict[str, dict[str, int]]]:
         """As `Index.changes`; and what is hidden of these conversations, and the places of what was said since."""
         from capsule.engines.answers import Behind
-        from capsule.engines.index.participation import behind
+        from capsule.engines.index.tables.participation import behind
 
         def read(db: sqlite3.Connection, _: Hidden) -> Any:
             changes, cursor = self._index.changes(db, since, limit)
@@ -211,25 +211,25 @@ class Asking(Questions):
         return self._index.query(None, read, None if refresh else ())
 
     def behind(self, wanted: Behind, conversation: str | None = None, *, refresh: bool = True) -> list[Place]:
-        from capsule.engines.index.participation import behind
+        from capsule.engines.index.tables.participation import behind
 
         ids = () if not refresh else None if conversation is None else (conversation,)
         return self._index.query(self._asker, lambda db, hidden: behind(db, wanted, conversation, hidden), ids)
 
     def said(self, conversation: str, wanted: Behind, *, refresh: bool = True) -> Said:
-        from capsule.engines.index.participation import said
+        from capsule.engines.index.tables.participation import said
 
         ids = (conversation,) if refresh else ()
         return self._index.query(self._asker, lambda db, hidden: said(db, conversation, wanted, hidden), ids)
 
     def marks(self, conversation: str, places: Iterable[int], *, refresh: bool = True) -> dict[int, tuple[str, str]]:
-        from capsule.engines.index.participation import marks
+        from capsule.engines.index.tables.participation import marks
 
         ids = (conversation,) if refresh else ()
         return self._index.query(self._asker, lambda db, hidden: marks(db, conversation, places, hidden), ids)
 
     def find(self, message: str, conversation: str | None = None) -> tuple[str, int] | None:
-        from capsule.engines.index.participation import find
+        from capsule.engines.index.tables.participation import find
 
         ids = None if conversation is None else (conversation,)
         return self._index.query(self._asker, lambda db, hidden: find(db, message, conversation, hidden), ids)

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from capsule.engines.files.disk.derived import Derived
-from capsule.engines.index import schema
+from capsule.engines.index.tables import schema
 from capsule.errors import CapsuleError, StoreBusy
 
 _log = logging.getLogger("capsule")

@@ -21,7 +21,7 @@ from capsule.errors import CapsuleError, StoreBusy
 if TYPE_CHECKING:
     from capsule.engines.changes import Change
     from capsule.engines.files.disk.derived import Derived
-    from capsule.engines.index.participation import Participations
+    from capsule.engines.index.tables.participation import Participations
     from capsule.engines.machine import Machine
     from capsule.engines.sealed import Seal
     from capsule.format.documents.head import Head
@@ -198,14 +198,14 @@ class Index:
     def participations(self) -> Participations:
         """Who takes part in which conversation."""
         if self._participations is None:
-            from capsule.engines.index.participation import Participations
+            from capsule.engines.index.tables.participation import Participations
 
             self._participations = Participations()
         return self._participations
 
     def changes(self, db: sqlite3.Connection, since: str | None, limit: int) -> tuple[list[Change], str]:
         """See `Questions.changes`; of an owner, and without bringing anything up to date."""
-        from capsule.engines.index import journal
+        from capsule.engines.index.tables import journal
 
         generation = self._database.generation
         now = journal.Cursor(generation, journal.newest(db), self._fresh_ns // 1_000_000)

@@ -22,7 +22,7 @@ from capsule.errors import CapsuleError
 if TYPE_CHECKING:
     from capsule.engines.files.storage import FileStorage
     from capsule.engines.index.reading import Found, Row
-    from capsule.engines.index.rows import Rows
+    from capsule.engines.index.tables.rows import Rows
 
 #: Files taken in within one transaction, for which other processes wait.
 _BATCH = 50
@@ -154,7 +154,7 @@ class FilesIndex(Index):
         whole: bool,
     ) -> None:
         """Bring the rows of these files up to date."""
-        from capsule.engines.index.rows import Rows
+        from capsule.engines.index.tables.rows import Rows
 
         self._await_the_missing(touched)
         for file in touched.values():
@@ -181,7 +181,7 @@ class FilesIndex(Index):
                 progress(min(done, total), total)
 
     def _commit(self, db: sqlite3.Connection, rows: Rows, started_ns: int, *, whole: bool) -> None:
-        from capsule.engines.index import journal
+        from capsule.engines.index.tables import journal
 
         meta = dict(db.execute("SELECT key, value FROM meta").fetchall())
         fresh_ns = meta.get("fresh_ns", 0)
@@ -283,7 +283,7 @@ class FilesIndex(Index):
 
     def _fill(self, db: sqlite3.Connection, progress: Progress | None) -> None:
         """Fill an empty index with all there is."""
-        from capsule.engines.index.rows import Rows
+        from capsule.engines.index.tables.rows import Rows
 
         started_ns = time.time_ns()
         # Messages are numbered as they come, and a search ranks the newest numbers: what changed last comes last.

@@ -24,7 +24,7 @@ from capsule.format.merge.clean_form import clean
 from capsule.git.commits.operation import Operation, retried
 from capsule.git.objects import REGULAR, Blobs, Entry, Raw, changes, empty_tree, refresh, set_entries
 from capsule.git.repository import document_in
-from capsule.store.merges import Brought
+from capsule.store.objects.merges import Brought
 from capsule.store.store import CoreStore
 
 

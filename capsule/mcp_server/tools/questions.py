@@ -22,7 +22,7 @@ from capsule.fence import many, quoted, word
 from capsule.format.references import find_message
 from capsule.mcp_server.errors import NOT_AGAIN, Told, holder
 from capsule.mcp_server.stores import access_of, conversation, store_of
-from capsule.store.edits import whose
+from capsule.store.objects.edits import whose
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head

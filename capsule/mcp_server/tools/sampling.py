@@ -24,7 +24,7 @@ from pydantic import BaseModel
 from capsule.fence import Fence, quoted, visible, word
 from capsule.mcp_server.errors import Told
 from capsule.mcp_server.stores import store_of
-from capsule.store.summaries import Mark
+from capsule.store.objects.summaries import Mark
 
 if TYPE_CHECKING:
     from capsule.public import Store

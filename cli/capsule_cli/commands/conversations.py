@@ -19,7 +19,7 @@ from capsule_cli.shared.pager import paged
 if TYPE_CHECKING:
     from capsule import Store
     from capsule.format.documents.head import Head
-    from capsule.store.summaries import Standing
+    from capsule.store.objects.summaries import Standing
 
 commands = typer.Typer()
 

@@ -27,7 +27,7 @@ from capsule_cli.shared.output import answer, counted, listing, one_line, with_b
 
 if TYPE_CHECKING:
     from capsule import Store
-    from capsule.store.trash import Removed
+    from capsule.store.objects.trash import Removed
 
 commands = typer.Typer()
 

@@ -283,9 +283,13 @@ def test_output_to_a_full_disk_is_no_success(capsule: Any) -> None:
 
 #: Modules for what a list and an append of a sound conversation don't do.
 OF_SOME_WRITES = {"capsule.format.merge.notes", "capsule.format.saved.reconcile", "capsule.format.tree.pruning"}
-OF_SOME_WRITES |= {"capsule.store.attributes", "capsule.store.creation"}
+OF_SOME_WRITES |= {"capsule.store.objects.attributes", "capsule.store.creation"}
 #: Modules for messages that the index does not know yet, and for questions about them.
-OF_NEW_MESSAGES = {"capsule.engines.index.facts", "capsule.engines.index.reading", "capsule.engines.index.rows"}
+OF_NEW_MESSAGES = {
+    "capsule.engines.index.tables.facts",
+    "capsule.engines.index.reading",
+    "capsule.engines.index.tables.rows",
+}
 OF_NEW_MESSAGES |= {"capsule.format.facts", "capsule.format.filters"}
 
 

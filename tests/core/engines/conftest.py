@@ -11,7 +11,7 @@ from capsule import Store
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
 from capsule.engines.interface import Engine
-from capsule.engines.memory import MemoryEngine
+from capsule.engines.memory.engine import MemoryEngine
 from capsule.settings import Settings
 from tests.processes import PATIENCE_S
 

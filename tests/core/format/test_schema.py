@@ -11,7 +11,7 @@ from capsule.errors import NotFound
 from capsule.format import schema
 from capsule.format.documents.new import CURRENT
 from capsule.format.json import codec
-from capsule.store import attributes
+from capsule.store.objects import attributes
 
 ROOT = Path(__file__).parents[3]
 ALL = [(kind, version) for kind in schema.kinds() for version in schema.versions(kind)]

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule import InvalidInput, Store
-from capsule.engines.index import facts
 from capsule.engines.index.hidden import NOTHING
+from capsule.engines.index.tables import facts
 from capsule.format.facts import LONGEST_TEXT, facts_of
 from capsule.format.filters import DEEPEST, MOST_TESTS, parse
 from capsule.format.json import codec

@@ -221,7 +221,7 @@ def test_a_cursor_of_an_index_that_is_gone_misses_nothing(store: Store, root: Pa
 def test_changes_that_the_journal_lost_are_reported_from_the_files(
     store: Store, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from capsule.engines.index import journal
+    from capsule.engines.index.tables import journal
 
     monkeypatch.setattr(journal, "KEPT", 10)
     id = store.create(title="T", type="group").id

@@ -11,7 +11,7 @@ from capsule import Store
 from capsule.errors import InvalidInput, Locked, NotFound, StoreBusy
 from capsule.ids import message_ids_at
 from capsule.maintenance.doctor import examine
-from capsule.store.forks import Forks
+from capsule.store.objects.forks import Forks
 
 
 def source(store: Store) -> str:

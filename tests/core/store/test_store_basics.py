@@ -10,7 +10,7 @@ import pytest
 
 from capsule import Store, timestamps
 from capsule.errors import InvalidInput, NotFound, Refused
-from capsule.store.edits import whose
+from capsule.store.objects.edits import whose
 from tests.core.store.files import is_canonical
 
 PLAIN = {"role": "user", "content": "hello"}

@@ -19,13 +19,13 @@ import orjson
 
 from capsule import timestamps
 from capsule.engines.answers import Found, Hit, Snippet
-from capsule.engines.index.facts import Fits
 from capsule.engines.index.hidden import Hidden
 from capsule.engines.index.pages import Page
 from capsule.engines.index.search.corpus import measured
 from capsule.engines.index.search.query import Query, parse
 from capsule.engines.index.search.ranking import WINDOW, Profile, profile_of
 from capsule.engines.index.search.snippets import snippet
+from capsule.engines.index.tables.facts import Fits
 from capsule.engines.questions import Search
 from capsule.errors import InvalidInput
 

@@ -77,7 +77,7 @@ def summarize(
 
 
 def _by_program(store: Store, id: str, command: str, title: str | None, budget: int | None, *, context: bool) -> Head:
-    from capsule.store.summaries import Mark
+    from capsule.store.objects.summaries import Mark
 
     refuse(not command.strip(), "the command line is empty", "--command")
     document = store.document(id)

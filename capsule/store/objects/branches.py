@@ -16,7 +16,7 @@ from capsule.format.json import codec
 from capsule.format.references import find_message
 from capsule.ids import check_id, keyed_message_id, new_message_id
 from capsule.store.change.appends import appended, as_model, check_key
-from capsule.store.edits import named, whose
+from capsule.store.objects.edits import named, whose
 
 if TYPE_CHECKING:
     from capsule.format.models import Message

@@ -22,7 +22,7 @@ from capsule.format.tree.tree import active_path
 from capsule.ids import new_id
 from capsule.store.change.appends import complete
 from capsule.store.creation import made_once, write_new
-from capsule.store.forks import closed_as
+from capsule.store.objects.forks import closed_as
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head

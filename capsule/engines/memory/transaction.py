@@ -16,7 +16,7 @@ from capsule.format.documents.head import ParsedHead
 from capsule.format.json import canonical, codec
 
 if TYPE_CHECKING:
-    from capsule.engines.memory import MemoryEngine
+    from capsule.engines.memory.engine import MemoryEngine
 
 
 class Stored:

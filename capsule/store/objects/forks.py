@@ -23,8 +23,8 @@ from capsule.format.text.titles import check_title, title_after
 from capsule.ids import check_id
 from capsule.rules import locking
 from capsule.store.creation import made_once, write_new
+from capsule.store.objects.trash import discard
 from capsule.store.reading import KIND
-from capsule.store.trash import discard
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -23,8 +23,8 @@ from capsule.format.merge.notes import conflicts_in, resolve, take_out
 from capsule.format.text.titles import check_title
 from capsule.ids import check_id
 from capsule.rules.locking import describe
-from capsule.store.attributes import entitle
 from capsule.store.change.conversation import TRIES, unasked
+from capsule.store.objects.attributes import entitle
 from capsule.store.reading import KIND
 
 if TYPE_CHECKING:

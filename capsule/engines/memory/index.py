@@ -9,16 +9,16 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from capsule.disk.whole_files import Signature
-from capsule.engines.index import journal
 from capsule.engines.index.database import Progress
 from capsule.engines.index.index import Index
 from capsule.engines.index.reading import Found, whole
-from capsule.engines.index.rows import Rows
+from capsule.engines.index.tables import journal
+from capsule.engines.index.tables.rows import Rows
 from capsule.engines.interface import CONVERSATIONS
 
 if TYPE_CHECKING:
-    from capsule.engines.memory import MemoryEngine
-    from capsule.engines.memory_transaction import Stored
+    from capsule.engines.memory.engine import MemoryEngine
+    from capsule.engines.memory.transaction import Stored
 
 
 class MemoryIndex(Index):

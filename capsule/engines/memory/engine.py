@@ -17,8 +17,8 @@ from capsule.disk.touched import Touched
 from capsule.engines.interface import CONVERSATIONS, Document, missing
 from capsule.engines.leases import Lease, is_instance
 from capsule.engines.machine import Machine, MemoryMachine
-from capsule.engines.memory_beside import MemoryFiles, MemoryTrash
-from capsule.engines.memory_transaction import MemoryTransaction, Stored
+from capsule.engines.memory.beside import MemoryFiles, MemoryTrash
+from capsule.engines.memory.transaction import MemoryTransaction, Stored
 from capsule.engines.values import News, Reads, Trashed, Version
 from capsule.errors import Interfered, Refused, StoreBusy, Taken
 from capsule.format.json import codec
@@ -26,7 +26,7 @@ from capsule.ids import check_id
 
 if TYPE_CHECKING:
     from capsule.engines.index.asking import Asking
-    from capsule.engines.memory_index import MemoryIndex
+    from capsule.engines.memory.index import MemoryIndex
     from capsule.rules.visibility import Sight
 
 T = TypeVar("T")
@@ -194,7 +194,7 @@ class MemoryEngine:
     def questions(self, asker: Sight | None = None) -> Asking:
         """See `Engine.questions`. The index is made with the first question."""
         from capsule.engines.index.asking import Asking
-        from capsule.engines.memory_index import MemoryIndex
+        from capsule.engines.memory.index import MemoryIndex
 
         with self._guard:
             self._index = self._index or MemoryIndex(self)
