@@ -46,13 +46,14 @@ def update(store: CoreStore, agent: str) -> None:
     is there or is wanted, asking the inbox; a flush of the file when it changes.
     """
     with _as_warning(agent):
-        wants = store.inner.part(People).documents.read(agent).get("notifications") is not False
+        files = [*_files(store, agent)]
+        wants = files and store.inner.part(People).documents.read(agent).get("notifications") is not False
 
         def lines(has: bool) -> Sequence[str]:
             is_told = wants and (has or agent not in store.inner.part(People).online())
             return _lines(store, agent) if is_told else ()
 
-        for file in _files(store, agent):
+        for file in files:
             with _as_warning(agent):
                 file.change(lines)
 

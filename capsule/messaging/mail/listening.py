@@ -111,7 +111,7 @@ class Listener:
 
     def _sit(self) -> None:
         self._wishes = self._unread.wishes(self._asked.agent)
-        seats = self._unread.seats(self._asked.agent, self._asked.part, refresh=False)
+        seats = self._unread.seats(self._asked.agent, self._asked.part, refresh=False, wishes=self._wishes)
         self._seats = {id: seat for id, seat in seats.items() if self._asked.conversation in (None, id)}
         self._others -= self._seats.keys()
 

@@ -53,6 +53,8 @@ class Seat:
 
 #: On what a seat depends: the conversation, the agent's cursor, those of parts, and what it wants to hear of.
 _Basis = tuple["Mine", Any, Any, Any]
+#: What an agent may read, and what it wants to hear of.
+Wishes = tuple[policy.State, Any]
 
 
 class Unread:
@@ -67,22 +69,27 @@ class Unread:
         self._people = store.inner.part(People)
         self._kept: dict[str, tuple[policy.State, dict[str, tuple[_Basis, Seat | None]]]] = {}
 
-    def wishes(self, agent: str) -> tuple[policy.State, Any]:
+    def wishes(self, agent: str) -> Wishes:
         """What of all conversations counts as unread depends on: what the agent may read, and wants to hear of."""
-        return self._people.directory.state(agent), self._people.documents.part(agent, "reading")
+        state = self._people.directory.state(agent)
+        return state, self._people.documents.part_read(agent, state.reads, "reading")
 
-    def seats(self, agent: str, part: Part | None = None, *, refresh: bool = True) -> dict[str, Seat]:
+    def seats(
+        self, agent: str, part: Part | None = None, *, refresh: bool = True, wishes: Wishes | None = None
+    ) -> dict[str, Seat]:
         """The conversations that an agent takes part in, the latest first.
 
         Args:
             agent: The agent.
             part: The part of them that it reads; None: everything.
             refresh: Whether to bring the index up to date before; else the answer is what it has.
+            wishes: What `wishes` gave just now; None: it is asked.
 
         Cost: bringing the index up to date, a fraction of a microsecond for each conversation, and two questions to
         the index for each one that changed and is not read.
         """
-        (state, reading), cursors = self.wishes(agent), self._people.documents.part(agent, "cursors")
+        state, reading = wishes or self.wishes(agent)
+        cursors = self._people.documents.part_read(agent, state.reads, "cursors")
         for_state, kept = self._kept.get(agent, (state, {}))
         parts, kept = parts_in(cursors), kept if for_state == state else {}
         now: dict[str, tuple[_Basis, Seat | None]] = {}

@@ -19,7 +19,7 @@ from capsule.format.kinds import AGENT, PROJECT, Kind
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
-    from capsule.engines.values import Version
+    from capsule.engines.values import Reads, Version
 
 #: The local kind of document that holds the folder in which an agent works on this machine.
 KIND_OF_HOMES = "homes"
@@ -105,6 +105,11 @@ class Documents:
     def part(self, id: str, field: str) -> Document:
         """The object in a field of a document; empty if there is none, or no such document. Costs as `read`."""
         return (self.find(id) or {}).get(field) or {}
+
+    def part_read(self, id: str, reads: Reads, field: str) -> Document:
+        """The object in a field of a document as a decision read it (`State.reads`); empty if there is none."""
+        version: Any = reads.get((self.kind.name, id))
+        return (self._parsed(id, version.data) if version else {}).get(field) or {}
 
     def edit(
         self, id: str, change: Callable[[Document], object], make: Callable[[str], Document] | None = None
