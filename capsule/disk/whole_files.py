@@ -106,7 +106,7 @@ def open_regular(sys: Syscalls, path: str, flags: int, most: int) -> tuple[int, 
 
 
 def read_regular(sys: Syscalls, path: str, most: int) -> bytes:
-    """The bytes of a regular file. Raises as `open_regular`."""
+    """The bytes of a regular file. Raises what `open_regular` raises."""
     fd, status = open_regular(sys, path, os.O_RDONLY, most)
     try:
         return pread_all(sys, fd, status.st_size)

@@ -376,8 +376,8 @@ class Channels(OfOneType):
         state = self._people.directory.state(who)
         heads = self._store.inner.whole.questions().conversations(Listing()).heads
         channels = (head for head in heads if head.channel and not head.channel.owner)
-        found = (_listed(Object.listed(head), head.description, who, state) for head in channels)
-        return sorted((each for each in found if each and (archived or not each.archived)), key=lambda each: each.id)
+        listed = (_listed(Object.listed(head), head.description, who, state) for head in channels)
+        return sorted((each for each in listed if each and (archived or not each.archived)), key=lambda each: each.id)
 
 
 def _listed(object: Object, description: str | None, who: str | None, state: State) -> Listed | None:

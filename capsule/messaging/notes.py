@@ -119,8 +119,8 @@ class Notes:
             raise NotFound(f"there are no notes of {of[:80]!r} that may be looked at here", id=of) from None
         wanted = [{"tags": tag} for tag in tags]
         where: dict[str, Any] = {"$or" if any_tag else "$and": wanted} if wanted else {}
-        found = acting.search(text, ids=[id], where=where | ({"session": session} if session else {}), limit=limit)
-        return [Note.of(history[hit.at]) for hit in found.hits if hit.at is not None and hit.at < len(history)]
+        matches = acting.search(text, ids=[id], where=where | ({"session": session} if session else {}), limit=limit)
+        return [Note.of(history[hit.at]) for hit in matches.hits if hit.at is not None and hit.at < len(history)]
 
     def allow(self, other: str, *, agent: str | None = None) -> Head:
         """Let another agent look at the notes. When it was let is in the head of the channel.

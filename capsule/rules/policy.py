@@ -167,8 +167,8 @@ class Object:
         """The object in a parsed head, worked out once for each head: it may have thousands of members."""
         if head.object is None:
             head.object = cls.of(head.document)
-        found: Object = head.object
-        return found
+        known: Object = head.object
+        return known
 
     @property
     def is_closed(self) -> bool:
@@ -307,10 +307,10 @@ def _agreed(subject: str, action: Action, object: Object, state: State) -> Decis
         others = object.present - {subject}
     me = state.profile(subject)
     for other in sorted(others):
-        found = consent(me, state.profile(other))
-        if found != "available":
-            hint = f"{subject} or {other} would have to allow it" if found == "requires permission" else ""
-            return Decision(False, f"{subject} may not write to {other}: {found}", hint)
+        availability = consent(me, state.profile(other))
+        if availability != "available":
+            hint = f"{subject} or {other} would have to allow it" if availability == "requires permission" else ""
+            return Decision(False, f"{subject} may not write to {other}: {availability}", hint)
     return _ALLOWED
 
 
@@ -366,9 +366,9 @@ def _inviting(subject: str, object: Object, state_of: StateOf) -> str:
     """Who may invite, of those that the subject finds."""
     there = (member for member in object.members if member.is_in and member.id != subject)
     who = [member.id for member in there if member.id == object.made_by or object.has(member, "can_invite")]
-    found = (id for id in who if may(subject, "find", Object(id, "agent"), state_of(None, (id,))).allowed)
+    inviters = (id for id in who if may(subject, "find", Object(id, "agent"), state_of(None, (id,))).allowed)
     hidden = "a member that you do not find" if who else "a person"
-    return f"who may invite: {', '.join(islice(found, _MOST_NAMED)) or hidden}"
+    return f"who may invite: {', '.join(islice(inviters, _MOST_NAMED)) or hidden}"
 
 
 def _nothing(object: Object | None, others: Iterable[str]) -> State:

@@ -223,8 +223,8 @@ class Sessions:
         state = self.registry.read()
         if id in state.questions and state.questions[id].state == "open":
             now = timestamps.now()
-            ((session, told),) = questions.cancelled(state, id, now)[1]
-            Session(self._engine, session).tell(partial(questions.tell, events=told))
+            ((session, outcome),) = questions.cancelled(state, id, now)[1]
+            Session(self._engine, session).tell(partial(questions.tell, events=outcome))
             self.registry.edit(lambda state: questions.cancelled(state, id, now)[0])
             return [session]
         if id not in state.sessions:

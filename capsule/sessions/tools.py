@@ -110,24 +110,24 @@ async def ask_question(
         said = toolkit.ask_question(text, choices, limit_s=minutes * 60, to=to)
         question = said.id
         if said.earlier is not None:
-            told = f"{_not_sent(said)}, or with question to wait on."
-            return answer(told, Answered(question=question, earlier=said.earlier))
-    found = await waited(ctx, seconds, "waiting for an answer", partial(_answered, toolkit, question))
-    if not found:
+            reply_text = f"{_not_sent(said)}, or with question to wait on."
+            return answer(reply_text, Answered(question=question, earlier=said.earlier))
+    reply = await waited(ctx, seconds, "waiting for an answer", partial(_answered, toolkit, question))
+    if not reply:
         return answer(f"No answer yet to question {word(question)}.", Answered(question=question))
-    chosen = Answered(question=question, value=str(found["value"]), sender=found.get("from"))
+    chosen = Answered(question=question, value=str(reply["value"]), sender=reply.get("from"))
     return answer(f"{word(chosen.sender or 'somebody')} chose {quoted(chosen.value or '')}.", chosen)
 
 
 async def _answered(toolkit: Toolkit, question: str, timeout_s: float) -> Event:
     notices, ends = Notices(toolkit.engine.tracker()), time.monotonic() + timeout_s
     try:
-        while not (found := toolkit.answer(question)) and (left_s := ends - time.monotonic()) > 0:
+        while not (reply := toolkit.answer(question)) and (left_s := ends - time.monotonic()) > 0:
             with anyio.move_on_after(left_s):
                 await _told(notices, toolkit.session)
             if not notices.is_open:
                 notices = Notices(toolkit.engine.tracker())
-        return found or {}
+        return reply or {}
     finally:
         notices.close()
 
@@ -190,8 +190,8 @@ def _sent(said: Said) -> CallToolResult:
 
 
 def _not_sent(said: Said) -> str:
-    told = f"Not sent: an earlier try at these messages sent this instead, as {word(said.id)}:"
-    return f"{told} {quoted(said.earlier or '')}. Call again if yours is to go out besides"
+    text = f"Not sent: an earlier try at these messages sent this instead, as {word(said.id)}:"
+    return f"{text} {quoted(said.earlier or '')}. Call again if yours is to go out besides"
 
 
 TOOLS: Tools = (

@@ -112,16 +112,16 @@ class Listeners:
 
     def _look(self, since: str | None) -> Changes:
         questions = self._store.inner.whole.questions()  # Other agents' stores wait on this hub too.
-        found = questions.changes(since, _MOST)
+        news = questions.changes(since, _MOST)
         if since is None:
             locked = questions.conversations(Listing(Filter(archived=None, locked=True))).heads
             self._locks = {head.id: head.lock for head in locked if head.lock is not None}
-        for change in found.changes:
+        for change in news.changes:
             if change.kind == "locked" and change.lock is not None:
                 self._locks[change.id] = change.lock
             elif change.kind in ("unlocked", "deleted"):
                 self._locks.pop(change.id, None)
-        return found
+        return news
 
     def _free_the_dead(self) -> None:
         """Release the locks of programs that have ended, so that instances that wait for a lock see a change."""
@@ -143,11 +143,11 @@ class Listeners:
         """The changes since a cursor; the index is brought up to date first, unless the hub has just done so."""
         refresh, waiter.unsure = waiter.unsure, False
         while True:
-            found = self._store.questions.changes(since, _MOST, refresh=refresh)
-            wanted = [change for change in found.changes if waiter.wants((change.id,))]
-            if wanted or len(found.changes) < _MOST:
-                return self._store.inner.marked(wanted, found.cursor)
-            since = found.cursor
+            news = self._store.questions.changes(since, _MOST, refresh=refresh)
+            wanted = [change for change in news.changes if waiter.wants((change.id,))]
+            if wanted or len(news.changes) < _MOST:
+                return self._store.inner.marked(wanted, news.cursor)
+            since = news.cursor
 
 
 def _wanted(ids: Iterable[str] | None) -> frozenset[str] | None:

@@ -109,10 +109,10 @@ class _Asked:
             raise InvalidInput("ask for one message or more, and give `around` or a cursor")
         self._limit, self._way, self._wanted, self._near = limit, "older" if around is None else "around", around, -1
         if cursor is not None:
-            found = _CURSOR.fullmatch(cursor)
-            if found is None:
+            match = _CURSOR.fullmatch(cursor)
+            if match is None:
                 raise InvalidInput("that is no cursor; take `older` or `newer` of a page of the same conversation")
-            self._way, near, self._wanted = found.groups()
+            self._way, near, self._wanted = match.groups()
             self._near = int(near)
 
     def place(self, first: int, entries: list[Entry]) -> int | None:

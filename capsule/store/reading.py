@@ -240,10 +240,10 @@ class Reading:
         Raises:
             InvalidInput: `since` is not a cursor.
         """
-        found = self.questions.changes(since, limit)
+        news = self.questions.changes(since, limit)
         wanted = None if ids is None else set(ids)
         return self.inner.marked(
-            [change for change in found.changes if wanted is None or change.id in wanted], found.cursor
+            [change for change in news.changes if wanted is None or change.id in wanted], news.cursor
         )
 
     def reindex(self, progress: Callable[[int, int], None] | None = None) -> dict[str, int]:

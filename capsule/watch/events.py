@@ -38,6 +38,6 @@ def topics_of(change: Change) -> list[str]:
 
 def as_json(change: Change) -> dict[str, Any]:
     """A change as an event: as `--json` prints it, with its topics. It is the same to all, so nobody's `own`."""
-    told = change.as_json() | {"topics": topics_of(change)}
-    del told["own"]
-    return told
+    event = change.as_json() | {"topics": topics_of(change)}
+    del event["own"]
+    return event

@@ -240,7 +240,7 @@ class Hub:
         """Read the changes after a cursor, and wake the waiters for them; the cursor after the changes."""
         while not self._stopped:
             try:
-                found = self._look_up(cursor)
+                news = self._look_up(cursor)
             except Exception as error:
                 # Every waiter looks for itself, and gets the error in its own thread.
                 _log.debug("looking for changes failed: %s", error)
@@ -248,10 +248,10 @@ class Hub:
                 return cursor
             if cursor is None:
                 self._wake(None)  # Changes before it listened may have woken no waiter.
-            elif found.changes:
-                self._wake({change.id for change in found.changes})
-            cursor = found.cursor
-            if len(found.changes) < self.most:
+            elif news.changes:
+                self._wake({change.id for change in news.changes})
+            cursor = news.cursor
+            if len(news.changes) < self.most:
                 break
         return cursor
 

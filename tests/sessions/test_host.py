@@ -45,7 +45,7 @@ def test_a_message_wakes_a_worker_and_its_answer_comes_back(store: Store) -> Non
 def test_a_host_makes_no_registry_in_a_store_without_sessions() -> None:
     with Store.in_memory() as store:
         opened = Opened(store.engine, Registry(store.engine), lambda step, **about: None)
-        opened.settle(lambda state: questions.expired(state.put(), timestamps.now()))
+        opened.answer(lambda state: questions.expired(state.put(), timestamps.now()))
         assert store.engine.ids("sessions") == []
 
 

@@ -78,18 +78,18 @@ def redo(data: bytes, splice: Splice, *, cut: bool) -> bytes | None:
     if history is None:
         return None
     head, stamp = data[: history.end()], splice.stamp.encode()
-    found = _STAMP.search(head)
-    if found is None:
+    match = _STAMP.search(head)
+    if match is None:
         return None
-    is_torn = not timestamps.is_canonical(found[1].decode())
+    is_torn = not timestamps.is_canonical(match[1].decode())
     if is_torn:
-        met = -found.start(1) % _SECTOR
-        if not 0 < met < len(stamp) or (stamp[:met] != found[1][:met] and stamp[met:] != found[1][met:]):
+        met = -match.start(1) % _SECTOR
+        if not 0 < met < len(stamp) or (stamp[:met] != match[1][:met] and stamp[met:] != match[1][met:]):
             return None
-    head = head[: found.start(1)] + stamp + head[found.end(1) :]
+    head = head[: match.start(1)] + stamp + head[match.end(1) :]
     if not _head_parses(head[: history.start()]):
         return None
-    ids = [found[0] for entry in splice.entries if (found := _ID_LINE.search(entry))]
+    ids = [match[0] for entry in splice.entries if (match := _ID_LINE.search(entry))]
     ends = _ends(data, history.end())
     for base in ends[: -len(splice.entries) - 2 : -1]:
         is_first = base == history.end()
@@ -230,19 +230,19 @@ def _begins_entry(rest: bytes, opening: bytes) -> bool:
 
 def _mend_stamp(data: bytes) -> bytes | None:
     """`data` with an `updatedAt` that is no time set anew; None when it is a time."""
-    found = _STAMP.search(data, 0, data.find(b'\n  "context": ') + 1)
-    if found is None or found.start(1) // _SECTOR == (found.end(1) - 1) // _SECTOR:
+    match = _STAMP.search(data, 0, data.find(b'\n  "context": ') + 1)
+    if match is None or match.start(1) // _SECTOR == (match.end(1) - 1) // _SECTOR:
         return None  # A single sector is old or new, never both: a person typed this.
-    if timestamps.is_canonical(found[1].decode()):
+    if timestamps.is_canonical(match[1].decode()):
         return None
     latest = max(_times(data), default=b"1970-01-01T00:00:00.000Z")
-    return data[: found.start(1)] + latest + data[found.end(1) :]
+    return data[: match.start(1)] + latest + data[match.end(1) :]
 
 
 def _times(data: bytes) -> list[bytes]:
     """The times of the last few messages and of the creation, as far as they are canonical."""
     block, _ = anatomy.last_entries(data, 3)
-    found = re.findall(rb'\n      "timestamp": "([^"\n]+)"', block) + re.findall(
+    stamps = re.findall(rb'\n      "timestamp": "([^"\n]+)"', block) + re.findall(
         rb'\n  "createdAt": "([^"\n]+)"', data[: data.find(b'\n  "context": ') + 1]
     )
-    return [time for time in found if timestamps.is_canonical(time.decode(errors="replace"))]
+    return [time for time in stamps if timestamps.is_canonical(time.decode(errors="replace"))]

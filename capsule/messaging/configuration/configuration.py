@@ -56,8 +56,8 @@ class Configuration:
         Raises Refused if the store acts for an agent; InvalidDocument. Cost: copying the documents of the agents and
         projects, and the beginning of each channel's file, into memory.
         """
-        found = [*self._files(folders, home)]
-        files = [each for each in found if isinstance(each, AgentFile)]
+        parts = [*self._files(folders, home)]
+        files = [each for each in parts if isinstance(each, AgentFile)]
         settings = self._store.settings
         with self._copy() as copy:
             planner = _Planner(copy)
@@ -71,7 +71,7 @@ class Configuration:
                 planner.leave_defaults(file, id)
         snapshot = {name: dict(getattr(settings, name)) for name in ("channels", "agents", "links")}
         snapshot["files"] = {file.path: file.fields for file in files}
-        return Plan((*planner.actions,), snapshot, tuple(each for each in found if isinstance(each, Problem)))
+        return Plan((*planner.actions,), snapshot, tuple(each for each in parts if isinstance(each, Problem)))
 
     def apply(self, plan: Plan) -> Plan:
         """Do the actions of a plan, and nothing else. If one is refused by now, the others are done all the same.
@@ -108,10 +108,10 @@ class Configuration:
     def history(self) -> list[Plan]:
         """List what was applied here, the oldest first. Raises InvalidDocument. Cost: reading a small file for each."""
         self._ensure_owner()
-        found = (self._store.engine.document(KIND_OF_APPLIED, str(number)) for number in self._numbers())
+        documents = (self._store.engine.document(KIND_OF_APPLIED, str(number)) for number in self._numbers())
         return [
             Plan(tuple(Action(**of) for of in each["actions"]), each["snapshot"], (), each["number"], each["time"])
-            for each in found
+            for each in documents
         ]
 
     def _numbers(self) -> list[int]:

@@ -65,10 +65,10 @@ def agents_in(folder: str, project: str | None) -> Iterator[AgentFile | Problem]
     """
     place = os.path.join(folder, ".claude", "agents")
     try:
-        found = sorted(name for name in os.listdir(place) if name.endswith(".md"))
+        names = sorted(name for name in os.listdir(place) if name.endswith(".md"))
     except OSError:
         return
-    for path in (os.path.join(place, name) for name in found):
+    for path in (os.path.join(place, name) for name in names):
         try:
             fields = _fields(content(os.path.realpath(path), _MOST_BYTES) or b"", path)
         except InvalidDocument as error:
@@ -91,8 +91,8 @@ def _fields(data: bytes, path: str) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
         place = getattr(error, "problem_mark", None)
         line, column = (place.line + 1, place.column + 1) if place else (0, 0)
-        what = f"has a frontmatter that is no YAML: {getattr(error, 'problem', None) or error}"
-        raise InvalidDocument.of([Problem(path, line, column, "", what)]) from error
+        reason = f"has a frontmatter that is no YAML: {getattr(error, 'problem', None) or error}"
+        raise InvalidDocument.of([Problem(path, line, column, "", reason)]) from error
     channels = given.pop("channels", None) or {}
     fields = {str(name): value for name, value in given.items()}
     fields |= (

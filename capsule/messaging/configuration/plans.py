@@ -110,8 +110,8 @@ def state_of(store: CoreStore, key: Key) -> Any:
         return people.directory.profile(on).entries.get(other)
     try:
         if kind == "agent":
-            found = people.documents.read(on).get("description") or ""
-            return found if other == "description" else getattr(people.directory.profile(on), other)
+            description = people.documents.read(on).get("description") or ""
+            return description if other == "description" else getattr(people.directory.profile(on), other)
         head = store.head(store.inner.part(Channels).resolve(on))
     except NotFound:
         return None

@@ -68,6 +68,6 @@ def run(
         if pointer := wait(store, agent, target, has_ended, WAITS_S - 60):
             return Answer(err=bell_text(agent, pointer) + "\n", code=2)
     elif pointer := store.inner.acting(None).inner.part(Unread).pointer(agent):
-        told = {"hookEventName": event, "additionalContext": bell_text(agent, pointer)}
-        return Answer(out=orjson.dumps({"hookSpecificOutput": told}).decode() + "\n")
+        output = {"hookEventName": event, "additionalContext": bell_text(agent, pointer)}
+        return Answer(out=orjson.dumps({"hookSpecificOutput": output}).decode() + "\n")
     return Answer()

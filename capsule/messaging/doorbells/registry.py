@@ -114,9 +114,9 @@ def register(store: CoreStore, agent: str, target: Target) -> None:
     Raises Refused, StorageFailed. Cost: reading a small file, and writing it unless it is registered.
     """
 
-    def change(found: Bells) -> Bells:
-        kept = (bell for bell in found.bells if bell.target.client != target.client or bell.target.instance)
-        return replace(found, bells=tuple(kept)).plus(Bell(target))
+    def change(stored: Bells) -> Bells:
+        kept = (bell for bell in stored.bells if bell.target.client != target.client or bell.target.instance)
+        return replace(stored, bells=tuple(kept)).plus(Bell(target))
 
     if bells(store, agent).at(target) is None:
         _edit(store, agent, change)
@@ -137,12 +137,12 @@ def claim(store: CoreStore, agent: str, target: Target) -> Target | None:
     """
     mine = replace(target, instance=store.instance_id)
 
-    def change(found: Bells) -> Bells:
-        bell = found.at(target)
+    def change(stored: Bells) -> Bells:
+        bell = stored.at(target)
         if bell is not None and is_there(store, bell):
-            return found
+            return stored
         store.engine.leases.take(mine.instance, {"agent": agent, "listening": False})
-        return found.plus(replace(bell or Bell(mine), target=mine, asked=False))
+        return stored.plus(replace(bell or Bell(mine), target=mine, asked=False))
 
     bell = _edit(store, agent, change).at(mine)
     return mine if bell is not None and bell.target == mine else None
@@ -155,11 +155,11 @@ def take(store: CoreStore, agent: str, target: Target) -> bool:
     """
     now, taken = timestamps.now(), False
 
-    def change(found: Bells) -> Bells:
+    def change(stored: Bells) -> Bells:
         nonlocal taken
-        bell = found.at(target)
-        taken = bell is not None and (bell.asked or due(bell.rung, found.read, now))
-        return found.plus(_rung(bell, now)) if taken and bell is not None else found
+        bell = stored.at(target)
+        taken = bell is not None and (bell.asked or due(bell.rung, stored.read, now))
+        return stored.plus(_rung(bell, now)) if taken and bell is not None else stored
 
     _edit(store, agent, change)
     return taken
@@ -214,9 +214,9 @@ def emptied(store: CoreStore, agent: str) -> None:
 
     Raises Refused, StorageFailed. Cost: reading a small file, and writing it when a ring was outstanding.
     """
-    found = bells(store, agent)
-    if any(outstanding(bell.rung, found.read) for bell in found.bells):
-        _edit(store, agent, lambda found: replace(found, read=timestamps.later_than(_last(found))))
+    known = bells(store, agent)
+    if any(outstanding(bell.rung, known.read) for bell in known.bells):
+        _edit(store, agent, lambda known: replace(known, read=timestamps.later_than(_last(known))))
 
 
 def was_rung(store: CoreStore, agent: str, since: str) -> bool:
@@ -244,8 +244,8 @@ def attempt(target: Target, text: str) -> str:
 
 
 def _watches(bell: Bell) -> bool:
-    found = doorbell(bell.target.client)
-    return found is not None and found.watches
+    client = doorbell(bell.target.client)
+    return client is not None and client.watches
 
 
 def _rung(bell: Bell, now: str) -> Bell:

@@ -55,9 +55,9 @@ def manage_group(
             done, heads = "Renamed", [groups.rename(id, name)]
         case "list":
             done, heads = "Your groups", groups.list()
-    found = list(map(_group, heads))
-    lines = [f"{group.id} {quoted(group.name)}, members: {', '.join(map(word, group.members))}" for group in found]
-    return answer(f"{done}: " + "\n".join(lines) if lines else "You are in no group.", Groups(groups=found))
+    mine = list(map(_group, heads))
+    lines = [f"{group.id} {quoted(group.name)}, members: {', '.join(map(word, group.members))}" for group in mine]
+    return answer(f"{done}: " + "\n".join(lines) if lines else "You are in no group.", Groups(groups=mine))
 
 
 def _group(head: Head) -> Group:
@@ -123,11 +123,11 @@ def manage_channel(
             channels.update(channel, **settings)
         case "notify":
             channels.mute(channel, False, notify=notify)
-    found = channels.get(channel).as_json()
+    state = channels.get(channel).as_json()
     if action == "show":
-        found["members"] = [member.id for member in channels.members(channel)]
-        found["topics"] = [topic.value for topic in channels.topics(channel)]
-    return rows(ctx, "Channel", [found])
+        state["members"] = [member.id for member in channels.members(channel)]
+        state["topics"] = [topic.value for topic in channels.topics(channel)]
+    return rows(ctx, "Channel", [state])
 
 
 def notes(
@@ -152,6 +152,6 @@ def notes(
         case "end":
             notes.end(other)
         case "search":
-            found = notes.search(text, of=other or None, tags=tags, any_tag=anyTag, session=session or None)
-            return rows(ctx, "Notes", (each.as_json() for each in found))
+            matches = notes.search(text, of=other or None, tags=tags, any_tag=anyTag, session=session or None)
+            return rows(ctx, "Notes", (each.as_json() for each in matches))
     return answer(f"{'May' if action == 'allow' else 'May not'} search your notes: {word(other)}.", Rows(found=[]))

@@ -100,8 +100,8 @@ def _split(file: SettingsFile) -> tuple[dict[str, Any], dict[str, list[Any]]]:
         )
         if not is_groups:
             if event in EVENTS[file.client.name]:
-                told = "is no list of groups of hooks; correct it first"
-                raise InvalidDocument.of([Problem(file.path, 0, 0, f"/hooks/{event}", told)])
+                reason = "is no list of groups of hooks; correct it first"
+                raise InvalidDocument.of([Problem(file.path, 0, 0, f"/hooks/{event}", reason)])
             others[event] = groups
             continue
         mine = [handler for group in groups for handler in group["hooks"] if _is_ours(handler)]

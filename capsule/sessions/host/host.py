@@ -306,7 +306,7 @@ class Host:
             return state.put(*(replace(row, worker=self._workers.state(row.id), last_active=now) for row in rows)), news
 
         try:
-            self._opened.settle(change)
+            self._opened.answer(change)
         except CapsuleError as error:
             self._log("registry", error=error.message)
         self._announce("running")

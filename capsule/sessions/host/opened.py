@@ -70,7 +70,7 @@ class Opened:
             self.log("registry", error=str(error))
         return self._state
 
-    def settle(self, change: Callable[[State], Result]) -> None:
+    def answer(self, change: Callable[[State], Result]) -> None:
         """Tell sessions of their questions, and note it in the registry. A store without sessions gets no registry."""
         before = self.state()
         after, news = change(before)
