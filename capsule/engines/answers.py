@@ -180,7 +180,7 @@ Mark = tuple[int, str]
 
 def first_unread(marks: Iterable[Mark], there: Mapping[int, tuple[str, str]]) -> int:
     """The place behind the furthest of these marks that holds, given the ids and digests at their places; 0: none."""
-    return max((at + 1 for at, id in marks if id in there.get(at, ())), default=0)
+    return max([at + 1 for at, id in marks if id in there.get(at, ())], default=0)
 
 
 class Place(NamedTuple):

@@ -1,4 +1,4 @@
-"""The number of calls of our functions in a warm call: what a listener, a sender and a searcher wait for."""
+"""How many of our functions run for a call, once everything that can be kept is kept."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ import capsule
 from capsule import Store
 
 OURS = os.path.dirname(capsule.__file__)
-#: The most calls. A file that was written a moment ago is read once more, so the number differs from run to run.
-SEND, LISTEN, SEARCH = 500, 1200, 450
+#: What each may take at most. The aim is 200, 400 and 200: whoever takes calls away lowers these.
+SEND, LISTEN, SEARCH = 290, 850, 270
 
 
 def calls_of(act: Callable[[], object]) -> int:
-    """How often functions of the package are called while this runs, in this thread."""
+    """The number of calls of our functions while `act` runs."""
     count = 0
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         nonlocal count
         count += event == "call" and frame.f_code.co_filename.startswith(OURS)
 
-    gc.collect()
     gc.disable()  # Finalizers of what earlier tests left would be counted too.
     sys.setprofile(note)
     try:
@@ -37,17 +36,21 @@ def calls_of(act: Callable[[], object]) -> int:
     return count
 
 
-def test_a_message_is_sent_heard_and_found_in_few_calls(tmp_path: Path) -> None:
+def test_messages_and_a_search_run_few_functions(tmp_path: Path) -> None:
     Store.init(tmp_path)
+    counts: dict[str, list[int]] = {"send": [], "listen": [], "search": []}
     with Store.open(tmp_path) as store:
-        for id in ("anna", "bob"):
-            store.agents.register(id)
-        anna, bob = (store.beside(agent=id) for id in ("anna", "bob"))
-        for text in ("one", "two", "three"):
-            anna.messages.send(text, to="bob")
-            bob.messages.listen(timeout_s=1)
-        assert calls_of(lambda: anna.messages.send("four apples", to="bob")) <= SEND
-        assert calls_of(lambda: bob.messages.listen(timeout_s=1)) <= LISTEN
-        store.search("apples")
-        anna.messages.send("five apples", to="bob")
-        assert calls_of(lambda: store.search("apples")) <= SEARCH
+        for agent in ("anna", "bob", "carl"):
+            store.agents.register(agent)
+        id = store.create(title="Plan").id
+        with store.beside(agent="anna") as anna:
+            for _ in range(8):
+                counts["send"].append(calls_of(lambda: anna.messages.send("hello", to="bob")))
+                counts["listen"].append(calls_of(lambda: store.messages.listen(agent="bob")))
+                store.append(id, content="one more")
+                counts["search"].append(calls_of(lambda: store.search("more", limit=5)))
+    # The least, as now and then a file is so young that it is read again, or all files are looked at.
+    least = {name: min(numbers) for name, numbers in counts.items()}
+    assert least["send"] <= SEND, least
+    assert least["listen"] <= LISTEN, least
+    assert least["search"] <= SEARCH, least

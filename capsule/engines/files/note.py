@@ -14,6 +14,7 @@ import os
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from operator import itemgetter
 
 import orjson
 
@@ -30,6 +31,7 @@ _VERSION = 4
 _MARK = b'{"note":%d,' % _VERSION
 #: Stands where earlier versions have the offset of the lock's time: without one they replace the file.
 _UNUSED = -1
+_described = itemgetter("tag", "stamp", "boot", "doubt", "newest", "time")
 
 
 def new_tag() -> str:
@@ -64,7 +66,7 @@ def decode_header(raw: bytes) -> tuple[Known, Position | None] | None:
     known = Known(
         Signature(*told["file"]),
         None if at is None else Anatomy(*at[:2], *at[3:]),
-        *(told[name] for name in ("tag", "stamp", "boot", "doubt", "newest", "time")),
+        *_described(told),
     )
     return known, None if log is None else Position(*log)
 

@@ -108,9 +108,14 @@ class FileStorage:
     def noted(self, kind: str, id: str) -> Known | None:
         """How the store left a document, whatever became of the file and the machine since; None without a note."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with suppress(OSError), whole_files.opened(self.sys, self._mutex_files.file(f"{kind}-{id}"), flags) as fd:
-            return note.read_header(self.sys, fd)
-        return None
+        try:
+            fd = self.sys.open(self._mutex_files.file(f"{kind}-{id}"), flags)
+            try:
+                return note.read_header(self.sys, fd)
+            finally:
+                self.sys.close(fd)
+        except OSError:
+            return None
 
     def known(self, kind: str, id: str) -> Known | None:
         """As `HeldDocument.look`, without the mutex; None also when a writer is at work."""
@@ -138,15 +143,16 @@ class FileStorage:
     @contextmanager
     def _opened(self, path: str) -> Iterator[tuple[int, os.stat_result]]:
         """A document open for reading. Raises `NotFound`, and as `open`."""
-        with whole_files.naming(path, "read"):
-            try:
-                fd, found = self.open(path)
-            except FileNotFoundError:
-                raise NotFound(f"{path} is gone", id=os.path.basename(path).removesuffix(_SUFFIX)) from None
+        try:
+            fd, found = whole_files.open_regular(self.sys, path, os.O_RDONLY, self._document_bytes)
             try:
                 yield fd, found
             finally:
                 self.sys.close(fd)
+        except FileNotFoundError:
+            raise NotFound(f"{path} is gone", id=os.path.basename(path).removesuffix(_SUFFIX)) from None
+        except OSError as error:
+            raise whole_files.failure(error, path, "read") from error
 
     def read(self, kind: str, id: str) -> tuple[bytes, Signature] | None:
         """As `read_from`, the whole file."""
@@ -251,12 +257,13 @@ class FileStorage:
         """One document as a scan meets it; None when there is none of that name. Any text may be the id."""
         if "/" in id or "\0" in id or id.startswith("."):
             return None
-        path = f"{self._directory(kind, id)}/{self.layout.stem(kind, id)}{_SUFFIX}"
-        with whole_files.naming(path, "look for"):
-            try:
-                found = self.sys.lstat(path)
-            except (FileNotFoundError, NotADirectoryError):
-                return None
+        path = f"{self._directory(kind, id)}/{kind if kind in NESTED else id}{_SUFFIX}"
+        try:
+            found = self.sys.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise whole_files.failure(error, path, "look for") from error
         return Scanned(id, path, whole_files.signature(found), stat.S_ISREG(found.st_mode), found.st_nlink)
 
     def tracker(self, kind: str) -> Tracker | None:

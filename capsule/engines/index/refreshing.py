@@ -68,7 +68,7 @@ class FilesIndex(Index):
             self._reset()
             self._load(db)
         started_ns = time.time_ns()
-        touched = self._touched(ids)
+        touched = {} if ids == () else self._touched(ids)  # Most of what a listener asks: the rows as they are.
         if touched:
             # What was told of the building is enough.
             self._take_in(db, touched, started_ns, None if is_other else progress, whole=ids is None)

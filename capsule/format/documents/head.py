@@ -74,9 +74,9 @@ class Head:
         tags, lock, servers = about.get("tags", []), about.get("lock"), about.get("mcpServers")
         members = about.get("participants")
         if (
-            not all(type(text) is str for text in texts)
+            set(map(type, texts)) != {str}
             or not texts[2].startswith("2.")
-            or not all(text is None or type(text) is str for text in optional)
+            or not set(map(type, optional)) <= {str, type(None)}
             or type(tags) is not list
             or not all(type(tag) is str for tag in tags)
             or not (lock is None or type(lock) is dict)

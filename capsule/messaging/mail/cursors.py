@@ -62,7 +62,7 @@ def marks_of(cursor: Any) -> tuple[Mark, ...]:
     named: list[tuple[Any, Any]] = [(int(at), id) for at, id in trail.items() if at.isdecimal()]
     if str(cursor.get("at")) not in trail:
         named.append((cursor.get("at"), cursor.get("message")))
-    return tuple((at, id) for at, id in named if type(at) is int and at >= 0 and isinstance(id, str))
+    return tuple([(at, id) for at, id in named if type(at) is int and at >= 0 and isinstance(id, str)])
 
 
 def part_named(topic: str | None, thread: str | None) -> Part | None:

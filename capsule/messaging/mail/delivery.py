@@ -19,7 +19,6 @@ from capsule.messaging.mail.mail import Heard, History, Inbox, Mail, Mention
 from capsule.messaging.mail.mentions import KINDS
 from capsule.messaging.mail.receipts import Receipts, marks_in
 from capsule.messaging.mail.sending import Sending
-from capsule.messaging.people.agents import Agents
 from capsule.messaging.people.people import People
 
 if TYPE_CHECKING:
@@ -126,7 +125,7 @@ class Messages(Sending):
             raise InvalidInput("limit: at least one message")
         if asked.conversation is not None:
             self._store.inner.acting(who).head(asked.conversation)  # Raises if it may not listen there.
-        self._store.inner.part(Agents).serve(who)
+        self._store.inner.acting(who).inner.part(People).announce(who)
         self._people.documents.seen(who)
         before = self._waits.pop((asked, caller), None)
         if timeout_s <= 0:

@@ -60,11 +60,6 @@ class Layout(NamedTuple):
         """The directory that a document lies in."""
         return f"{self.root}/{NESTED[kind]}/{id}" if kind in NESTED else self.documents(kind)
 
-    @staticmethod
-    def stem(kind: str, id: str) -> str:
-        """What a document is called in its directory."""
-        return kind if kind in NESTED else id
-
     def document(self, kind: str, id: str) -> str:
         if kind not in NESTED:
             return f"{self.documents(kind)}/{check_id(id)}.json"
@@ -72,7 +67,7 @@ class Layout(NamedTuple):
 
     def temporary(self, kind: str, id: str) -> str:
         """The name a new version is written under; whoever holds the document's mutex owns it."""
-        return f"{self.directory(kind, id)}/.{self.stem(kind, id)}.tmp"
+        return f"{self.directory(kind, id)}/.{kind if kind in NESTED else id}.tmp"
 
     def folder(self, kind: str, id: str) -> str:
         """The directory of the files of a kind that are no documents."""

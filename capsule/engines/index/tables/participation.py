@@ -92,11 +92,13 @@ def marks(
     db: sqlite3.Connection, conversation: str, places: Iterable[int], hidden: Hidden
 ) -> dict[int, tuple[str, str]]:
     """See `Questions.marks`."""
-    wanted = ", ".join(str(int(place)) for place in places)
+    wanted = ", ".join(map(str, map(int, places)))
     question = (
         f"SELECT at, id, front FROM messages AS m WHERE capsule = {_NUM} AND at IN ({wanted}) AND {hidden.of_messages}"
     )
-    return {at: (id, _digest(front)) for at, id, front in db.execute(question, (conversation,))}
+    # As `_digest`: a cursor asks for many.
+    found = db.execute(question, (conversation,))
+    return {at: (id, "" if front is None else f"sha256:{front:014x}") for at, id, front in found}
 
 
 def _first_behind(db: sqlite3.Connection, conversation: str | None, read: Sequence[Mark]) -> int:

@@ -41,10 +41,10 @@ class Rows:
         """The row of a conversation, by the names of its columns."""
         found = self._db.execute("SELECT * FROM capsules WHERE id = ?", (id,))
         row = found.fetchone()
-        return None if row is None else dict(zip((column[0] for column in found.description), row, strict=True))
+        return None if row is None else dict(zip([column[0] for column in found.description], row, strict=True))
 
     def _set(self, num: int, values: dict[str, Any]) -> None:
-        columns = ", ".join(f"{name} = ?" for name in values)
+        columns = f"{' = ?, '.join(values)} = ?"
         self._db.execute(f"UPDATE capsules SET {columns} WHERE num = ?", (*values.values(), num))
 
     def _begin(self, num: int, id: str, values: dict[str, Any]) -> None:
