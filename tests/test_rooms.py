@@ -93,7 +93,17 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The two packages without their rooms, and the tests of the core."""
     place = tmp_path_factory.mktemp("core")
     pages = ("pyproject.toml", "README.md", "capsule.toml", "tests/conftest.py", "tests/processes.py")
-    for name in ("capsule", "cli/capsule_cli", "tests/core", "tests/data", "docs", "schemas", "conversations"):
+    folders = (
+        "capsule",
+        "cli/capsule_cli",
+        "tests/core",
+        "tests/data",
+        "tests/torture",
+        "docs",
+        "schemas",
+        "conversations",
+    )
+    for name in folders:
         shutil.copytree(ROOT / name, place / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in pages:
         shutil.copy(ROOT / name, place / name)

@@ -31,11 +31,15 @@ def files(root: str, settings: settings.Settings) -> FilesEngine:
     return FilesEngine(FileStorage(root, **settings.of_storage))
 
 
-def in_memory(settings: settings.Settings, documents: Iterable[tuple[str, Document, bytes]] = ()) -> MemoryEngine:
-    """An engine in memory, with documents: their kinds, themselves, and their bytes if these matter."""
+def in_memory(documents: Iterable[tuple[str, Document, bytes]] = (), timeout_s: float = 10.0) -> MemoryEngine:
+    """An engine in memory, with documents: their kinds, themselves, and their bytes if these matter.
+
+    Args:
+        timeout_s: How long to wait for a document that another thread writes, in seconds.
+    """
     from capsule.engines.memory.engine import MemoryEngine
 
-    engine = MemoryEngine(settings.mutex_timeout_s)
+    engine = MemoryEngine(timeout_s)
     for kind, document, data in documents:
         engine.store(kind, document["id"], document, data)
     return engine

@@ -167,7 +167,7 @@ class CoreStore(Writing):
         from capsule.settings import Settings
 
         settings = Settings()
-        engine = opening.in_memory(settings)
+        engine = opening.in_memory(timeout_s=settings.mutex_timeout_s)
         return cls("", settings, engine, keep_locks=keep_locks, instance=instance, user=user, agent=agent)
 
     def beside(

@@ -59,7 +59,7 @@ class PastVersion:
     def store(self) -> CoreStore:
         """A store in memory that holds this version alone. Raises InvalidDocument: It does not parse."""
         document = migrations.current(decoded(self.data, self.path, self.id), self.path)[0]
-        return CoreStore("", Settings(), opening.in_memory(Settings(), [(KIND, document, self.data)]))
+        return CoreStore("", Settings(), opening.in_memory([(KIND, document, self.data)]))
 
     @property
     def document(self) -> dict[str, Any]:

@@ -151,7 +151,7 @@ class Configuration:
         channels = (id for id in engine.ids(CONVERSATIONS) if id.startswith("channel_"))
         copied = [(kind, engine.document(kind, id), b"") for kind, id in names]
         copied += [(CONVERSATIONS, engine.head(id)[0] | {"history": []}, b"") for id in channels]
-        return type(self._store)("", settings, opening.in_memory(settings, copied))
+        return type(self._store)("", settings, opening.in_memory(copied))
 
 
 class _Planner:

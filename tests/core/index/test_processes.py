@@ -88,7 +88,7 @@ def test_a_writer_waits_for_no_refresh(store: Store, root: Path, child: Start) -
         """
         with Store.open(sys.argv[1]) as store:
             store.questions.refresh()
-            db = index_of(store)._database.connection
+            db = store.engine.index._database.connection
             db.execute("BEGIN IMMEDIATE")
             say()
             hear()
@@ -250,7 +250,7 @@ def test_threads_search_while_another_builds_the_index_anew_and_closes(store: St
                 thread.start()
             for _ in range(4):
                 store.reindex()
-                index_of(store).close()
+                store.engine.index.close()
             if round % 2:
                 store.close()
             done.set()
