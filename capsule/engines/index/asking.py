@@ -98,8 +98,8 @@ class Asking(Questions):
                 hidden = hide(db, self._index.hidden(self._asker) | damaged)
             return search(db, asked, hidden)
 
-        found = self._index.query(None, read, None, progress)
-        return found if found.cursor is None else replace(found, cursor=self._sealed(found.cursor))
+        page = self._index.query(None, read, None, progress)
+        return page if page.cursor is None else replace(page, cursor=self._sealed(page.cursor))
 
     def messages(self, where: object, conversation: str | None = None) -> list[Place]:
         from capsule.engines.index.tables import facts

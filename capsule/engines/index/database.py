@@ -146,10 +146,10 @@ class Database:
     def _generation(db: sqlite3.Connection) -> str:
         if db.execute("PRAGMA user_version").fetchone()[0] != schema.VERSION:
             raise Unusable("of another version")
-        found = db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()
-        if found is None or not isinstance(found[0], str):
+        row = db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()
+        if row is None or not isinstance(row[0], str):
             raise Unusable("without a generation")
-        return found[0]
+        return row[0]
 
     # -- Building -------------------------------------------------------------------------------------------------
 

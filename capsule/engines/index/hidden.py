@@ -43,17 +43,17 @@ def hide(db: sqlite3.Connection, hidden: Mapping[str, int | None]) -> Hidden:
     """Hide conversations from the next questions; with a number: only their messages before this time, in milliseconds
     since 1970."""
     question = "SELECT num, id FROM capsules WHERE id IN (SELECT value FROM json_each(?))"
-    found = db.execute(question, (orjson.dumps(list(hidden)).decode(),)).fetchall() if hidden else []
-    since = {num: time_ms for num, id in found if (time_ms := hidden[id]) is not None}
+    rows = db.execute(question, (orjson.dumps(list(hidden)).decode(),)).fetchall() if hidden else []
+    since = {num: time_ms for num, id in rows if (time_ms := hidden[id]) is not None}
     if since:
         db.create_function("seen_from", 1, lambda capsule: since.get(capsule, _ALWAYS_MS))
-    numbered = Hidden([num for num, _ in found if num not in since], since)
+    numbered = Hidden([num for num, _ in rows if num not in since], since)
     conditions = numbered.conditions("m.capsule", "m.time_ms")
     return numbered._replace(of_messages=" AND ".join(["TRUE", *conditions]))
 
 
 def seen_of(db: sqlite3.Connection, num: int, since_ms: int) -> tuple[int, int, int]:
     """The messages of a conversation from a time on, in milliseconds since 1970: how many, their words and bytes."""
-    found = "SELECT count(*), total(words), total(length(CAST(content AS BLOB))) FROM messages WHERE capsule = ?"
-    messages, words, size = db.execute(f"{found} AND time_ms >= ?", (num, since_ms)).fetchone()
+    question = "SELECT count(*), total(words), total(length(CAST(content AS BLOB))) FROM messages WHERE capsule = ?"
+    messages, words, size = db.execute(f"{question} AND time_ms >= ?", (num, since_ms)).fetchone()
     return messages, int(words), int(size)

@@ -212,10 +212,10 @@ class Index:
         if since is None:
             return [], str(now)
         cursor = journal.Cursor.of(since)
-        found = journal.read(db, generation, cursor, limit)
-        if found is None:
+        changes = journal.read(db, generation, cursor, limit)
+        if changes is None:
             return journal.since_time(db, cursor, now), str(now)
-        return found, found[-1].cursor if len(found) == limit and found else str(now)
+        return changes, changes[-1].cursor if len(changes) == limit and changes else str(now)
 
     def seal(self, agent: str, machine: Machine) -> Seal:
         """The seal of an agent's cursors."""

@@ -79,8 +79,8 @@ class Page:
             data = urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4))
             inflate = decompressobj(wbits=-MAX_WBITS)
             head, numbers = data[:_HEAD], orjson.loads(inflate.decompress(data[_HEAD:], _LONGEST))
-            now_ms, top, top_title, having = (_number(one) for one in numbers[:4])
-            given, titles = (set(accumulate(map(_number, one))) for one in numbers[4:])
+            now_ms, top, top_title, having = (_number(number) for number in numbers[:4])
+            given, titles = (set(accumulate(map(_number, steps))) for steps in numbers[4:])
         except (ValueError, TypeError, LookupError, DeflateError):
             raise InvalidInput("that is no cursor; take the one of the last page, or none to begin anew") from None
         if head[:1] != bytes([_VERSION]) or head[5:] != _head(generation, asked)[5:]:
@@ -117,13 +117,13 @@ def _head(generation: str, asked: str) -> bytes:
     return bytes([_VERSION, *b"".join(sums)])
 
 
-def _number(found: Any) -> int:
-    if type(found) is not int or not 0 <= found < 1 << 62:
+def _number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 62:
         raise ValueError
-    return found
+    return value
 
 
 def _steps(numbers: set[int]) -> list[int]:
     """Sorted, each as its distance from the one before: that deflates best."""
-    found = sorted(numbers)
-    return [number - before for before, number in zip([0, *found], found, strict=False)]
+    ordered = sorted(numbers)
+    return [number - before for before, number in zip([0, *ordered], ordered, strict=False)]

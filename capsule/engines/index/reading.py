@@ -129,8 +129,8 @@ def look(
     id, path = scanned.id, scanned.path
     started = time.time_ns()
 
-    def damaged(what: str) -> Found:
-        return Found(scanned.signature, is_young(scanned.signature, started), damaged=what)
+    def damaged(problem: str) -> Found:
+        return Found(scanned.signature, is_young(scanned.signature, started), damaged=problem)
 
     if (original := original_of(id)) is not None:
         return damaged(f"{path}: a conflict copy of conversation {original}; a repair merges it")
@@ -151,10 +151,8 @@ def look(
             data, signature = got
             if signature == NOTHING or (known is not None and (signature != known.signature or not known.ends(data))):
                 continue
-            found = whole(data, signature, path, id, known, before, verify)
-            return found._replace(
-                young=is_young(signature, started), mendable=bool(found.damaged) and _is_mendable(data)
-            )
+            file = whole(data, signature, path, id, known, before, verify)
+            return file._replace(young=is_young(signature, started), mendable=bool(file.damaged) and _is_mendable(data))
     except CapsuleError as error:
         return damaged(error.message)
     # Somebody writes it all the time: what was read last will do, and is looked at again.
@@ -220,8 +218,8 @@ def whole(
 ) -> Found:
     """A file read as a whole."""
     try:
-        found = _reheaded(data, signature, path, known, before) if known is not None and before is not None else None
-        return found or _sound(data, signature, path, id, None if verify else known)
+        file = _reheaded(data, signature, path, known, before) if known is not None and before is not None else None
+        return file or _sound(data, signature, path, id, None if verify else known)
     except InvalidDocument as error:
         return Found(signature, False, damaged=error.message)
 
@@ -249,7 +247,7 @@ def _sound(data: bytes, signature: Signature, path: str, id: str, known: Known |
         at = None
         if messages is None:
             raise ValueError(f"{path}: a migrated message without an id")
-    found = Found(
+    file = Found(
         signature,
         False,
         tag=known.tag if known is not None else "",
@@ -258,7 +256,7 @@ def _sound(data: bytes, signature: Signature, path: str, id: str, known: Known |
         entries=len(messages),
         place=(at.history, at.tail, zlib.crc32(block)) if at is not None else None,
     )
-    return _with_head(found, document, head)
+    return _with_head(file, document, head)
 
 
 def _reheaded(data: bytes, signature: Signature, path: str, known: Known, before: Row) -> Found | None:
@@ -269,19 +267,19 @@ def _reheaded(data: bytes, signature: Signature, path: str, known: Known, before
     tail = at.history + before["tail"] - before["history"]
     if tail > at.tail or zlib.crc32(memoryview(data)[at.history : tail]) != before["digest"]:
         return None
-    found = _appended(signature, known, before, data[tail : at.tail])
+    file = _appended(signature, known, before, data[tail : at.tail])
     try:
         document = orjson.loads(anatomy.head_of(data[: at.context + 64]) or b"")
         document |= orjson.loads(b"{" + data[at.context : data.rfind(b",", at.context, at.history)] + b"}")
         head = Head.of(document, path, signature.size)
     except (ValueError, KeyError, TypeError):
         return None
-    return None if found is None or head is None else _with_head(found, document, head)
+    return None if file is None or head is None else _with_head(file, document, head)
 
 
-def _with_head(found: Found, document: dict[str, Any], head: Head | None) -> Found:
+def _with_head(file: Found, document: dict[str, Any], head: Head | None) -> Found:
     current = document.get("metadata", {}).get("currentNode")
-    return found._replace(
+    return file._replace(
         head=head,
         updated_at=head.updated_at if head else "",
         current=current if isinstance(current, str) else None,

@@ -27,7 +27,6 @@ _OF_THE_FILE = ("path", "bytes", "conflicts")
 
 
 def recalled(db: sqlite3.Connection, id: str) -> tuple[dict[str, Any], frozenset[str]] | None:
-    """See `Questions.recalled`."""
     columns = HEAD_COLUMNS.replace("damaged", "''")
     row = db.execute(
         f"SELECT num, current, context, {columns} FROM capsules WHERE id = ? AND gone = 0 AND head IS NOT NULL", (id,)

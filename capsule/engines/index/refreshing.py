@@ -90,14 +90,14 @@ class FilesIndex(Index):
         """The files that may differ from their rows."""
         assert self._seen is not None
         if ids is not None:
-            found = {id: self._storage.find(self._kind, id) for id in set(ids)}
-            return {id: file for id, file in found.items() if self._differs(id, file)}
+            scanned = {id: self._storage.find(self._kind, id) for id in set(ids)}
+            return {id: file for id, file in scanned.items() if self._differs(id, file)}
         names = self._tracked()
         if names is None:
             return self._scan()
         # What was young when it was read is not looked at here: a change would have been an event.
-        found = {id: self._storage.find(self._kind, id) for id in names | self._linked}
-        return {id: file for id, file in found.items() if (id in names and file) or self._differs(id, file)}
+        scanned = {id: self._storage.find(self._kind, id) for id in names | self._linked}
+        return {id: file for id, file in scanned.items() if (id in names and file) or self._differs(id, file)}
 
     def _differs(self, id: str, file: Scanned | None) -> bool:
         assert self._seen is not None
@@ -238,24 +238,24 @@ class FilesIndex(Index):
         """Bring the rows of one file up to date; its signature there, and whether to look again."""
         row = rows.get(id)
         file = self._storage.find(self._kind, id) if file is not None else None
-        found = None
+        state = None
         if file is not None:
             if row is None or row["gone"]:
-                found = self._found(file, None)
+                state = self._found(file, None)
             else:
                 is_same = file.signature == (row["inode"], row["size"], row["mtime_ns"], row["ctime_ns"])
                 if is_same and not row["racy"] and id not in self._again:
                     return file.signature, False  # Another process was here first.
-                found = self._found(file, row, verify=is_same)
-                if found is not None and row["racy"] and not is_same and found.start:
+                state = self._found(file, row, verify=is_same)
+                if state is not None and row["racy"] and not is_same and state.start:
                     # Only the end was read: what lies before may have changed within the same tick as the last time.
-                    found = found._replace(young=True)
-        if found is None:
+                    state = state._replace(young=True)
+        if state is None:
             if row is not None and not row["gone"]:
                 rows.remove(id, row, by_store=bool(row["tag"]) and not self._remembers(id))
             return None, False
-        rows.put(id, row, found)
-        return found.signature, found.young
+        rows.put(id, row, state)
+        return state.signature, state.young
 
     def _found(self, file: Scanned, before: Row | None, *, verify: bool = False) -> Found | None:
         """A file as it is, after what was torn by a crash is mended, and who writes it in place is done."""
@@ -263,18 +263,18 @@ class FilesIndex(Index):
 
         deadline, is_ours, now = time.monotonic() + _QUIET_S, False, file
         while True:
-            found = look(self._storage, self._kind, now, self._known, before, verify)
-            if is_ours or found is None or not found.damaged or not file.regular:
-                return found
-            is_ours = found.mendable or self._remembers(file.id)
+            state = look(self._storage, self._kind, now, self._known, before, verify)
+            if is_ours or state is None or not state.damaged or not file.regular:
+                return state
+            is_ours = state.mendable or self._remembers(file.id)
             if is_ours:
                 try:
                     self._settle(file.id)
                 except CapsuleError:
-                    return found
+                    return state
             else:
-                if not found.young or time.monotonic() > deadline:
-                    return found
+                if not state.young or time.monotonic() > deadline:
+                    return state
                 time.sleep(_POLL_S)
             again = self._storage.find(self._kind, file.id)
             if again is None:
@@ -292,9 +292,9 @@ class FilesIndex(Index):
         done = 0
         rows = Rows(db)
         for num, file in enumerate(files, 1):
-            found = self._found(file, None)
-            if found is not None:
-                rows.insert(file.id, num, found)
+            state = self._found(file, None)
+            if state is not None:
+                rows.insert(file.id, num, state)
             done += file.signature.size
             if progress is not None:
                 progress(done, total)

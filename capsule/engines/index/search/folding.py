@@ -139,21 +139,21 @@ def tokens(text: str) -> list[Token]:
     """The words of a composed text as the index has them, with their places in it."""
     if text.isascii():
         return [(match.group().lower(), match.start(), match.end()) for match in re.finditer(_WORD, text)]
-    found: list[Token] = []
+    words: list[Token] = []
     word, start, end = "", 0, 0
     for at, unit in enumerate(text):
         folded = _FOLDS[ord(unit)]
         for character in folded:
             if character == " ":
                 if word:
-                    found.append((word, start, end))
+                    words.append((word, start, end))
                 word = ""
             else:
                 start, word, end = start if word else at, word + character, at + 1
         if word and not folded:
             end = at + 1  # An accent belongs to its letter.
-        elif not word and not folded and found and found[-1][2] == at:
-            found[-1] = (found[-1][0], found[-1][1], at + 1)
+        elif not word and not folded and words and words[-1][2] == at:
+            words[-1] = (words[-1][0], words[-1][1], at + 1)
     if word:
-        found.append((word, start, end))
-    return found
+        words.append((word, start, end))
+    return words

@@ -83,11 +83,11 @@ def parse(text: str) -> Query:
     if not items:
         return Query("", (), text.strip())
     match, phrases = _expression(items)
-    found = tuple(dict.fromkeys(phrases))
+    unique = tuple(dict.fromkeys(phrases))
     if not all(isinstance(item, Phrase) for item in items):
-        return Query(match, found)
-    parts = tuple(map(str, found))
-    return Query(" AND ".join(parts), found, parts=parts if len(parts) > 1 else ())
+        return Query(match, unique)
+    parts = tuple(map(str, unique))
+    return Query(" AND ".join(parts), unique, parts=parts if len(parts) > 1 else ())
 
 
 #: A phrase, an operator, or a parenthesis.
@@ -129,8 +129,8 @@ def _items(text: str) -> list[_Item]:
 def _ends_apart(chunk: str) -> bool:
     """Whether something else than a word stands before the asterisks that end a chunk: nothing can begin so."""
     bare = chunk.rstrip("*").removesuffix('"')
-    found = tokens(bare)
-    return not found or found[-1][2] != len(bare)
+    words = tokens(bare)
+    return not words or words[-1][2] != len(bare)
 
 
 def _balanced(items: list[_Item]) -> list[_Item]:
@@ -165,7 +165,7 @@ def _expression(items: list[_Item]) -> tuple[str, list[Phrase]]:
     for at, item in enumerate(items):
         if item in _OPERATORS:
             following = [*items[at + 1 : at + 3], ")", ")"]
-            is_operand = [isinstance(one, Phrase) or one == "(" for one in following]
+            is_operand = [isinstance(part, Phrase) or part == "(" for part in following]
             if is_complete and item == "AND" and following[0] == "NOT" and is_operand[1]:
                 continue
             if is_complete and (is_operand[0] or (item == "OR" and following[0] == "NOT")):

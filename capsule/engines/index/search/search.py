@@ -74,12 +74,12 @@ def search(db: sqlite3.Connection, asked: Search, hidden: Hidden) -> Found:
         title = db.execute(newest.format("capsules AS c", hidden.of_conversations)).fetchone() or (0,)
         page = Page(asked.now_ms, *message, *title)
     where = ("TRUE", []) if asked.where is None else Fits(db, hidden).of(asked.where).condition(db)
-    found = _Search(db, asked, query, profile, page, hidden, where).found(generation)
-    for page.having in [] if found.hits or asked.cursor is not None else query.weaker():
-        found = _Search(db, asked, query, profile, page, hidden, where).found(generation)
-        if found.hits:
+    result = _Search(db, asked, query, profile, page, hidden, where).found(generation)
+    for page.having in [] if result.hits or asked.cursor is not None else query.weaker():
+        result = _Search(db, asked, query, profile, page, hidden, where).found(generation)
+        if result.hits:
             break
-    return found
+    return result
 
 
 class _Search:
@@ -145,10 +145,10 @@ class _Search:
             values += asked.ids
         if tagged:
             conditions.append("num IN (SELECT rowid FROM names WHERE names MATCH ?)")
-            values.append(" AND ".join(f"({one})" for one in tagged))
-        found = self._db.execute(f"SELECT num, tags FROM capsules WHERE {' AND '.join(conditions)}", values)
+            values.append(" AND ".join(f"({condition})" for condition in tagged))
+        rows = self._db.execute(f"SELECT num, tags FROM capsules WHERE {' AND '.join(conditions)}", values)
         wanted = set(asked.tags)
-        return [num for num, tags in found if not wanted or wanted <= set(orjson.loads(tags))]
+        return [num for num, tags in rows if not wanted or wanted <= set(orjson.loads(tags))]
 
     def _conditions(self) -> tuple[str, list[Any]]:
         """What a message must be besides matching, as SQL about the row `m`."""
@@ -277,12 +277,11 @@ class _Search:
         fit, num, table = "1.0", "c.num", "capsules AS c WHERE instr(c.title, ?)"
         if self._query.match:
             fit, num, table = self._title_fit(), "names.rowid", _TITLES
-        found = self._db.execute(
+        rows = self._db.execute(
             f"SELECT {fit}, c.updated_ms, c.num FROM {table} AND {' AND '.join(conditions)}"
             f" ORDER BY {num} DESC LIMIT {limit}",
             (self._words if self._query.match else self._query.literal, *values),
-        )
-        rows = found.fetchall()
+        ).fetchall()
         return (rows, False) if limit < 0 else (rows[:WINDOW], len(rows) > WINDOW)
 
     # -- The best of it -------------------------------------------------------------------------------------------
@@ -298,14 +297,14 @@ class _Search:
         titles = [(fit / best_title * best, time_ms, num) for fit, time_ms, num in titles]
         weigh, page = self._profile.weigh, self._page
         scores = weigh(messages, page.now_ms)
-        found = [(score, match[1], match[2], False) for score, match in zip(scores, messages, strict=True)]
+        scored = [(score, match[1], match[2], False) for score, match in zip(scores, messages, strict=True)]
         named = sorted(
             ((score, *match[1:], True) for score, match in zip(weigh(titles, page.now_ms), titles, strict=True)),
             reverse=True,
         )
         most = [*nlargest(len(named), scores), *(inf for _ in named)]
-        capped = [(min(one[0], most[place]), *one[1:]) for place, one in enumerate(named)]
-        return [one for one in (*found, *capped) if one[2] not in (page.given_titles if one[3] else page.given)]
+        capped = [(min(hit[0], most[place]), *hit[1:]) for place, hit in enumerate(named)]
+        return [hit for hit in (*scored, *capped) if hit[2] not in (page.given_titles if hit[3] else page.given)]
 
     # -- What is shown of it --------------------------------------------------------------------------------------
 

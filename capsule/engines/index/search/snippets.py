@@ -47,10 +47,10 @@ def snippet(text: str, phrases: Sequence[Phrase], literal: str = "", width: int 
     beginning = _line(text, 0)
     for start in range(0, max(1, len(text)), _PIECE):
         line = _line(text, start) if start else beginning
-        found = sorted(set(_literally(line, literal) if literal else _matches(line, phrases, is_first=not start)))
-        if found:
+        matches = sorted(set(_literally(line, literal) if literal else _matches(line, phrases, is_first=not start)))
+        if matches:
             more = start + _PIECE + _OVERLAP < len(text)
-            return _cut(line, _best(found, width), width, before=start > 0, after=more)
+            return _cut(line, _best(matches, width), width, before=start > 0, after=more)
     return _cut(beginning, [], width, before=False, after=len(text) > _PIECE + _OVERLAP)
 
 
@@ -60,7 +60,7 @@ def _line(text: str, start: int) -> str:
 
 def _literally(line: str, literal: str) -> Iterator[_Match]:
     pattern = re.escape(" ".join(literal.split()))
-    return ((*found.span(), 0) for found in islice(re.finditer(pattern, line), _MOST))
+    return ((*match.span(), 0) for match in islice(re.finditer(pattern, line), _MOST))
 
 
 def _matches(line: str, phrases: Sequence[Phrase], *, is_first: bool) -> Iterator[_Match]:
@@ -79,14 +79,14 @@ def _matches(line: str, phrases: Sequence[Phrase], *, is_first: bool) -> Iterato
             yield words[word][1], words[word + len(phrase.words) - 1][2], kind
 
 
-def _best(found: list[_Match], width: int) -> list[Span]:
+def _best(matches: list[_Match], width: int) -> list[Span]:
     """The matches from the one on around which the most phrases stand."""
 
     def kinds(at: int) -> int:
         # The context before the first mark takes some of the width.
-        return len({kind for _, last, kind in found[at:] if last <= found[at][0] + width * 3 // 4})
+        return len({kind for _, last, kind in matches[at:] if last <= matches[at][0] + width * 3 // 4})
 
-    return [match[:2] for match in found[max(range(len(found)), key=kinds) :]]
+    return [match[:2] for match in matches[max(range(len(matches)), key=kinds) :]]
 
 
 def _cut(line: str, marks: Sequence[Span], width: int, *, before: bool, after: bool) -> Snippet:

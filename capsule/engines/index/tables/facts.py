@@ -92,17 +92,17 @@ class Fits:
     def _passing(self, test: Test) -> set[int]:
         text, values = self._matched(test) if test.operator in ("$regex", "$text") else _compared(test)
         question = f"SELECT json_group_array(message) FROM {self._at} AND path = ? AND {text}"
-        found = set[int](orjson.loads(self._db.execute(question, [*self._scope, test.path, *values]).fetchone()[0]))
+        numbers = set[int](orjson.loads(self._db.execute(question, [*self._scope, test.path, *values]).fetchone()[0]))
         if (test.path, test.operator) == ("thread", "$in"):  # The message that began a thread is in it.
             question = f"SELECT num FROM messages WHERE {_IS_IT if self._scope else 'TRUE'} AND {_HAS_ID}"
             ids = orjson.dumps(test.value).decode()
-            found.update(num for (num,) in self._db.execute(question, [*self._scope, ids]))
+            numbers.update(num for (num,) in self._db.execute(question, [*self._scope, ids]))
         if self._is_late:
             raise InvalidInput(
                 f"the filter was stopped: {test.operator} on {test.path!r} takes longer than {_MATCHED_S:.0f} s; give a"
                 " simpler pattern"
             )
-        return found
+        return numbers
 
     def _matched(self, test: Test) -> tuple[str, list[Any]]:
         """As `_compared`. SQLite calls a function of ours at half the cost of giving us the texts."""
@@ -146,7 +146,6 @@ def _has_words(words: set[str], text: str) -> bool:
 
 
 def messages_with(db: sqlite3.Connection, filter: Filter, conversation: str | None, hidden: Hidden) -> list[Place]:
-    """See `Questions.messages`."""
     fits, values = Fits(db, hidden, conversation).of(filter).condition(db)
     conditions = [fits, "c.damaged = ''", *hidden.conditions("m.capsule", "m.time_ms")]
     if conversation is not None:
@@ -160,7 +159,6 @@ def messages_with(db: sqlite3.Connection, filter: Filter, conversation: str | No
 
 
 def values_of(db: sqlite3.Connection, path: str, conversation: str, hidden: Hidden) -> list[Value]:
-    """See `Questions.values`."""
     conditions = " AND ".join(["c.id = ?", "f.path = ?", *hidden.conditions("m.capsule", "m.time_ms")])
     question = (
         "SELECT f.value, count(*), max(m.time_ms) FROM capsules AS c JOIN messages AS m ON m.capsule = c.num"

@@ -50,27 +50,27 @@ class Cursor(NamedTuple):
     @classmethod
     def of(cls, text: str) -> Cursor:
         """Read a cursor. Raises InvalidInput when `text` is none."""
-        found = _CURSOR.fullmatch(text)
-        if found is not None:
-            seq, time_ms, skip = (int(number or 0) for number in found.groups()[1:])
+        match = _CURSOR.fullmatch(text)
+        if match is not None:
+            seq, time_ms, skip = (int(number or 0) for number in match.groups()[1:])
             if seq < 2**62 and time_ms < 2**46:
-                return cls(found[1], seq, time_ms, skip)
+                return cls(match[1], seq, time_ms, skip)
         shown = text if len(text) <= 60 else text[:57] + "..."
         raise InvalidInput(f"{shown!r} is no cursor of changes; give one that was printed with a change, or none")
 
 
 def add(db: sqlite3.Connection, changes: list[tuple[str, str, dict[str, Any]]], at_ms: int, since_ms: int) -> None:
     """Write changes down: kind, id and the further fields of each."""
-    for kind, id, told in changes:
-        done = db.execute(_INSERT, (at_ms, since_ms, id, kind, orjson.dumps(told).decode()))
+    for kind, id, fields in changes:
+        done = db.execute(_INSERT, (at_ms, since_ms, id, kind, orjson.dumps(fields).decode()))
         if (done.lastrowid or 0) % _PRUNED_EVERY == 0:
             db.execute("DELETE FROM changes WHERE seq <= ?", ((done.lastrowid or 0) - KEPT,))
 
 
 def newest(db: sqlite3.Connection) -> int:
     """The number of the last change; 0 when there was none."""
-    found = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'changes'").fetchone()
-    return found[0] if found else 0
+    row = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'changes'").fetchone()
+    return row[0] if row else 0
 
 
 def read(db: sqlite3.Connection, generation: str, cursor: Cursor, limit: int) -> list[Change] | None:
@@ -86,22 +86,22 @@ def read(db: sqlite3.Connection, generation: str, cursor: Cursor, limit: int) ->
     ).fetchall()
     if not rows or rows[0][0] != cursor.seq + 1:
         return None
-    found = []
+    changes = []
     for seq, at_ms, since_ms, id, kind, text in rows:
-        told = orjson.loads(text)
+        fields = orjson.loads(text)
         skip = cursor.skip if seq == cursor.seq + 1 else 0
-        if skip and "messages" in told:
+        if skip and "messages" in fields:
             # The rest of a change whose beginning was told by itself.
-            kind, told["messages"] = "appended", told["messages"][skip:]
-        told["before"] = str(Cursor(generation, seq - 1, since_ms, skip))
-        found.append(_change(kind, id, at_ms, str(Cursor(generation, seq, since_ms)), told))
-    return found
+            kind, fields["messages"] = "appended", fields["messages"][skip:]
+        fields["before"] = str(Cursor(generation, seq - 1, since_ms, skip))
+        changes.append(_change(kind, id, at_ms, str(Cursor(generation, seq, since_ms)), fields))
+    return changes
 
 
 def behind(cursor: str, messages: int) -> str:
     """The cursor behind so many messages of the change that comes next from a cursor."""
-    found = Cursor.of(cursor)
-    return str(found._replace(skip=found.skip + messages))
+    place = Cursor.of(cursor)
+    return str(place._replace(skip=place.skip + messages))
 
 
 def is_at(cursor: str, place: str) -> bool:
@@ -127,13 +127,13 @@ def heard_since(change: Change, since_ms: int, said: dict[str, int]) -> list[Cha
     return [replace(change, messages=messages, removed=(), before=place, count=count)]
 
 
-def _change(kind: str, id: str, at_ms: int, cursor: str, told: dict[str, Any]) -> Change:
+def _change(kind: str, id: str, at_ms: int, cursor: str, fields: dict[str, Any]) -> Change:
     from capsule.engines.changes import Change
 
     for name in ("messages", "removed", "fields"):
-        if name in told:
-            told[name] = tuple(told[name])
-    return Change(kind, id, from_ms(at_ms), cursor, **told)
+        if name in fields:
+            fields[name] = tuple(fields[name])
+    return Change(kind, id, from_ms(at_ms), cursor, **fields)
 
 
 def since_time(db: sqlite3.Connection, cursor: Cursor, now: Cursor) -> list[Change]:
@@ -150,13 +150,13 @@ def since_time(db: sqlite3.Connection, cursor: Cursor, now: Cursor) -> list[Chan
         " FROM capsules WHERE gone = 0 AND latest >= ? ORDER BY latest",
         (after_ns,),
     ).fetchall()
-    found: list[Change] = []
+    changes: list[Change] = []
     again = str(Cursor(cursor.generation, cursor.seq, cursor.time_ms))
     for num, id, latest_ns, created_at, damaged, entries in rows:
         at_ms = latest_ns // 1_000_000
-        told: dict[str, Any] = {"source": "outside", "count": entries, "before": again}
+        fields: dict[str, Any] = {"source": "outside", "count": entries, "before": again}
         if damaged:
-            found.append(_change("damaged", id, at_ms, again, told | {"damaged": damaged}))
+            changes.append(_change("damaged", id, at_ms, again, fields | {"damaged": damaged}))
             continue
         messages = [
             row[0]
@@ -166,7 +166,7 @@ def since_time(db: sqlite3.Connection, cursor: Cursor, now: Cursor) -> list[Chan
         ]
         created = bool(created_at) and created_at >= from_ms(max(after_ms, 0))
         kind = "created" if created else "appended" if messages else "edited"
-        found.append(_change(kind, id, at_ms, again, told | {"messages": messages}))
-    if found:
-        found[-1] = replace(found[-1], cursor=str(now))
-    return found
+        changes.append(_change(kind, id, at_ms, again, fields | {"messages": messages}))
+    if changes:
+        changes[-1] = replace(changes[-1], cursor=str(now))
+    return changes

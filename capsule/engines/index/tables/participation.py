@@ -50,7 +50,6 @@ class Participations:
     _of: dict[str, dict[str, _Entry]] = field(default_factory=dict)
 
     def of_agent(self, db: sqlite3.Connection, agent: str) -> list[Mine]:
-        """See `Questions.mine`."""
         self._refresh(db)
         mine = self._of.get(agent)
         if mine is None:
@@ -91,7 +90,6 @@ def _digest(front: int | None) -> str:
 def marks(
     db: sqlite3.Connection, conversation: str, places: Iterable[int], hidden: Hidden
 ) -> dict[int, tuple[str, str]]:
-    """See `Questions.marks`."""
     wanted = ", ".join(map(str, map(int, places)))
     question = (
         f"SELECT at, id, front FROM messages AS m WHERE capsule = {_NUM} AND at IN ({wanted}) AND {hidden.of_messages}"
@@ -109,16 +107,15 @@ def _first_behind(db: sqlite3.Connection, conversation: str | None, read: Sequen
 
 
 def find(db: sqlite3.Connection, message: str, conversation: str | None, hidden: Hidden) -> tuple[str, int] | None:
-    """See `Questions.find`."""
     # The newest have the highest numbers; an index of all ids would be a third of the texts.
     where, order, bound = ("", "num", ()) if conversation is None else (f"capsule = {_NUM} AND", "at", (conversation,))
     where = f"{where} {hidden.of_messages}"
     question = f"SELECT capsule, at FROM messages AS m WHERE id = ? AND {where} ORDER BY {order} DESC LIMIT 1"
-    found = db.execute(question, (message, *bound)).fetchone()
-    if found is None:
+    row = db.execute(question, (message, *bound)).fetchone()
+    if row is None:
         return None
-    id: str = db.execute("SELECT id FROM capsules WHERE num = ?", found[:1]).fetchone()[0]
-    return id, found[1]
+    id: str = db.execute("SELECT id FROM capsules WHERE num = ?", row[:1]).fetchone()[0]
+    return id, row[1]
 
 
 def _condition(
@@ -141,29 +138,27 @@ def _condition(
 
 
 def said(db: sqlite3.Connection, conversation: str, wanted: Behind, hidden: Hidden) -> Said:
-    """See `Questions.said`."""
     condition, values = _condition(db, wanted, conversation, hidden)
-    found = db.execute(
+    rows = db.execute(
         "SELECT m.sender, count(*), min(m.at), max(m.at) FROM messages AS m INDEXED BY messages_in_order"
         f" WHERE m.capsule = {_NUM} AND {condition} GROUP BY m.sender ORDER BY 3",
         (conversation, *values),
     ).fetchall()
-    if not found:
+    if not rows:
         return Said(0)
-    at = max(last for *_, last in found)
+    at = max(last for *_, last in rows)
     question = f"SELECT at, id, coalesce(sender, ''), content, time_ms FROM messages WHERE capsule = {_NUM} AND at = ?"
     place, id, sender, content, time_ms = db.execute(question, (conversation, at)).fetchone()
     last = Last(place, id, sender, content, timestamps.known(timestamps.from_ms(time_ms)))
-    return Said(sum(total for _, total, *_ in found), tuple(sender or "" for sender, *_ in found), last)
+    return Said(sum(total for _, total, *_ in rows), tuple(sender or "" for sender, *_ in rows), last)
 
 
 def behind(db: sqlite3.Connection, wanted: Behind, conversation: str | None, hidden: Hidden) -> list[Place]:
-    """See `Questions.behind`."""
     condition, values = _condition(db, wanted, conversation, hidden)
     where, bound = ("", ()) if conversation is None else ("c.id = ? AND ", (conversation,))
     question = (
         "SELECT c.id, m.at, m.id, m.front FROM messages AS m JOIN capsules AS c ON c.num = m.capsule"
         f" WHERE {where}c.gone = 0 AND {condition} ORDER BY m.time_ms DESC, m.num DESC"
     )
-    found = db.execute(question, (*bound, *values))
-    return [Place(id, at, message, _digest(front)) for id, at, message, front in found]
+    rows = db.execute(question, (*bound, *values))
+    return [Place(id, at, message, _digest(front)) for id, at, message, front in rows]

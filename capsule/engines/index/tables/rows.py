@@ -39,9 +39,9 @@ class Rows:
 
     def get(self, id: str) -> Row | None:
         """The row of a conversation, by the names of its columns."""
-        found = self._db.execute("SELECT * FROM capsules WHERE id = ?", (id,))
-        row = found.fetchone()
-        return None if row is None else dict(zip([column[0] for column in found.description], row, strict=True))
+        cursor = self._db.execute("SELECT * FROM capsules WHERE id = ?", (id,))
+        row = cursor.fetchone()
+        return None if row is None else dict(zip([column[0] for column in cursor.description], row, strict=True))
 
     def _set(self, num: int, values: dict[str, Any]) -> None:
         columns = f"{' = ?, '.join(values)} = ?"
@@ -52,11 +52,11 @@ class Rows:
         self._db.execute("INSERT OR REPLACE INTO capsules(num, id) VALUES(?, ?)", (num, id))
         self._set(num, values)
 
-    def _tell(self, kind: str, id: str, found: Found, was: str = "", **told: Any) -> None:
-        source = "store" if found.by_store else "outside"
-        if found.tag and kind != "appended":
-            told |= {"tag": found.tag, "was": was}
-        self.changes.append((kind, id, {**told, "source": source}))
+    def _tell(self, kind: str, id: str, state: Found, was: str = "", **fields: Any) -> None:
+        source = "store" if state.by_store else "outside"
+        if state.tag and kind != "appended":
+            fields |= {"tag": state.tag, "was": was}
+        self.changes.append((kind, id, {**fields, "source": source}))
 
     def remove(self, id: str, row: Row, *, by_store: bool) -> None:
         """The file is gone; the row stays, as it may come back."""
@@ -66,41 +66,41 @@ class Rows:
         self._begin(row["num"], id, {"gone": True})
         self.changes.append(("deleted", id, {"source": "store" if by_store else "outside"}))
 
-    def put(self, id: str, row: Row | None, found: Found) -> None:
+    def put(self, id: str, row: Row | None, state: Found) -> None:
         """Have the rows of a conversation say what was found in its file."""
         if row is None or row["gone"]:
-            self._new(id, row, found)
-        elif found.damaged:
-            self._set(row["num"], _file(found) | {"tag": "", "damaged": found.damaged})
-            if row["damaged"] != found.damaged:
-                self._tell("damaged", id, found, damaged=found.damaged)
+            self._new(id, row, state)
+        elif state.damaged:
+            self._set(row["num"], _file(state) | {"tag": "", "damaged": state.damaged})
+            if row["damaged"] != state.damaged:
+                self._tell("damaged", id, state, damaged=state.damaged)
         else:
-            self._sound(id, row, found)
+            self._sound(id, row, state)
 
     # -- A conversation that was not there ------------------------------------------------------------------------
 
-    def _new(self, id: str, row: Row | None, found: Found) -> None:
+    def _new(self, id: str, row: Row | None, state: Found) -> None:
         num = row["num"] if row else self._db.execute("SELECT coalesce(max(num), 0) + 1 FROM capsules").fetchone()[0]
-        self.insert(id, num, found)
-        ids = [message.id for message in found.messages or []]
+        self.insert(id, num, state)
+        ids = [message.id for message in state.messages or []]
         kind = "created" if row is None else "restored"
-        self._tell(kind, id, found, messages=ids, count=found.entries)
-        if found.damaged:
-            self._tell("damaged", id, found, damaged=found.damaged)
-        elif found.head is not None and found.head.lock is not None:
-            self._tell("locked", id, found, lock=found.head.lock, count=found.entries)
+        self._tell(kind, id, state, messages=ids, count=state.entries)
+        if state.damaged:
+            self._tell("damaged", id, state, damaged=state.damaged)
+        elif state.head is not None and state.head.lock is not None:
+            self._tell("locked", id, state, lock=state.head.lock, count=state.entries)
 
-    def insert(self, id: str, num: int, found: Found) -> None:
+    def insert(self, id: str, num: int, state: Found) -> None:
         """Make the rows of a conversation that has no messages there."""
-        messages = found.messages or []
-        linear = found.current is None and all(message.parent is None for message in messages)
-        values = _values(found, sum(message.words for message in messages), linear)
+        messages = state.messages or []
+        linear = state.current is None and all(message.parent is None for message in messages)
+        values = _values(state, sum(message.words for message in messages), linear)
         self._begin(num, id, values)
         words.change_title(self._db, num, words.NO_TITLE, (values.get("title", ""), values.get("tags", "[]")))
-        self._insert_members(num, found.head)
+        self._insert_members(num, state.head)
         self._insert_messages(num, 0, messages)
         if not linear:
-            self._mark_active(num, found.current)
+            self._mark_active(num, state.current)
 
     def _insert_messages(self, capsule: int, at: int, messages: list[Message], first: int = 0) -> None:
         """Put messages from place `at` on, numbered from `first`; 0: as the newest."""
@@ -146,16 +146,16 @@ class Rows:
             [(now, num) for (num, _, _, was), now in zip(rows, on, strict=True) if now != bool(was)],
         )
 
-    def _sound(self, id: str, row: Row, found: Found) -> None:
+    def _sound(self, id: str, row: Row, state: Found) -> None:
         """A file that was read; its messages from `start` on, and its head unless only `updatedAt` changed."""
         if row["damaged"]:
-            self._tell("repaired", id, found, count=found.entries)
-        appended, edited, removed = changed = self._messages(row, found)
-        current = row["current"] if found.head is None else found.current
-        count, has_parents = self._counted(row, found)
+            self._tell("repaired", id, state, count=state.entries)
+        appended, edited, removed = changed = self._messages(row, state)
+        current = row["current"] if state.head is None else state.current
+        count, has_parents = self._counted(row, state)
         linear = not has_parents and current is None
-        values = _values(found, count, linear)
-        if found.head is None:
+        values = _values(state, count, linear)
+        if state.head is None:
             self._set(row["num"], values)
         else:
             self._begin(row["num"], id, values)
@@ -163,29 +163,29 @@ class Rows:
             words.change_title(self._db, row["num"], old, new)
             if values.get("head") != row["head"]:
                 self._db.execute("DELETE FROM members WHERE capsule = ?", (row["num"],))
-                self._insert_members(row["num"], found.head)
+                self._insert_members(row["num"], state.head)
         if not (linear and row["linear"]) and (any(changed) or current != row["current"]):
             self._mark_active(row["num"], current)
         if edited or removed:
-            self._tell("edited", id, found, row["tag"], messages=edited, removed=removed, count=found.entries)
+            self._tell("edited", id, state, row["tag"], messages=edited, removed=removed, count=state.entries)
         if appended:
-            self._tell("appended", id, found, messages=appended, count=found.entries)
-        if found.head is not None:
-            self._tell_head(id, row, found, found.head)
+            self._tell("appended", id, state, messages=appended, count=state.entries)
+        if state.head is not None:
+            self._tell_head(id, row, state, state.head)
 
-    def _counted(self, row: Row, found: Found) -> tuple[int, int]:
+    def _counted(self, row: Row, state: Found) -> tuple[int, int]:
         """How many words a conversation has, and how many messages that name a parent."""
-        if found.start and row["linear"]:  # What lies before the end is as it was.
-            new = found.messages or []
+        if state.start and row["linear"]:  # What lies before the end is as it was.
+            new = state.messages or []
             more = sum(message.words for message in new)
             return row["words"] + more, sum(message.parent is not None for message in new)
         return self._db.execute(  # type: ignore[no-any-return]
             "SELECT coalesce(sum(words), 0), count(parent) FROM messages WHERE capsule = ?", (row["num"],)
         ).fetchone()
 
-    def _messages(self, row: Row, found: Found) -> tuple[list[str], list[str], list[str]]:
+    def _messages(self, row: Row, state: Found) -> tuple[list[str], list[str], list[str]]:
         """Bring the messages from `found.start` on up to date; ids appended, edited (or put in between), removed."""
-        new, start, capsule = found.messages or [], found.start, row["num"]
+        new, start, capsule = state.messages or [], state.start, row["num"]
         old = self._db.execute(
             "SELECT num, id, digest FROM messages WHERE capsule = ? AND at >= ? ORDER BY at", (capsule, start)
         ).fetchall()
@@ -216,8 +216,8 @@ class Rows:
             self._insert_messages(capsule, at, new)
             return [message.id for message in new], [], []
         there: dict[str, list[tuple[int, str, int]]] = {}
-        for one in reversed(old):
-            there.setdefault(one[1], []).append(one)
+        for row in reversed(old):
+            there.setdefault(row[1], []).append(row)
         edited: list[str] = []
         added: list[tuple[int, Message]] = []
         last_kept = -1
@@ -234,7 +234,7 @@ class Rows:
                 self._remove_messages("num", num)
                 self._insert_messages(capsule, at + i, [message], num)
                 edited.append(message.id)
-        gone = [one for left in there.values() for one in left]
+        gone = [row for left in there.values() for row in left]
         gone.sort()
         for num, _, _ in gone:
             self._remove_messages("num", num)
@@ -251,48 +251,48 @@ class Rows:
         return appended, edited, removed
 
     def _remove_messages(self, column: str, number: int) -> None:
-        found = self._db.execute(f"SELECT num, content, tools FROM messages WHERE {column} = ? ORDER BY num", (number,))
-        words.remove(self._db, found.fetchall())
+        rows = self._db.execute(f"SELECT num, content, tools FROM messages WHERE {column} = ? ORDER BY num", (number,))
+        words.remove(self._db, rows.fetchall())
         numbers = f"SELECT num FROM messages WHERE {column} = ?"
         self._db.execute(f"DELETE FROM facts WHERE message IN ({numbers})", (number,))
         self._db.execute(f"DELETE FROM messages WHERE {column} = ?", (number,))
 
-    def _tell_head(self, id: str, row: Row, found: Found, head: Head) -> None:
+    def _tell_head(self, id: str, row: Row, state: Found, head: Head) -> None:
         was = orjson.loads(row["head"]) if row["head"] else [None] * len(HEAD_FIELDS)
         now = orjson.loads(fields_of(head))
         fields = [name for name, old, new in zip(HEAD_FIELDS, was, now, strict=True) if old != new]
-        if found.current != row["current"]:
+        if state.current != row["current"]:
             fields.append("current_node")
-        if not fields and found.rest[0] != row["rest"]:
+        if not fields and state.rest[0] != row["rest"]:
             fields.append("metadata")
-        if found.rest[1] != row["context"]:
+        if state.rest[1] != row["context"]:
             fields.append("context")
         if fields:
-            self._tell("head", id, found, row["tag"], fields=fields, count=found.entries)
+            self._tell("head", id, state, row["tag"], fields=fields, count=state.entries)
         old_lock = orjson.loads(row["lock"]) if row["lock"] else None
         if _owner(old_lock) != _owner(head.lock):
             if head.lock is not None:
-                self._tell("locked", id, found, row["tag"], lock=head.lock, count=found.entries)
+                self._tell("locked", id, state, row["tag"], lock=head.lock, count=state.entries)
             else:
-                self._tell("unlocked", id, found, row["tag"], lock=old_lock, count=found.entries)
+                self._tell("unlocked", id, state, row["tag"], lock=old_lock, count=state.entries)
 
 
-def _file(found: Found) -> dict[str, Any]:
+def _file(state: Found) -> dict[str, Any]:
     """The columns that tell one state of the file from another."""
-    return dict(zip(("inode", "size", "mtime_ns", "ctime_ns", "racy"), (*found.signature, found.young), strict=True))
+    return dict(zip(("inode", "size", "mtime_ns", "ctime_ns", "racy"), (*state.signature, state.young), strict=True))
 
 
-def _values(found: Found, count: int, linear: bool) -> dict[str, Any]:
+def _values(state: Found, count: int, linear: bool) -> dict[str, Any]:
     """The columns of a conversation that was read, by their names; those of its head where that was read."""
-    head, values = found.head, _file(found) | {"entries": found.entries, "words": count, "linear": linear}
-    if found.place is not None:
-        values |= dict(zip(("history", "tail", "digest"), found.place, strict=True))
-    if found.updated_at:
-        values |= {"updated_at": found.updated_at, "updated_ms": ms_of(sortable(found.updated_at))}
-    if head is None and found.updated_at:
+    head, values = state.head, _file(state) | {"entries": state.entries, "words": count, "linear": linear}
+    if state.place is not None:
+        values |= dict(zip(("history", "tail", "digest"), state.place, strict=True))
+    if state.updated_at:
+        values |= {"updated_at": state.updated_at, "updated_ms": ms_of(sortable(state.updated_at))}
+    if head is None and state.updated_at:
         return values
-    values |= {"tag": found.tag, "damaged": found.damaged, "current": found.current}
-    values["rest"], values["context"] = found.rest
+    values |= {"tag": state.tag, "damaged": state.damaged, "current": state.current}
+    values["rest"], values["context"] = state.rest
     if head is not None:
         values |= {
             "head": fields_of(head).decode(),
