@@ -69,7 +69,8 @@ class Hit:
 
     def as_json(self) -> dict[str, Any]:
         """What `--json` prints."""
-        named = {("from" if one.name == "sender" else one.name): getattr(self, one.name) for one in fields(self)}
+        names = [field.name for field in fields(self)]
+        named = {("from" if name == "sender" else name): getattr(self, name) for name in names}
         return named | {"snippet": self.snippet.as_json()}
 
 

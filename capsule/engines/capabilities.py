@@ -103,7 +103,7 @@ class HeldFile(Protocol):
 class OutsideEdits(Protocol):
     """Documents that are files, which other programs may write, move and leave beside others."""
 
-    def mutex(self, kind: str, id: str) -> AbstractContextManager[HeldFile]:
+    def hold(self, kind: str, id: str) -> AbstractContextManager[HeldFile]:
         """The exclusive right to one file. Raises StoreBusy, Refused."""
 
     def scan(self, kind: str) -> Iterator[Scanned]:

@@ -64,16 +64,16 @@ class Change:
 
     def as_json(self) -> dict[str, Any]:
         """The change as `--json` prints it. The fields that only some changes have are left out if empty."""
-        told: dict[str, Any] = {"kind": self.kind, "id": self.id, "at": self.at, "cursor": self.cursor}
-        told |= {"source": self.source, "own": self.own, "count": self.count}
+        change: dict[str, Any] = {"kind": self.kind, "id": self.id, "at": self.at, "cursor": self.cursor}
+        change |= {"source": self.source, "own": self.own, "count": self.count}
         for name in ("messages", "removed", "fields"):
             if getattr(self, name):
-                told[name] = list(getattr(self, name))
+                change[name] = list(getattr(self, name))
         if self.lock is not None:
-            told["lock"] = self.lock
+            change["lock"] = self.lock
         if self.damaged:
-            told["damaged"] = self.damaged
-        return told
+            change["damaged"] = self.damaged
+        return change
 
 
 @dataclass(frozen=True, slots=True)

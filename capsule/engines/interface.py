@@ -316,8 +316,8 @@ class Engine(Protocol):
     def name(self, kind: str, id: str) -> str:
         """The name of a document in errors and heads: its path, or its kind and id."""
 
-    def outside_edits(self, what: str = "this") -> OutsideEdits:
-        """The documents as files, for what needs them; `what` names it. Raises Refused: there are none to be had."""
+    def outside_edits(self, purpose: str = "this") -> OutsideEdits:
+        """The documents as files, for a purpose that the error names. Raises Refused: this engine keeps none."""
 
     # -- All conversations -----------------------------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ def between_writes(root: str, kind: str, id: str, timeout_s: float) -> bytes | N
     with closing(FileStorage(root)) as storage, suppress(CapsuleError):
         if storage.noted(kind, id) is None:
             return None  # The store never wrote it, so nobody is writing it; and this look leaves no trace.
-        with storage.mutex(kind, id, timeout_s) as held:
+        with storage.hold(kind, id, timeout_s) as held:
             content = held.read()
         return content[0] if content else None
     return None

@@ -17,17 +17,17 @@ _TRIES = 5
 _EDITS = 1000
 
 
-def again(act: Callable[[], T], what: str = "the file", id: str = "", tries: int = _TRIES) -> T:
+def again(act: Callable[[], T], name: str = "the file", id: str = "", tries: int = _TRIES) -> T:
     """What `act` gives, which starts over when another program wrote `what` in between. Raises StoreBusy."""
     for _ in range(tries):
         with suppress(Interfered):
             return act()
-    raise overtaken(what, id)
+    raise overtaken(name, id)
 
 
-def overtaken(what: str, id: str) -> StoreBusy:
+def overtaken(name: str, id: str) -> StoreBusy:
     """The error that another program wrote `what` again and again."""
-    why = f"{what} keeps being rewritten by another program; try again when it is done"
+    why = f"{name} keeps being rewritten by another program; try again when it is done"
     return StoreBusy(why, id=id, holder="another program")
 
 

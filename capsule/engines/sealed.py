@@ -57,7 +57,7 @@ class Seal:
         from hashlib import shake_256
 
         mask = shake_256(self._key + mark).digest(len(data))
-        return bytes(one ^ other for one, other in zip(data, mask, strict=True))
+        return bytes(byte ^ other for byte, other in zip(data, mask, strict=True))
 
     def seal(self, text: str) -> str:
         """A text, sealed: equal texts give equal seals."""

@@ -22,9 +22,9 @@ def document_in(trash: Trash, token: str) -> Document:
 
 def deleted_last(trash: Trash, ids: Collection[str]) -> dict[str, Document]:
     """Those of these conversations that are in the trash, each as it was deleted last. Cost: reading them."""
-    found: dict[str, Document] = {}
+    documents: dict[str, Document] = {}
     for trashed in reversed(trash.entries(CONVERSATIONS)):
         if trashed.id in ids:
             with suppress(CapsuleError):
-                found[trashed.id] = document_in(trash, trashed.token)
-    return found
+                documents[trashed.id] = document_in(trash, trashed.token)
+    return documents

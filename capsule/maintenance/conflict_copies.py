@@ -66,7 +66,7 @@ class Copy:
         if ancestor is not None and ours is not None and self._kind == KIND:
             base = ancestor(self.id, ours, theirs)
         if base is not None and ours not in (base, theirs):
-            with store.engine.outside_edits().mutex(self._kind, self.id) as held:
+            with store.engine.outside_edits().hold(self._kind, self.id) as held:
                 # With an ancestor, the merge removes messages that one side deleted; they stay in the quarantine.
                 got = held.read()
                 if got is not None:

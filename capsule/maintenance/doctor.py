@@ -154,7 +154,7 @@ class _Examination:
             if any(finding.kind in ("damaged", "torn") for finding in wrong):
                 self._remembered = remembered(self._store, self._kind, file)
             # Something is wrong, or a writer is at work: only the mutex can distinguish the two.
-            with self._files.mutex(self._kind, file.id) as held:
+            with self._files.hold(self._kind, file.id) as held:
                 return self._under_mutex(held)
         except InvalidDocument as error:
             return [Finding.of(file.id, "damaged", problem) for problem in error.problems]
@@ -302,7 +302,7 @@ class _Examination:
             return ""
         as_written, _ = migrations.current(document, held.path)
         written = codec.encode(as_written)
-        with self._files.mutex(self._kind, id) as target:
+        with self._files.hold(self._kind, id) as target:
             target.put(None, written, [])
         held.delete()
         return f"is {self._store.engine.name(self._kind, id)} now; the misnamed file is in the trash"

@@ -179,7 +179,7 @@ def test_the_caller_of_git_may_hold_the_mutex(repo: Clone) -> None:
     good, bad = conversation(repo, "one"), conversation(repo, "two")
     break_it(repo, bad)
     storage = FileStorage(str(repo.root))
-    with storage.mutex("conversations", good), storage.mutex("conversations", bad):
+    with storage.hold("conversations", good), storage.hold("conversations", bad):
         repo.run("add", f"conversations/{good}.json")
         assert f"{bad}.json:3:10: " in repo.run("add", "--all").err
     storage.close()

@@ -76,8 +76,8 @@ class AttachedFiles:
         folder = self._layout.folder(kind, id)
         with whole_files.naming(folder, "list"), suppress(FileNotFoundError):
             self._layout.check(self._sys, folder)
-            names = ((name, found) for name, found in self._sys.names(folder) if not name.startswith("."))
-            return sorted(name for name, found in names if stat.S_ISREG(found.st_mode))
+            names = ((name, status) for name, status in self._sys.names(folder) if not name.startswith("."))
+            return sorted(name for name, status in names if stat.S_ISREG(status.st_mode))
         return []
 
     def drop(self, kind: str, id: str, name: str) -> None:
@@ -113,7 +113,7 @@ class FileTrash:
         self.drop = storage.keeping.drop
 
     def restore(self, kind: str, id: str, token: str) -> None:
-        with self._storage.mutex(kind, id) as held:
+        with self._storage.hold(kind, id) as held:
             held.restore(token)
 
     def purge(self, older_than_s: float) -> list[str]:
@@ -146,13 +146,13 @@ class FileMachine(Machine):
         got = self._storage.read(kind, id)
         if got is None or self._is_ours(kind, id, got[1]):
             return got and got[0]
-        with self._storage.mutex(kind, id) as held:  # Perhaps a write was under way.
+        with self._storage.hold(kind, id) as held:  # Perhaps a write was under way.
             got = held.read()
             return got[0] if got and self._is_ours(kind, id, got[1]) else None
 
     def _edit(self, kind: str, id: str, change: Callable[[bytes | None], bytes | None]) -> None:
         def edit() -> None:
-            with self._storage.mutex(kind, id) as held:
+            with self._storage.hold(kind, id) as held:
                 got = held.read()
                 after = change(got[0] if got and self._is_ours(kind, id, got[1]) else None)
                 if after is not None:
@@ -161,7 +161,7 @@ class FileMachine(Machine):
         again(edit, self._storage.path(kind, id), id, _TRIES)
 
     def _delete(self, kind: str, id: str) -> None:
-        with self._storage.mutex(kind, id) as held:
+        with self._storage.hold(kind, id) as held:
             if self._storage.exists(kind, id):
                 held.delete()
 

@@ -43,8 +43,8 @@ def replaced(path: str, data: bytes) -> list[bytes] | None:
 
 def committed(path: str) -> bytes | None:
     """The version of a document that the commit has which is checked out; None: there is none. Costs as `replaced`."""
-    found = _asked(path, lambda git, name: _contents(git, [f"HEAD:{name}"], time.monotonic() + _PATIENCE_S))
-    return found[0] if found else None
+    contents = _asked(path, lambda git, name: _contents(git, [f"HEAD:{name}"], time.monotonic() + _PATIENCE_S))
+    return contents[0] if contents else None
 
 
 def _asked(path: str, ask: Callable[[Git, str], list[bytes] | None]) -> list[bytes] | None:
@@ -64,14 +64,15 @@ def _asked(path: str, ask: Callable[[Git, str], list[bytes] | None]) -> list[byt
 def _replaced(git: Git, name: str, data: bytes) -> list[bytes] | None:
     until = time.monotonic() + _PATIENCE_S
     revisions = ["HEAD", *(f"HEAD@{{{place}}}" for place in range(1, _MOVES))]
-    # The exit code is 128 where the reflog is shorter; what comes before the end is told all the same.
+    # The exit code is 128 where the reflog is shorter; what comes before the end is printed all the same.
     asked = ("cat-file", "--batch-check=%(objectname) %(objecttype)")
-    answer = git.run(*asked, input=_lines(f"{one}:{name}" for one in revisions), fine=(0, 128), timeout_s=_PATIENCE_S)
-    told = [line.rpartition(" ")[::2] for line in answer.text.split("\n")]
-    names = list(dict.fromkeys(name for name, kind in told if kind == "blob"))
-    if told[0][1] != "blob" or names[0] not in _names(data):
+    names = _lines(f"{revision}:{name}" for revision in revisions)
+    answer = git.run(*asked, input=names, fine=(0, 128), timeout_s=_PATIENCE_S)
+    objects = [line.rpartition(" ")[::2] for line in answer.text.split("\n")]
+    blobs = list(dict.fromkeys(name for name, kind in objects if kind == "blob"))
+    if objects[0][1] != "blob" or blobs[0] not in _names(data):
         return None
-    return _contents(git, names[1 : 1 + _VERSIONS], until) if len(names) > 1 else []
+    return _contents(git, blobs[1 : 1 + _VERSIONS], until) if len(blobs) > 1 else []
 
 
 def _names(data: bytes) -> set[str]:
@@ -83,15 +84,15 @@ def _names(data: bytes) -> set[str]:
 
 
 def _contents(git: Git, names: list[str], until: float) -> list[bytes]:
-    told = git.run("cat-file", "--batch", input=_lines(names), timeout_s=max(until - time.monotonic(), 0.1)).out
-    found = []
-    while told:
-        header, _, told = told.partition(b"\n")
+    output = git.run("cat-file", "--batch", input=_lines(names), timeout_s=max(until - time.monotonic(), 0.1)).out
+    contents = []
+    while output:
+        header, _, output = output.partition(b"\n")
         size = header.split(b" ")[-1]
         if size.isdigit():  # Else "missing", as in a partial clone.
-            found.append(told[: int(size)])
-            told = told[int(size) + 1 :]
-    return found
+            contents.append(output[: int(size)])
+            output = output[int(size) + 1 :]
+    return contents
 
 
 def _lines(names: Iterable[str]) -> bytes:

@@ -74,9 +74,9 @@ class HeldDocument:
 
     def _open(self) -> os.stat_result:
         self.close()
-        self._mutex.document_fd, found = self.storage.open(self.path, self.storage.document_flags)
-        self._links, self._device = found.st_nlink, found.st_dev
-        return found
+        self._mutex.document_fd, status = self.storage.open(self.path, self.storage.document_flags)
+        self._links, self._device = status.st_nlink, status.st_dev
+        return status
 
     def look(self) -> Known | None:
         """The document, when it is as the store left it; else None. Costs reading the header of its note."""
@@ -85,9 +85,9 @@ class HeldDocument:
             return None
         if self._mutex.document_fd >= 0:
             # Whatever is done to the path touches the inode's ctime, when the path named this inode before.
-            found = self.sys.fstat(self._mutex.document_fd)
-            if whole_files.signature(found) == known.signature and found.st_nlink:
-                self._links, self._device = found.st_nlink, found.st_dev
+            status = self.sys.fstat(self._mutex.document_fd)
+            if whole_files.signature(status) == known.signature and status.st_nlink:
+                self._links, self._device = status.st_nlink, status.st_dev
                 return known
         with whole_files.naming(self.path, "open"), suppress(FileNotFoundError):
             return known if whole_files.signature(self._open()) == known.signature else None
@@ -105,7 +105,7 @@ class HeldDocument:
         return self.look() is not None
 
     def take_in(self, mend: Callable[[bytes], Mended | None] | None = None) -> Signature:
-        return external_edits.settle(self, mend=mend).signature
+        return external_edits.take_in(self, mend=mend).signature
 
     def mended(self, data: bytes, signature: Signature) -> Mended | None:
         return external_edits.mendable(self, data, signature)
@@ -115,8 +115,9 @@ class HeldDocument:
 
     def read(self) -> tuple[bytes, Signature] | None:
         with whole_files.naming(self.path, "read"), suppress(FileNotFoundError):
-            found = self._open()
-            return whole_files.pread_all(self.sys, self._mutex.document_fd, found.st_size), whole_files.signature(found)
+            status = self._open()
+            data = whole_files.pread_all(self.sys, self._mutex.document_fd, status.st_size)
+            return data, whole_files.signature(status)
         return None
 
     def head(self, known: Known) -> bytes:
@@ -191,10 +192,10 @@ class HeldDocument:
             doing = f"undo what it began to {doing}, so that it may still appear in"
         return whole_files.failure(error, self.path, doing)
 
-    def _done(self, known: Known, found: Signature, anatomy: Anatomy | None, tag: str, stamp: str, time: str) -> Known:
+    def _done(self, known: Known, now: Signature, anatomy: Anatomy | None, tag: str, stamp: str, time: str) -> Known:
         """The document as a durable write left it, noted."""
         newest = max(known.newest, known.stamp, stamp)
-        return self.note.write(Known(found, anatomy, tag, stamp, self.storage.boot, "", newest, time))
+        return self.note.write(Known(now, anatomy, tag, stamp, self.storage.boot, "", newest, time))
 
     def _anatomy(self, known: Known) -> Anatomy:
         if known.anatomy is None:
@@ -220,7 +221,7 @@ class HeldDocument:
         except OSError as error:
             raise self._refused(error, "log a change of") from error
         try:
-            found, after = splice(self.sys, fd, self.path, known, anatomy, entries, stamp, note.land)
+            signature, after = splice(self.sys, fd, self.path, known, anatomy, entries, stamp, note.land)
         except Overtaken:
             self._distrust(known.doubt, is_done=True)
             raise
@@ -232,7 +233,7 @@ class HeldDocument:
             raise whole_files.failure(error, self.path, "append to and flush") from error
         except OSError as error:
             raise self._refused(error, "append to") from error
-        return self._done(known, found, after, known.tag, stamp, time)
+        return self._done(known, signature, after, known.tag, stamp, time)
 
     def flush(self, known: Known) -> Known:
         """Make the document durable, bytes and name, as it is. Raises `Interfered`, `StorageFailed`."""
@@ -388,6 +389,6 @@ class HeldDocument:
                 self._distrust("restored")
                 self.storage.keeping.put_back(token, self.path)
             except FileExistsError:
-                what = f"{self.path} is there already; rename it or delete it, then restore again"
-                raise Refused(what, path=self.path) from None
+                reason = f"{self.path} is there already; rename it or delete it, then restore again"
+                raise Refused(reason, path=self.path) from None
         self.close()

@@ -17,7 +17,7 @@ import orjson
 
 from capsule.engines.files.beside import AttachedFiles, FileMachine, FileTrash
 from capsule.engines.files.document import HeldDocument
-from capsule.engines.files.external_edits import settle
+from capsule.engines.files.external_edits import take_in
 from capsule.engines.files.protocols import STEP_NS, FileVersion, Known, Place
 from capsule.engines.files.storage import FileStorage
 from capsule.engines.files.transaction import Caches, FileTransaction, entries_in
@@ -69,7 +69,7 @@ class FilesEngine:
 
     def transaction(self, kind: str, id: str) -> FileTransaction:
         """Costs nothing where the file is as the store left it; else a read of the whole."""
-        return FileTransaction(self.storage.mutex(kind, id), self._caches, self._ensure_unchanged)
+        return FileTransaction(self.storage.hold(kind, id), self._caches, self._ensure_unchanged)
 
     def create(
         self, kind: str, document: Document, written: Callable[[str], None] | None = None, reads: Reads | None = None
@@ -96,7 +96,7 @@ class FilesEngine:
         """The mutex of a document, and, in the order of names, of those that its decision read and nobody changed."""
         with ExitStack() as stack:
             places = sorted({(kind, id), *(place for place in reads or () if place[0] != LEASES)})
-            held = {place: stack.enter_context(self.storage.mutex(*place)) for place in places}
+            held = {place: stack.enter_context(self.storage.hold(*place)) for place in places}
             self._ensure_unchanged(reads or {})
             yield held[kind, id]
 
@@ -111,17 +111,17 @@ class FilesEngine:
                 raise Interfered
 
     def delete(self, kind: str, id: str) -> Trashed:
-        with self.storage.mutex(kind, id) as held:
+        with self.storage.hold(kind, id) as held:
             if not self.storage.exists(kind, id):
                 raise missing(kind, id)
             return held.delete()
 
     def version(self, kind: str, id: str, known: Version | None = None) -> FileVersion | None:
         """Costs an lstat, and reading the file unless it is as it was."""
-        found, now_ns = self.storage.find(kind, id), time.time_ns()
-        if found and isinstance(known, FileVersion) and known.is_settled and known.signature == found.signature:
+        scanned, now_ns = self.storage.find(kind, id), time.time_ns()
+        if scanned and isinstance(known, FileVersion) and known.is_settled and known.signature == scanned.signature:
             return known
-        got = self.storage.read(kind, id) if found else None
+        got = self.storage.read(kind, id) if scanned else None
         return None if got is None else FileVersion(*got, now_ns - got[1].ctime_ns > STEP_NS)
 
     def read(self, kind: str, id: str) -> bytes:
@@ -148,8 +148,8 @@ class FilesEngine:
     def follow(self, kind: str, id: str, since: Place | None = None) -> News:
         """Costs an lstat if nothing changed."""
         if since is not None:
-            found = self.storage.find(kind, id)
-            if found is not None and found.signature == since.signature:
+            scanned = self.storage.find(kind, id)
+            if scanned is not None and scanned.signature == since.signature:
                 return News(since, [], False)
         data, known, start = self._bytes(kind, id, since)
         name = self.name(kind, id)
@@ -189,10 +189,10 @@ class FilesEngine:
         known = self._settled(CONVERSATIONS, id)
         path = self.name(CONVERSATIONS, id)
         size = known.signature.size if known else len(self.read(CONVERSATIONS, id))
-        found = _quick(*self.storage.beginning(path))
-        if found is None or found.get("id") != id or Head.of(found, path, size) is None:
-            found, _ = migrations.current(codec.decode(self.read(CONVERSATIONS, id), path), path)
-        return found, size
+        head = _quick(*self.storage.beginning(path))
+        if head is None or head.get("id") != id or Head.of(head, path, size) is None:
+            head, _ = migrations.current(codec.decode(self.read(CONVERSATIONS, id), path), path)
+        return head, size
 
     def _settled(self, kind: str, id: str) -> Known | None:
         """A document with entries as the store knows it; None in a store that can't be written."""
@@ -207,8 +207,8 @@ class FilesEngine:
             return None
 
     def _settle(self, kind: str, id: str, timeout_s: float | None = None, *, trust: bool = True) -> Known:
-        with self.storage.mutex(kind, id, timeout_s) as held:
-            return settle(held, trust=trust)
+        with self.storage.hold(kind, id, timeout_s) as held:
+            return take_in(held, trust=trust)
 
     def _settled_soon(self, id: str) -> Known | None:
         """As `_settled`, for the index: a writer that holds the mutex for long is not waited for."""
@@ -234,8 +234,8 @@ class FilesEngine:
                 return got[0], known, start
 
         def look() -> tuple[bytes, Known, int]:
-            with self.storage.mutex(kind, id) as held:
-                known = settle(held)
+            with self.storage.hold(kind, id) as held:
+                known = take_in(held)
                 got = held.read()
                 if got is None or got[1] != known.signature:
                     raise Interfered
@@ -243,7 +243,7 @@ class FilesEngine:
 
         return again(look)  # Writers leave no gap: read what they have, under the mutex.
 
-    def outside_edits(self, what: str = "this") -> FileStorage:
+    def outside_edits(self, purpose: str = "this") -> FileStorage:
         return self.storage
 
     # -- All conversations -----------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ def _quick(beginning: bytes, end: bytes) -> Document | None:
     if head is None or not end.endswith(b"]\n}\n"):
         return None
     try:
-        found = orjson.loads(head)
+        parsed = orjson.loads(head)
     except orjson.JSONDecodeError:
         return None
-    return found if isinstance(found, dict) else None
+    return parsed if isinstance(parsed, dict) else None

@@ -50,7 +50,7 @@ _AS_COMMITTED = (
 )
 
 
-def settle(held: HeldDocument, *, mend: Callable[[bytes], Mended | None] | None = None, trust: bool = True) -> Known:
+def take_in(held: HeldDocument, *, mend: Callable[[bytes], Mended | None] | None = None, trust: bool = True) -> Known:
     """The document as the store knows it, after taking in whatever was done to it from outside.
 
     Args:
@@ -87,17 +87,17 @@ def settle(held: HeldDocument, *, mend: Callable[[bytes], Mended | None] | None 
             document = decoded(data, held.path, held.id)
             break
         except InvalidDocument:
-            found = mendable(held, data, signature)
-            if found is None and 0 <= age_ns < _QUIET_NS and is_patient:
+            mended = mendable(held, data, signature)
+            if mended is None and 0 <= age_ns < _QUIET_NS and is_patient:
                 time.sleep(_POLL_S)
                 continue
-            if found is None and mend is not None:
-                found, deliberate = mend(data) or mendable(held, data, signature, asked=True), False
-            if found is None:
+            if mended is None and mend is not None:
+                mended, deliberate = mend(data) or mendable(held, data, signature, asked=True), False
+            if mended is None:
                 raise
-            kept = held.repair(data, signature, found.data)
-            _log.warning("%s: %s; the damaged original is kept as %s", held.path, found.what, kept)
-    return _take_in(held, document, data, signature, deliberate)
+            kept = held.repair(data, signature, mended.data)
+            _log.warning("%s: %s; the damaged original is kept as %s", held.path, mended.what, kept)
+    return _reconciled(held, document, data, signature, deliberate)
 
 
 def _put_back(held: HeldDocument) -> tuple[bytes, Signature] | None:
@@ -132,11 +132,11 @@ def mendable(held: HeldDocument, data: bytes, signature: Signature, *, asked: bo
         splice = repair.Splice(at, [codec.encode_entry(entry) for entry in entries], stamp)
         whole = repair.redo(data, splice, cut=is_left or (n == 0 and held.is_torn(signature)))
         if whole is not None:
-            found: Mended | None = repair.Mended(whole, "completed where a write was interrupted")
+            mended: Mended | None = repair.Mended(whole, "completed where a write was interrupted")
             break
     else:
-        found = repair.mend(data) if is_left else None
-    return found if found is not None and _taken(found.data, held) is not None else None
+        mended = repair.mend(data) if is_left else None
+    return mended if mended is not None and _taken(mended.data, held) is not None else None
 
 
 def forget_texts(storage: FileStorage, kind: str, id: str) -> None:
@@ -149,11 +149,11 @@ def forget_texts(storage: FileStorage, kind: str, id: str) -> None:
         InvalidDocument: The document does not parse; nothing was done.
         StoreBusy, Refused, StorageFailed: The system did not let it.
     """
-    with storage.mutex(kind, id) as held:
+    with storage.hold(kind, id) as held:
         if held.read() is None:
             held.forget()
             return
-        known = settle(held)
+        known = take_in(held)
         got = held.read()
         if got is None or got[1] != known.signature:
             raise Interfered
@@ -169,7 +169,7 @@ def _taken(data: bytes, held: HeldDocument) -> dict[str, Any] | None:
         return None
 
 
-def _take_in(
+def _reconciled(
     held: HeldDocument, document: dict[str, Any], data: bytes, signature: Signature, deliberate: bool | None
 ) -> Known:
     from capsule.format.saved.reconcile import reconcile  # Most files are as the store left them.
@@ -187,8 +187,8 @@ def _take_in(
         if outcome.changed:
             _respect_git(held, outcome)
         outcome = reconcile(document, known, deliberate=True, interrupted=interrupted)
-    for what, words in outcome.overruled:
-        kept = held.quarantine(orjson.dumps(what, option=orjson.OPT_INDENT_2), "overruled")
+    for value, words in outcome.overruled:
+        kept = held.quarantine(orjson.dumps(value, option=orjson.OPT_INDENT_2), "overruled")
         _log.warning("%s: %s; the store's is kept as %s", held.path, words, kept)
     if outcome.forgotten:
         _log.warning("%s: %s", held.path, _FEWER % outcome.forgotten)
@@ -208,7 +208,7 @@ def _take_in(
 
 def _respect_git(held: HeldDocument, outcome: Outcome) -> None:
     """A version that git put there is a decision: what it takes away is kept aside, and stays away."""
-    overruled = [what for what, _ in outcome.overruled]
+    overruled = [value for value, _ in outcome.overruled]
     lost: dict[str, Any] = {"restored": outcome.restored, "remade": outcome.remade, "overruled": overruled}
     if outcome.remade:  # Words alone: what a field held, or a message, is only in the document that would have become.
         lost["document"] = outcome.document
@@ -236,4 +236,4 @@ def _is_gits(held: HeldDocument, data: bytes, known: list[list[bytes]]) -> bool 
     documents = [taken for version in committed if (taken := _taken(version, held)) is not None]
     outcomes = (reconcile(document, known) for document in documents)
     # No commit has a lock.
-    return any(not one.restored and one.remade in ([], [THE_LOCK]) for one in outcomes) or None
+    return any(not outcome.restored and outcome.remade in ([], [THE_LOCK]) for outcome in outcomes) or None

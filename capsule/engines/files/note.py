@@ -40,7 +40,7 @@ def new_tag() -> str:
 
 
 def encode_header(known: Known, log: Position | None) -> bytes:
-    told = {
+    fields = {
         "note": _VERSION,
         "file": tuple(known.signature),
         "at": known.anatomy and (*known.anatomy[:2], _UNUSED, *known.anatomy[2:]),
@@ -52,7 +52,7 @@ def encode_header(known: Known, log: Position | None) -> bytes:
         "time": known.time,
         "log": log and tuple(log),
     }
-    body = orjson.dumps(told).ljust(HEADER_BYTES - 10)
+    body = orjson.dumps(fields).ljust(HEADER_BYTES - 10)
     return b"%08x %b\n" % (zlib.crc32(body), body)
 
 
@@ -61,20 +61,20 @@ def decode_header(raw: bytes) -> tuple[Known, Position | None] | None:
     body = raw[9:-1]
     if not body.startswith(_MARK) or raw[:8] != b"%08x" % zlib.crc32(body):
         return None
-    told = orjson.loads(body)
-    at, log = told["at"], told["log"]
+    fields = orjson.loads(body)
+    at, log = fields["at"], fields["log"]
     known = Known(
-        Signature(*told["file"]),
+        Signature(*fields["file"]),
         None if at is None else Anatomy(*at[:2], *at[3:]),
-        *_described(told),
+        *_described(fields),
     )
     return known, None if log is None else Position(*log)
 
 
 def read_header(sys: Syscalls, fd: int) -> Known | None:
     """The document as the last writer left it, by its mutex file; None when there is no header to trust."""
-    told = decode_header(sys.pread(fd, HEADER_BYTES, 0))
-    return told and told[0]
+    header = decode_header(sys.pread(fd, HEADER_BYTES, 0))
+    return header and header[0]
 
 
 class Note:
@@ -108,11 +108,11 @@ class Note:
         mutex = self._mutex
         raw = self._sys.pread(mutex.fd, HEADER_BYTES, 0) if mutex.size >= HEADER_BYTES else b""
         if mutex.memo is None or mutex.memo[0] != raw:
-            told = decode_header(raw)
-            if told is None or told[0].boot != self._boot:
-                self._is_sure = told is not None  # After a start of the machine, what is read is on the medium.
+            header = decode_header(raw)
+            if header is None or header[0].boot != self._boot:
+                self._is_sure = header is not None  # After a start of the machine, what is read is on the medium.
                 return None
-            mutex.memo = (raw, *told)
+            mutex.memo = (raw, *header)
         if not self._is_looked_up:
             self._position, self._is_looked_up = mutex.memo[2], True
         return mutex.memo[1]

@@ -90,15 +90,15 @@ def splice(
                 pwrite_all(sys, fd, closing, anatomy.tail)
                 pwrite_all(sys, fd, before, anatomy.updated_at)
         raise
-    found = _flushed(sys, fd, path, known.signature.inode)
-    size = (found or signature(sys.fstat(fd))).size
+    named = _flushed(sys, fd, path, known.signature.inode)
+    size = (named or signature(sys.fstat(fd))).size
     there = around[: anatomy.tail - start] + block[:_BEFORE]
     if not undisturbed or size != after.size or sys.pread(fd, len(there), start) != there:
         _withdraw(sys, fd, anatomy, block)
         raise Interfered
-    if found is None:
+    if named is None:
         raise Overtaken
-    return found, after
+    return named, after
 
 
 def _flushed(sys: Syscalls, fd: int, path: str, inode: int) -> Signature | None:
@@ -136,14 +136,14 @@ def _withdraw(sys: Syscalls, fd: int, anatomy: Anatomy, block: bytes) -> None:
 def _quiet(sys: Syscalls, fd: int) -> bytes:
     """The file, once it has been left alone for a moment."""
     deadline = time.monotonic() + _PATIENCE_S
-    found = sys.fstat(fd)
+    before = sys.fstat(fd)
     while time.monotonic() < deadline:
         time.sleep(_QUIET_S)
         now = sys.fstat(fd)
-        if (now.st_size, now.st_mtime_ns) == (found.st_size, found.st_mtime_ns):
+        if (now.st_size, now.st_mtime_ns) == (before.st_size, before.st_mtime_ns):
             break
-        found = now
-    return pread_all(sys, fd, found.st_size)
+        before = now
+    return pread_all(sys, fd, before.st_size)
 
 
 def _end_of_document(data: bytes) -> int | None:

@@ -76,7 +76,7 @@ class FileStorage:
         self._checked: set[str] = set()
         _open_storages.add(self)
 
-    def mutex(self, kind: str, id: str, timeout_s: float | None = None) -> HeldDocument:
+    def hold(self, kind: str, id: str, timeout_s: float | None = None) -> HeldDocument:
         """The short exclusive right to one document. Raises `StoreBusy`, `Refused`."""
         if kind not in self._checked:
             self._directory(kind, id)
@@ -124,10 +124,10 @@ class FileStorage:
         if known is None or known.boot != self.boot:
             return None
         try:
-            found = self.sys.lstat(path)
+            status = self.sys.lstat(path)
         except OSError:
             return None
-        return known if whole_files.signature(found) == known.signature else None
+        return known if whole_files.signature(status) == known.signature else None
 
     def is_as_left(self, kind: str, id: str) -> bool:
         return self.known(kind, id) is not None
@@ -144,9 +144,9 @@ class FileStorage:
     def _opened(self, path: str) -> Iterator[tuple[int, os.stat_result]]:
         """A document open for reading. Raises `NotFound`, and as `open`."""
         try:
-            fd, found = whole_files.open_regular(self.sys, path, os.O_RDONLY, self._document_bytes)
+            fd, status = whole_files.open_regular(self.sys, path, os.O_RDONLY, self._document_bytes)
             try:
-                yield fd, found
+                yield fd, status
             finally:
                 self.sys.close(fd)
         except FileNotFoundError:
@@ -164,9 +164,9 @@ class FileStorage:
         A file that changed while it was read has a signature that no file has. Costs reading what is behind the byte.
         """
         self._directory(kind, id)
-        with suppress(NotFound), self._opened(self.layout.document(kind, id)) as (fd, found):
-            size = max(found.st_size - offset, 0)
-            data, signature = whole_files.pread_all(self.sys, fd, size, offset), whole_files.signature(found)
+        with suppress(NotFound), self._opened(self.layout.document(kind, id)) as (fd, status):
+            size = max(status.st_size - offset, 0)
+            data, signature = whole_files.pread_all(self.sys, fd, size, offset), whole_files.signature(status)
             unchanged = whole_files.signature(self.sys.fstat(fd)) == signature
             return data, signature if unchanged else Signature(0, 0, 0, 0)
         return None
@@ -176,15 +176,15 @@ class FileStorage:
 
         Costs an open and two reads, when the head is of a usual size.
         """
-        with self._opened(path) as (fd, found):
+        with self._opened(path) as (fd, status):
             data = self.sys.pread(fd, _FIRST_READ, 0)
             wanted = _FIRST_READ
             while _CONTEXT_LINE not in data and len(data) == wanted:
                 wanted *= 8
                 data = whole_files.pread_all(self.sys, fd, wanted)
-            if len(data) == found.st_size:
+            if len(data) == status.st_size:
                 return data, data[-8:]
-            return data, self.sys.pread(fd, 8, max(found.st_size - 8, 0))
+            return data, self.sys.pread(fd, 8, max(status.st_size - 8, 0))
 
     def remembered(self, kind: str) -> list[str]:
         """The ids of the documents that were ever written here, whatever became of them. Costs one scandir."""
@@ -200,9 +200,9 @@ class FileStorage:
         anatomy = known.anatomy
         if anatomy is None:
             return None
-        with suppress(NotFound), self._opened(self.layout.document(kind, id)) as (fd, found):
+        with suppress(NotFound), self._opened(self.layout.document(kind, id)) as (fd, status):
             chunk = _TAIL_CHUNK
-            while whole_files.signature(found) == known.signature:
+            while whole_files.signature(status) == known.signature:
                 start = max(anatomy.history, anatomy.tail - chunk)
                 entries, count = last_entries(whole_files.pread_all(self.sys, fd, anatomy.tail - start, start), n)
                 if count >= n or start == anatomy.history:
@@ -213,7 +213,7 @@ class FileStorage:
     def ids(self, kind: str) -> list[str]:
         """The ids of all documents of a kind, sorted. Costs listing a directory; of a nested kind as `scan`."""
         if kind in NESTED:
-            return sorted(found.id for found in self.scan(kind))
+            return sorted(scanned.id for scanned in self.scan(kind))
         directory = self.layout.documents(kind)
         with whole_files.naming(directory, "list"):
             try:
@@ -227,11 +227,11 @@ class FileStorage:
         """Every document of a kind, in no order. Costs one scandir, and an lstat a file."""
         with whole_files.naming(self._directory(kind), "list"):
             try:
-                for name, path, found in self._names(kind):
+                for name, path, status in self._names(kind):
                     if name.endswith(_SUFFIX) and not name.startswith("."):
-                        regular = stat.S_ISREG(found.st_mode)
+                        regular = stat.S_ISREG(status.st_mode)
                         yield Scanned(
-                            name[: -len(_SUFFIX)], path, whole_files.signature(found), regular, found.st_nlink
+                            name[: -len(_SUFFIX)], path, whole_files.signature(status), regular, status.st_nlink
                         )
             except FileNotFoundError:
                 return
@@ -240,18 +240,18 @@ class FileStorage:
         """What lies among the documents of a kind: its name, which for a nested kind is the one that it would have if
         all had one directory; its path; and its lstat."""
         directory = self.layout.documents(kind)
-        for name, found in self.sys.names(directory):
+        for name, status in self.sys.names(directory):
             if kind not in NESTED:
-                yield name, f"{directory}/{name}", found
-            elif is_id(name) and stat.S_ISDIR(found.st_mode):
+                yield name, f"{directory}/{name}", status
+            elif is_id(name) and stat.S_ISDIR(status.st_mode):
                 paths = {
                     f"{name}{_SUFFIX}": self.layout.document(kind, name),
                     f".{name}.tmp": self.layout.temporary(kind, name),
                 }
                 for flat, path in paths.items():
                     with suppress(FileNotFoundError):
-                        found = self.sys.lstat(path)
-                        yield flat, path, found
+                        status = self.sys.lstat(path)
+                        yield flat, path, status
 
     def find(self, kind: str, id: str) -> Scanned | None:
         """One document as a scan meets it; None when there is none of that name. Any text may be the id."""
@@ -259,12 +259,12 @@ class FileStorage:
             return None
         path = f"{self._directory(kind, id)}/{kind if kind in NESTED else id}{_SUFFIX}"
         try:
-            found = self.sys.lstat(path)
+            status = self.sys.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise whole_files.failure(error, path, "look for") from error
-        return Scanned(id, path, whole_files.signature(found), stat.S_ISREG(found.st_mode), found.st_nlink)
+        return Scanned(id, path, whole_files.signature(status), stat.S_ISREG(status.st_mode), status.st_nlink)
 
     def tracker(self, kind: str) -> Tracker | None:
         """What tells which documents of a kind are touched from now on; None where the system can't."""
@@ -297,26 +297,26 @@ class FileStorage:
         return f"{temporary}: moved to {kept}"
 
     def read_stray(self, kind: str, name: str) -> bytes | None:
-        found = self.find(kind, name)
-        if found is None or not found.regular:
+        scanned = self.find(kind, name)
+        if scanned is None or not scanned.regular:
             return None
-        with whole_files.naming(found.path, "read"), suppress(FileNotFoundError):
-            return self.read_file(found.path)
+        with whole_files.naming(scanned.path, "read"), suppress(FileNotFoundError):
+            return self.read_file(scanned.path)
         return None
 
     def set_aside(self, kind: str, name: str, id: str, reason: str) -> str:
-        found = self.find(kind, name)
-        if found is None:
+        scanned = self.find(kind, name)
+        if scanned is None:
             raise NotFound(f"there is no file {name[:200]!r} any more", id=id)
-        with whole_files.naming(found.path, "put away"):
-            whole_files.ensure_regular(self.sys, found.path)
-            return self.keeping.move(found.path, QUARANTINE, kind, check_id(id), reason)
+        with whole_files.naming(scanned.path, "put away"):
+            whole_files.ensure_regular(self.sys, scanned.path)
+            return self.keeping.move(scanned.path, QUARANTINE, kind, check_id(id), reason)
 
     def leftovers(self, kind: str) -> list[Leftover]:
         """Takes the mutex of each document that seems to have one."""
         with whole_files.naming(self.layout.root, "list"):
-            dead = [(one, self.layout.derived("instances", one)) for one in self.leases.dead()]
-            found = [Leftover("instance", one, path, "left by a process that is dead") for one, path in dead]
+            dead = [(id, self.layout.derived("instances", id)) for id in self.leases.dead()]
+            leftovers = [Leftover("instance", id, path, "left by a process that is dead") for id, path in dead]
             present, temporaries = set(), []
             with suppress(FileNotFoundError):
                 for name, *_ in self._names(kind):
@@ -324,24 +324,24 @@ class FileStorage:
                         temporaries.append(name[1:-4])
                     present.add(name)
             for id in temporaries:
-                with suppress(CapsuleError), self.mutex(kind, id):
+                with suppress(CapsuleError), self.hold(kind, id):
                     path = self.layout.temporary(kind, id)
                     with suppress(FileNotFoundError):
                         self.sys.lstat(path)
-                        found.append(Leftover("temporary", id, path, "left by a writer that is dead"))
+                        leftovers.append(Leftover("temporary", id, path, "left by a writer that is dead"))
             for name in self._mutex_files.files():
                 id = name.removeprefix(f"{kind}-")
                 if id != name and is_id(id) and f"{id}{_SUFFIX}" not in present and self.noted(kind, id):
-                    what = "was written by the store and then removed by something else"
-                    found.append(Leftover("vanished", id, self.layout.document(kind, id), what))
-        return found
+                    reason = "was written by the store and then removed by something else"
+                    leftovers.append(Leftover("vanished", id, self.layout.document(kind, id), reason))
+        return leftovers
 
     def sweep(self, kind: str, leftover: Leftover) -> str:
         with whole_files.naming(leftover.path, "put away"):
             if leftover.kind == "instance":
                 self.leases.sweep(leftover.id)
                 return f"{leftover.path}: unlinked"
-            with self.mutex(kind, leftover.id) as held:
+            with self.hold(kind, leftover.id) as held:
                 if leftover.kind == "temporary":
                     return self.clear_temporary(kind, leftover.id)
                 if held.read() is None:

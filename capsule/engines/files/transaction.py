@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from capsule.engines.files.external_edits import settle
+from capsule.engines.files.external_edits import take_in
 from capsule.engines.files.protocols import Known, Place
 from capsule.engines.interface import DocumentState
 from capsule.engines.values import News, Reads, Trashed
@@ -104,7 +104,7 @@ class FileTransaction:
     def __enter__(self) -> Self:
         held = self._held.__enter__()
         try:
-            self._go_on(settle(held))
+            self._go_on(take_in(held))
         except BaseException:
             held.__exit__(*sys.exc_info())
             raise
@@ -173,9 +173,9 @@ class FileTransaction:
             return None
         for start in sorted({at.history, max(at.history, at.tail - _NEAR)}, reverse=True):
             block = self._held.history(known, start)
-            if (found := anatomy.entry_with(block, id)) is not None:
-                entry = codec.decode(b'{"history":[' + found[1] + b"]}", self.name)["history"][0]
-                return at.entries - anatomy.begun_in(block) + found[0], entry
+            if (match := anatomy.entry_with(block, id)) is not None:
+                entry = codec.decode(b'{"history":[' + match[1] + b"]}", self.name)["history"][0]
+                return at.entries - anatomy.begun_in(block) + match[0], entry
         return None
 
     def appended(self) -> list[Document]:

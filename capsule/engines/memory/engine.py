@@ -186,8 +186,8 @@ class MemoryEngine:
         stored = self._stored(CONVERSATIONS, id)
         return stored.document, len(stored.data)
 
-    def outside_edits(self, what: str = "this") -> NoReturn:
-        raise Refused(f"{what} needs a store that keeps files; this one keeps none", path="")
+    def outside_edits(self, purpose: str = "this") -> NoReturn:
+        raise Refused(f"{purpose} needs a store that keeps files; this one keeps none", path="")
 
     # -- All conversations -----------------------------------------------------------------------------------------
 

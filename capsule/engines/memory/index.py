@@ -60,5 +60,5 @@ class MemoryIndex(Index):
     def _found(self, id: str, stored: Stored) -> Found:
         # The number of the write stands for the file's time: it orders changes within one millisecond.
         version = Signature(1, len(stored.data), stored.serial, 1)
-        found = whole(stored.data, version, self._engine.name(CONVERSATIONS, id), id, None, None, True)
-        return found._replace(tag=stored.tag, by_store=True)
+        file = whole(stored.data, version, self._engine.name(CONVERSATIONS, id), id, None, None, True)
+        return file._replace(tag=stored.tag, by_store=True)

@@ -152,7 +152,7 @@ class Incoming:
         """Make the file from their version. Raises Interfered if it exists by now."""
         data = clean(theirs, f"{id}.json", KIND)
         inner = self._store.inner
-        with inner.engine.outside_edits().mutex(KIND, id) as held, inner.under_way(id):
+        with inner.engine.outside_edits().hold(KIND, id) as held, inner.under_way(id):
             tag = held.put(None, data, [], canonical=not _is_newer(data))
             if inner.own is not None:
                 inner.wrote(id, "created", tag, entries=codec.decode(data, id).get("history", []))
@@ -180,7 +180,7 @@ class Incoming:
         """The result of `act` under the mutex; it starts over when another program writes meanwhile."""
 
         def once() -> T:
-            with self._store.engine.outside_edits("merging a version from elsewhere").mutex(kind, id) as held:
+            with self._store.engine.outside_edits("merging a version from elsewhere").hold(kind, id) as held:
                 return act(held)
 
         return again(once, id, id, TRIES)

@@ -189,7 +189,7 @@ def discard(store: Writing, id: str) -> Trashed:
     try:
         return store.inner.change(check_id(id), act, unasked)
     except InvalidDocument:
-        with store.engine.outside_edits().mutex(KIND, id) as held:
+        with store.engine.outside_edits().hold(KIND, id) as held:
             trashed = store.inner.holder.discard_damaged(held)
             store.inner.wrote(id, "deleted")
             return trashed
@@ -266,7 +266,7 @@ class Versions:
 
     def _in_place_of_damaged(self, id: str, wanted: dict[str, Any]) -> Restored:
         """Replace a file that does not parse, so that its lock is unknown."""
-        with self._store.engine.outside_edits().mutex(KIND, id) as held:
+        with self._store.engine.outside_edits().hold(KIND, id) as held:
             got = held.read()
             if got is None or _is_sound(got[0], held.path, id):
                 raise Interfered

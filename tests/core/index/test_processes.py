@@ -63,7 +63,7 @@ def test_a_refresh_takes_no_mutex_and_waits_for_none(store: Store, root: Path, c
         with Store.open(sys.argv[1]) as store:
             from contextlib import ExitStack
             with ExitStack() as stack:
-                for id in sys.argv[2:]: stack.enter_context(store.engine.storage.mutex("conversations", id))
+                for id in sys.argv[2:]: stack.enter_context(store.engine.storage.hold("conversations", id))
                 say()
                 hear()
         """,

@@ -205,7 +205,7 @@ def test_every_refusal_is_an_error_of_json_rpc_and_no_stream_is_resumed(root: Pa
 def test_calls_that_wait_for_one_conversation_do_not_hold_up_the_others(root: Path) -> None:
     with over_http(root) as server, Store.open(root, keep_locks=False) as store:
         session = server.session()
-        with store.engine.storage.mutex("conversations", ID):
+        with store.engine.storage.hold("conversations", ID):
             waiting = [
                 _begin(server, "POST", _call(n, "append_message", id=ID, content=str(n)), session.headers)
                 for n in range(100, 160)
@@ -300,7 +300,7 @@ def test_a_subscription_without_a_session_ends_with_the_token(root: Path) -> Non
 @contextmanager
 def held_up(server: Http) -> Iterator[http.client.HTTPConnection]:
     """A server that is told to stop while the call of this connection waits for a conversation."""
-    with Store.open(server.root, keep_locks=False) as store, store.engine.storage.mutex("conversations", ID):
+    with Store.open(server.root, keep_locks=False) as store, store.engine.storage.hold("conversations", ID):
         session = server.session()
         waiting = _begin(server, "POST", _call(7, "append_message", id=ID, content="waits"), session.headers)
         session.call("list_conversations")  # A session answers in order of arrival.

@@ -103,7 +103,7 @@ def test_a_call_that_can_not_be_cancelled_does_not_keep_the_other_locks(root: Pa
             client.call("lock_conversation", id=ID)
             assert in_use(root) == {ID}
             # A write that waits for the mutex sits in a thread, in a system call, for up to ten seconds.
-            with other.engine.storage.mutex("conversations", "held-up"):
+            with other.engine.storage.hold("conversations", "held-up"):
                 client.send_call("append_message", id="held-up", content="waits")
                 client.call("list_conversations")
                 client.signal(number)
@@ -118,7 +118,7 @@ def test_requests_sent_before_the_end_of_file_are_answered_though_they_take_long
     with Store.open(root, keep_locks=False) as other, over_stdio(root) as client:
         other.create(id="held", title="Held")
         client.call("lock_conversation", id="held")
-        with other.engine.storage.mutex("conversations", ID):
+        with other.engine.storage.hold("conversations", ID):
             asked = {client.send_call("append_message", id=ID, content=f"piped {n}") for n in range(20)}
             client.leave()
             eventually(lambda: in_use(root) == set(), "the locks are given back")

@@ -27,7 +27,7 @@ LATER = "2025-01-12T10:31:00.000Z"
 
 def put(storage: FileStorage, id: str, texts: list[str]) -> bytes:
     data = document(id, texts)
-    with storage.mutex(KIND, id) as held:
+    with storage.hold(KIND, id) as held:
         held.replace(None, data, anatomy.survey(data), [])
     return data
 
@@ -54,7 +54,7 @@ def test_a_written_document_is_read_unchanged_and_known(storage: FileStorage) ->
     (scanned,) = storage.scan(KIND)
     assert (scanned.id, scanned.path, scanned.regular) == ("plan", storage.path(KIND, "plan"), True)
     assert scanned.signature == known.signature
-    with storage.mutex(KIND, "plan") as held:
+    with storage.hold(KIND, "plan") as held:
         assert held.look() == known
         assert held.read() == (data, known.signature)
 
@@ -65,7 +65,7 @@ def test_appended_entries_are_at_the_end_and_the_rest_is_unchanged(
     storage: FileStorage, before: list[str], added: list[str]
 ) -> None:
     put(storage, "plan", before)
-    with storage.mutex(KIND, "plan") as held:
+    with storage.hold(KIND, "plan") as held:
         after = held.splice(looked(held), [entry(text) for text in added], LATER, [])
         assert held.look() == after
     wanted = document("plan", before + added).replace(
@@ -80,7 +80,7 @@ def test_appended_entries_are_at_the_end_and_the_rest_is_unchanged(
 @pytest.mark.parametrize("added", [[], ["two"]])
 def test_a_new_head_leaves_the_history_unchanged(storage: FileStorage, title: str, added: list[str]) -> None:
     put(storage, "plan", ["one"])
-    with storage.mutex(KIND, "plan") as held:
+    with storage.hold(KIND, "plan") as held:
         after = held.rehead(looked(held), head("plan", title, LATER), [entry(text) for text in added], [])
         assert held.look() == after
         after = held.splice(after, [entry("three")], LATER, [])
@@ -94,7 +94,7 @@ def test_a_new_context_leaves_the_history_unchanged(storage: FileStorage, sizes:
     for size in sizes:
         context = {"fullContext": "x" * size, "metadata": {}} if size else {}
         lines = anatomy.context_lines([codec.encode(context)[:-1]])
-        with storage.mutex(KIND, "plan") as held:
+        with storage.hold(KIND, "plan") as held:
             after = held.rehead(looked(held), head("plan", "New", LATER), [], [], lines)
             assert held.look() == after
             after = held.splice(after, [entry("more")], LATER, [])
@@ -105,7 +105,7 @@ def test_a_new_context_leaves_the_history_unchanged(storage: FileStorage, sizes:
 
 def test_several_changes_under_one_mutex_build_on_each_other(storage: FileStorage) -> None:
     put(storage, "plan", ["one"])
-    with storage.mutex(KIND, "plan") as held:
+    with storage.hold(KIND, "plan") as held:
         known = held.rehead(looked(held), head("plan", "a much longer title than before"), [], [])
         known = held.rehead(known, head("plan", "b"), [entry("two")], [])
         known = held.splice(known, [entry("three")], LATER, [])
@@ -127,7 +127,7 @@ def test_no_write_replaces_a_version_that_it_did_not_read(storage: FileStorage, 
         lambda held, known: held.replace(known.signature, first, known.anatomy, []),
         lambda held, known: held.replace(None, first, known.anatomy, []),
     ):
-        with storage.mutex(KIND, "plan") as held:
+        with storage.hold(KIND, "plan") as held:
             got = held.read()
             assert got is not None
             known = held.adopt(got[1], anatomy.survey(got[0]), [], STAMP)
@@ -150,7 +150,7 @@ def test_an_edit_in_place_is_noticed_by_the_next_look(storage: FileStorage, root
     path.write_bytes(new)
     os.utime(path, ns=(1, 1))
     assert storage.known(KIND, "plan") is None
-    with storage.mutex(KIND, "plan") as held:
+    with storage.hold(KIND, "plan") as held:
         assert held.look() is None
         got = held.read()
         assert got is not None and got[0] == new
@@ -163,10 +163,10 @@ def test_an_edit_in_place_is_noticed_by_the_next_look(storage: FileStorage, root
 def test_the_records_of_each_write_are_read_in_their_order(storage: FileStorage) -> None:
     put(storage, "plan", [])
     for n in range(5):
-        with storage.mutex(KIND, "plan") as held:
+        with storage.hold(KIND, "plan") as held:
             held.note.base = lambda: [b'"before"']
             held.splice(looked(held), [entry(str(n))], LATER, [b'{"n": %d}' % n, b'{"m": 1}'])
-    with storage.mutex(KIND, "plan") as held:
+    with storage.hold(KIND, "plan") as held:
         records = [[b'"before"'], *([b'{"n": %d}' % n, b'{"m": 1}'] for n in range(5))]
         assert held.records() == records
         got = held.read()
@@ -183,10 +183,10 @@ def test_the_log_keeps_the_newest_256_kib_of_messages_beside_other_records(stora
     put(storage, "plan", [])
     text = b"x" * 20_000
     for n in range(60):
-        with storage.mutex(KIND, "plan") as held:
+        with storage.hold(KIND, "plan") as held:
             records = [b'{"n": %d, "x": "%s"}' % (n, text), b'{"k":"head","n":%d,"x":"%s"}' % (n, text)]
             held.splice(looked(held), [entry(str(n))], LATER, records)
-    with storage.mutex(KIND, "plan") as held:
+    with storage.hold(KIND, "plan") as held:
         for _ in range(900):
             held.rehead(looked(held), head("plan", "x"), [], [b'{"k":"lock","x":"%s"}' % text[:500]])
         kept = [record for records in held.records() for record in records]
@@ -225,20 +225,20 @@ def test_the_beginning_of_a_file_reaches_to_its_context(storage: FileStorage, ro
 
 def test_a_deleted_document_is_in_the_trash_and_can_be_restored(storage: FileStorage, root: Path) -> None:
     data = put(storage, "plan", ["one"])
-    with storage.mutex(KIND, "plan") as held:
+    with storage.hold(KIND, "plan") as held:
         trashed = held.delete()
         assert held.look() is None and held.read() is None
     assert not storage.exists(KIND, "plan") and storage.known(KIND, "plan") is None
     assert storage.keeping.trashed(KIND) == [trashed] and storage.keeping.read(trashed.token) == data
     assert storage.keeping.trashed("agents") == []
-    with storage.mutex(KIND, "plan") as held:
+    with storage.hold(KIND, "plan") as held:
         held.restore(trashed.token)
         assert held.look() is None  # It must be read as a whole before the next write.
     assert data_of(storage) == data and storage.keeping.trashed(KIND) == []
-    with storage.mutex(KIND, "plan") as held:
+    with storage.hold(KIND, "plan") as held:
         trashed = held.delete()
     second = put(storage, "plan", ["two"])
-    with storage.mutex(KIND, "plan") as held, pytest.raises(Refused):
+    with storage.hold(KIND, "plan") as held, pytest.raises(Refused):
         held.restore(trashed.token)
     assert data_of(storage) == second and storage.keeping.trashed(KIND) == [trashed]
 
@@ -247,7 +247,7 @@ def test_deletions_at_one_instant_all_stay_in_the_trash(storage: FileStorage) ->
     tokens = set()
     for n in range(5):
         put(storage, "plan", [str(n)])
-        with storage.mutex(KIND, "plan") as held:
+        with storage.hold(KIND, "plan") as held:
             tokens.add(held.delete().token)
     assert len(tokens) == 5
     assert {texts_of(storage.keeping.read(token))[0] for token in tokens} == set("01234")
@@ -255,7 +255,7 @@ def test_deletions_at_one_instant_all_stay_in_the_trash(storage: FileStorage) ->
 
 def test_a_file_in_quarantine_has_the_name_of_its_document_and_the_reason(storage: FileStorage) -> None:
     put(storage, "plan", [])
-    with storage.mutex(KIND, "plan") as held:
+    with storage.hold(KIND, "plan") as held:
         paths = [held.quarantine(b"data %d" % n, "why") for n in range(3)]
     assert [Path(path).read_bytes() for path in paths] == [b"data 0", b"data 1", b"data 2"]
     assert all("plan" in path and "why" in path for path in paths)
@@ -269,7 +269,7 @@ def test_a_torn_document_is_mended_and_the_original_is_kept(storage: FileStorage
     path = root / KIND / "plan.json"
     path.write_bytes(torn)
     assert mend(torn) is not None and mend(whole) is None
-    with storage.mutex(KIND, "plan") as held:
+    with storage.hold(KIND, "plan") as held:
         got = held.read()
         assert got is not None
         assert mendable(held, *got) is None  # A program may be saving it.
@@ -288,7 +288,7 @@ def test_an_id_with_a_path_is_refused(storage: FileStorage, root: Path) -> None:
             lambda: storage.read(KIND, id),
             lambda: storage.exists(KIND, id),
             lambda: storage.known(KIND, id),
-            lambda: storage.mutex(KIND, id).__enter__(),
+            lambda: storage.hold(KIND, id).__enter__(),
             lambda: storage.path(KIND, id),
         ):
             with pytest.raises(InvalidInput):
@@ -314,7 +314,7 @@ def test_a_path_that_is_no_regular_file_is_no_document(storage: FileStorage, roo
     assert [(scanned.id, scanned.regular) for scanned in storage.scan(KIND)] == [("plan", False)]
     assert storage.exists(KIND, "plan")
     data = document("plan", [])
-    with storage.mutex(KIND, "plan") as held:
+    with storage.hold(KIND, "plan") as held:
         with pytest.raises(InvalidDocument):
             held.read()
         with pytest.raises(Interfered):
@@ -340,7 +340,7 @@ def test_leftovers_of_dead_processes_are_found_and_swept(storage: FileStorage, r
 def test_a_leftover_temporary_blocks_no_writer_and_is_kept(storage: FileStorage, root: Path) -> None:
     put(storage, "plan", ["one"])
     (root / KIND / ".plan.tmp").write_bytes(b"half")
-    with storage.mutex(KIND, "plan") as held:
+    with storage.hold(KIND, "plan") as held:
         held.rehead(looked(held), head("plan", "x"), [], [])
     assert [path.name for path in (root / KIND).iterdir()] == ["plan.json"]
     assert [path.read_bytes() for path in (root / ".capsule" / "quarantine").iterdir()] == [b"half"]
@@ -349,10 +349,10 @@ def test_a_leftover_temporary_blocks_no_writer_and_is_kept(storage: FileStorage,
 def test_a_signature_from_before_a_reboot_is_not_trusted(root: Path) -> None:
     before, after = FileStorage(str(root)), FileStorage(str(root), sys=Rebooted())
     data = put(before, "plan", ["one"])
-    with before.mutex(KIND, "plan") as held:
+    with before.hold(KIND, "plan") as held:
         held.splice(looked(held), [entry("two")], LATER, [b'{"n": 1}'])
     assert before.known(KIND, "plan") is not None and after.known(KIND, "plan") is None
-    with after.mutex(KIND, "plan") as held:
+    with after.hold(KIND, "plan") as held:
         assert held.look() is None
         assert held.records() == [[b'{"n": 1}']]
     assert data
@@ -362,7 +362,7 @@ def test_a_signature_from_before_a_reboot_is_not_trusted(root: Path) -> None:
 
 def test_system_errors_become_errors_of_the_package(storage: FileStorage, root: Path) -> None:
     put(storage, "plan", [])
-    with pytest.raises(CapsuleError), storage.mutex(KIND, "plan"):
+    with pytest.raises(CapsuleError), storage.hold(KIND, "plan"):
         raise OSError(5, "Input/output error")
     (root / "agents").write_bytes(b"in the way")
     with pytest.raises(CapsuleError):
@@ -424,7 +424,7 @@ def test_derived_files_can_be_made_moved_into_place_locked_and_dropped(storage: 
 
 def test_the_history_is_read_from_an_offset_under_the_mutex(storage: FileStorage, root: Path) -> None:
     data = document("a", ["one", "two"])
-    with storage.mutex("conversations", "a") as held:
+    with storage.hold("conversations", "a") as held:
         known = held.replace(None, data, anatomy.survey(data), [])
         assert known.anatomy is not None
         for start in (known.anatomy.history, known.anatomy.tail - 5, known.anatomy.tail):
@@ -437,7 +437,7 @@ def test_the_history_is_read_from_an_offset_under_the_mutex(storage: FileStorage
 def test_a_file_moved_away_before_its_flush_is_read_again(storage: FileStorage) -> None:
     put(storage, "plan", ["one"])
     path = Path(storage.path(KIND, "plan"))
-    with storage.mutex(KIND, "plan") as held:
+    with storage.hold(KIND, "plan") as held:
         known = looked(held)
         away = path.rename(path.with_name("plan.json~"))
         with pytest.raises(Interfered):

@@ -20,7 +20,7 @@ KIND = "conversations"
 HOLDER = """
 from capsule.engines.files.storage import FileStorage
 storage = FileStorage(sys.argv[1])
-with storage.mutex("conversations", "x", 10):
+with storage.hold("conversations", "x", 10):
     say("held")
     hear()
 say("released")
@@ -42,7 +42,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def take(storage: FileStorage, id: str, timeout_s: float = 0) -> None:
-    with storage.mutex(KIND, id, timeout_s):
+    with storage.hold(KIND, id, timeout_s):
         pass
 
 
@@ -61,7 +61,7 @@ def test_two_threads_never_hold_one_mutex(storage: FileStorage) -> None:
         nonlocal inside, most, total
         start.wait()
         for _ in range(200):
-            with storage.mutex(KIND, "x", 60):
+            with storage.hold(KIND, "x", 60):
                 inside += 1
                 most = max(most, inside)
                 total += 1
@@ -84,7 +84,7 @@ def test_a_timeout_names_the_process_that_holds_the_mutex(storage: FileStorage, 
 
 
 def test_a_timeout_names_the_thread_that_holds_the_mutex(storage: FileStorage) -> None:
-    with storage.mutex(KIND, "x"), pytest.raises(StoreBusy, match=f"thread of process {os.getpid()}"):
+    with storage.hold(KIND, "x"), pytest.raises(StoreBusy, match=f"thread of process {os.getpid()}"):
         take(storage, "x", 0.01)
     take(storage, "x")
 
@@ -110,7 +110,7 @@ def test_a_mutex_whose_file_was_unlinked_excludes_others(
     holder.say()
     holder.hear()
     take(storage, "x", 60)
-    with storage.mutex(KIND, "x"):
+    with storage.hold(KIND, "x"):
         other = FileStorage(str(tmp_path))
         with pytest.raises(StoreBusy):
             take(other, "x")
@@ -132,7 +132,7 @@ def test_many_mutexes_keep_few_files_open(storage: FileStorage) -> None:
     if not os.path.isdir("/proc/self/fd"):
         pytest.skip("the system does not say which files are open")
     before = len(os.listdir("/proc/self/fd"))
-    with storage.mutex(KIND, "held"):
+    with storage.hold(KIND, "held"):
         for n in range(600):
             take(storage, f"m{n}")
         assert len(os.listdir("/proc/self/fd")) - before < 500
@@ -162,11 +162,11 @@ def test_a_forked_child_shares_no_mutex_with_its_parent(tmp_path: Path, child: S
         """
         from capsule.engines.files.storage import FileStorage
         storage = FileStorage(sys.argv[1])
-        with storage.mutex("conversations", "x"):
+        with storage.hold("conversations", "x"):
             pid = os.fork()
             if pid == 0:
                 try:
-                    with storage.mutex("conversations", "x", 0):
+                    with storage.hold("conversations", "x", 0):
                         say("shared")
                 except CapsuleError as error:
                     say(type(error).__name__)
@@ -174,11 +174,11 @@ def test_a_forked_child_shares_no_mutex_with_its_parent(tmp_path: Path, child: S
             os.waitpid(pid, 0)
             other = FileStorage(sys.argv[1])
             try:
-                with other.mutex("conversations", "x", 0):
+                with other.hold("conversations", "x", 0):
                     say("lost")
             except CapsuleError as error:
                 say(type(error).__name__)
-        with storage.mutex("conversations", "x", 0):
+        with storage.hold("conversations", "x", 0):
             say("free")
         """,
         tmp_path,
@@ -195,7 +195,7 @@ def test_a_child_forked_while_threads_hold_mutexes_is_not_stuck(tmp_path: Path, 
         storage = FileStorage(sys.argv[1])
         inside, over = threading.Event(), threading.Event()
         def hold():
-            with storage.mutex("conversations", "x"):
+            with storage.hold("conversations", "x"):
                 inside.set()
                 over.wait()
         thread = threading.Thread(target=hold)
@@ -203,7 +203,7 @@ def test_a_child_forked_while_threads_hold_mutexes_is_not_stuck(tmp_path: Path, 
         inside.wait()
         pid = os.fork()
         if pid == 0:
-            with storage.mutex("conversations", "y", 1):
+            with storage.hold("conversations", "y", 1):
                 say("not stuck")
             os._exit(0)
         os.waitpid(pid, 0)

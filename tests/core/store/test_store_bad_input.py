@@ -205,7 +205,7 @@ def test_a_write_through_a_mapping_is_read_or_reported_as_damage(root: Path, sto
         known = store.engine.storage.noted("conversations", id)
         assert known is not None
         signature = known.signature._replace(ctime_ns=path.stat().st_ctime_ns)
-        with store.engine.storage.mutex("conversations", id) as held:
+        with store.engine.storage.hold("conversations", id) as held:
             held.note.write(known._replace(signature=signature))
 
     for read in reads[:-2]:

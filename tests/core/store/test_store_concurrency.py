@@ -114,7 +114,7 @@ def test_a_document_held_too_long_raises_busy_with_id_and_holder(root: Path, sto
     id = store.create(type="group").id
     (root / "capsule.toml").write_text('[storage]\nmutex_timeout = "50ms"\n')
     with Store.open(root) as hasty:
-        with store.engine.storage.mutex("conversations", id), pytest.raises(StoreBusy, match=str(os.getpid())) as busy:
+        with store.engine.storage.hold("conversations", id), pytest.raises(StoreBusy, match=str(os.getpid())) as busy:
             hasty.append(id, content="x")
         assert busy.value.id == id and hasty.load(id).history == []
         hasty.append(id, content="x")

@@ -31,10 +31,10 @@ class Derived:
     def inode(self, name: str) -> int:
         """What tells the file of this name from another that had it before; 0 when there is none, or no file."""
         try:
-            found = self._sys.lstat(self._directory.file(name))
+            status = self._sys.lstat(self._directory.file(name))
         except (OSError, Refused):
             return 0
-        return found.st_ino if stat.S_ISREG(found.st_mode) else 0
+        return status.st_ino if stat.S_ISREG(status.st_mode) else 0
 
     def make(self, name: str) -> str:
         """Make an empty file, and the directory around it; the path. Raises `Refused`, `StorageFailed`."""

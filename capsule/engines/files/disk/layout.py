@@ -136,7 +136,7 @@ class Directory:
         """The names of the regular files in it; none where it is missing. Raises as `check`."""
         self.check()
         try:
-            return [name for name, found in self._sys.names(self.path) if stat.S_ISREG(found.st_mode)]
+            return [name for name, status in self._sys.names(self.path) if stat.S_ISREG(status.st_mode)]
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -155,10 +155,10 @@ class Directory:
 def refuse_symlink(sys: Syscalls, path: str) -> None:
     """Raise Refused when a directory of the store is a symlink; nothing happens when it is missing."""
     try:
-        found = sys.lstat(path)
+        status = sys.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return
-    if stat.S_ISLNK(found.st_mode):
+    if stat.S_ISLNK(status.st_mode):
         raise Refused(
             f"{path} is a symlink, and Capsule follows none inside a store, as what lies behind it is not the store's; "
             f"see where it leads, then remove it: rm {path}",

@@ -55,15 +55,15 @@ class Log:
     __slots__ = ("_is_landing", "_is_sure", "_next", "_path", "_sys", "device", "fd", "position")
 
     def __init__(self, sys: Syscalls, path: str, fd: int, position: Position | None, *, is_sure: bool = True) -> None:
-        found = sys.fstat(fd)
-        self._sys, self._path, self.fd, self.device = sys, path, fd, found.st_dev
+        status = sys.fstat(fd)
+        self._sys, self._path, self.fd, self.device = sys, path, fd, status.st_dev
         self._next: tuple[int, int] | None = None
         self._is_sure = is_sure
         self._is_landing = False
-        if position is not None and position.inode == found.st_ino and position.size <= found.st_size:
+        if position is not None and position.inode == status.st_ino and position.size <= status.st_size:
             self.position = position
         else:
-            self.position = Position(found.st_ino, found.st_size, 0, 0)
+            self.position = Position(status.st_ino, status.st_size, 0, 0)
             self.read()
 
     @classmethod
@@ -227,8 +227,8 @@ class Log:
 
     def is_at(self, position: Position | None) -> bool:
         """Whether this is still the file that its name stands for, as the header of the note has it."""
-        found = self._sys.fstat(self.fd)
-        if position is None or position.inode != found.st_ino or found.st_size < position.size or not found.st_nlink:
+        status = self._sys.fstat(self.fd)
+        if position is None or position.inode != status.st_ino or status.st_size < position.size or not status.st_nlink:
             return False
         self.position = position
         return True

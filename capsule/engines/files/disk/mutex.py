@@ -160,9 +160,9 @@ class Mutexes:
             if mutex.fd < 0:
                 mutex.fd = self._open(name)
             if self._sys.try_lock(mutex.fd, False, timeout_s is None):
-                found = names_file(self._sys, f"{self._directory.path}/{name}", mutex.fd)
-                if found is not None:
-                    mutex.size = found.st_size
+                status = names_file(self._sys, f"{self._directory.path}/{name}", mutex.fd)
+                if status is not None:
+                    mutex.size = status.st_size
                     return
                 self._sys.close(mutex.fd)
                 mutex.fd = -1

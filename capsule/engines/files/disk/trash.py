@@ -89,8 +89,8 @@ class Keeping:
         directory = self._directories[TRASH]
         with naming(directory.path, "list"):
             names = [name for name in directory.files() if name.startswith(f"{kind}~") and re.fullmatch(_TRASHED, name)]
-        found = map(self.trashed_as, names)
-        return sorted(found, key=lambda trashed: (trashed.deleted_at, trashed.token), reverse=True)
+        entries = map(self.trashed_as, names)
+        return sorted(entries, key=lambda trashed: (trashed.deleted_at, trashed.token), reverse=True)
 
     def trashed_as(self, name: str) -> Trashed:
         """What lies in the trash under a name that `move` gave."""
