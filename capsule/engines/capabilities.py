@@ -104,7 +104,7 @@ class OutsideEdits(Protocol):
     """Documents that are files, which other programs may write, move and leave beside others."""
 
     def hold(self, kind: str, id: str) -> AbstractContextManager[HeldFile]:
-        """The exclusive right to one file. Raises StoreBusy, Refused."""
+        """One file, whose mutex is held in a `with` block. Raises StoreBusy, Refused."""
 
     def scan(self, kind: str) -> Iterator[Scanned]:
         """Every file among the documents of a kind, in no order."""

@@ -134,7 +134,7 @@ class FileTrash:
 
 
 class FileMachine(Machine):
-    """The documents of this machine as files in `.capsule/`. See `Machine`."""
+    """The documents of this machine as files in `.capsule/`."""
 
     def __init__(self, storage: FileStorage) -> None:
         self._storage = storage

@@ -67,7 +67,7 @@ class HeldDocument:
             raise whole_files.failure(error, self.path, "read or write") from error
 
     def close(self) -> None:
-        """Close the document, which is otherwise kept open for the next one who holds its mutex here."""
+        """Close the document, which otherwise stays open for the next holder of its mutex in this process."""
         fd, self._mutex.document_fd = self._mutex.document_fd, -1
         if fd >= 0:
             self.sys.close(fd)
@@ -248,8 +248,10 @@ class HeldDocument:
         return self.note.write(known._replace(doubt=""))
 
     def _distrust(self, doubt: str, *, is_done: bool = False) -> None:
-        """Have the next one look at the whole file, and after a flush that failed have it written anew; `is_done` says
-        whether what was begun was written all the same."""
+        """Have the next holder read the whole file, and write it anew after a failed flush.
+
+        `is_done` says whether the write that was begun is in the file all the same.
+        """
         note = self.note.write if is_done else self.note.doubt
         note(Known(Signature(0, 0, 0, 0), None, new_tag(), "", self.storage.boot, doubt))
         self.close()

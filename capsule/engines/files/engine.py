@@ -226,7 +226,7 @@ class FilesEngine:
             start = since.tail if since is not None and known is not None and since.goes_on_in(known) else 0
             got = self.storage.read_from(kind, id, start)
             if got is None:
-                continue  # An editor is just replacing it, or it is gone: settling tells the two apart.
+                continue  # An editor is just replacing it, or it is gone: the next try tells which.
             if known is None:
                 decoded(got[0], self.name(kind, id), id)
                 return got[0], None, 0

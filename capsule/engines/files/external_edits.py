@@ -1,4 +1,4 @@
-"""Settling: taking in a version of a document that the store did not write.
+"""Taking in a version of a document that the store did not write.
 
 A hand edit, a checkout, a copied file, the rest of a crash: whatever lies in a document's place, it is read whole
 and validated before the store goes on from it. What must stay true: a file that does not parse is never

@@ -77,7 +77,7 @@ class FileStorage:
         _open_storages.add(self)
 
     def hold(self, kind: str, id: str, timeout_s: float | None = None) -> HeldDocument:
-        """The short exclusive right to one document. Raises `StoreBusy`, `Refused`."""
+        """One document, whose mutex is held in a `with` block. Raises `StoreBusy`, `Refused`."""
         if kind not in self._checked:
             self._directory(kind, id)
         return HeldDocument(self, kind, id, self._timeout_s if timeout_s is None else timeout_s)
@@ -118,7 +118,7 @@ class FileStorage:
             return None
 
     def known(self, kind: str, id: str) -> Known | None:
-        """As `HeldDocument.look`, without the mutex; None also when a writer is at work."""
+        """A document as the store left it; None when the file has changed, or a writer is at work. Takes no mutex."""
         path = self.layout.document(kind, id)
         known = self.noted(kind, id)
         if known is None or known.boot != self.boot:
@@ -155,7 +155,7 @@ class FileStorage:
             raise whole_files.failure(error, path, "read") from error
 
     def read(self, kind: str, id: str) -> tuple[bytes, Signature] | None:
-        """As `read_from`, the whole file."""
+        """The whole file and its signature, as `read_from` gives them."""
         return self.read_from(kind, id, 0)
 
     def read_from(self, kind: str, id: str, offset: int) -> tuple[bytes, Signature] | None:

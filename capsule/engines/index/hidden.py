@@ -15,9 +15,14 @@ _ALWAYS_MS = -(1 << 62)
 
 
 class Hidden(NamedTuple):
-    """The numbers of the conversations that are wholly hidden; and of those that are in part, with the time from which
-    `seen_from` lets them be seen. `nothing`: the owner asks, from whom nothing ever is. `of_messages`: what a
-    row `m` of `messages` must be so as not to be hidden."""
+    """Conversations that are hidden from who asks, by their numbers.
+
+    Attributes:
+        wholly: Those of which nothing may be read.
+        partly: Those of which messages may be read from a time on, each with that time.
+        nothing: Whether the owner asks: nothing is hidden.
+        of_messages: The condition that a row `m` of `messages` meets unless it is hidden.
+    """
 
     wholly: list[int]
     partly: dict[int, int]
@@ -26,11 +31,11 @@ class Hidden(NamedTuple):
 
     @property
     def of_conversations(self) -> str:
-        """What a row `c` of `capsules` must be so as not to be hidden."""
+        """The condition that a row `c` of `capsules` meets unless it is hidden."""
         return " AND ".join(["TRUE", *self.conditions("c.num")])
 
     def conditions(self, capsule: str, time: str = "") -> list[str]:
-        """What a row must be so as not to be hidden, given the columns of its conversation and of its time."""
+        """The conditions that a row meets unless it is hidden, by the columns of its conversation and its time."""
         wholly = [f"{capsule} NOT IN ({', '.join(map(str, self.wholly))})"] if self.wholly else []
         return wholly + ([f"{time} >= seen_from({capsule})"] if self.partly and time else [])
 

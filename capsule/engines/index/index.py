@@ -204,7 +204,7 @@ class Index:
         return self._participations
 
     def changes(self, db: sqlite3.Connection, since: str | None, limit: int) -> tuple[list[Change], str]:
-        """See `Questions.changes`; of an owner, and without bringing anything up to date."""
+        """The changes of all conversations since a cursor, as the rows have them now, and the cursor behind them."""
         from capsule.engines.index.tables import journal
 
         generation = self._database.generation

@@ -70,7 +70,7 @@ class FilesIndex(Index):
         started_ns = time.time_ns()
         touched = {} if ids == () else self._touched(ids)  # Most of what a listener asks: the rows as they are.
         if touched:
-            # What was told of the building is enough.
+            # The progress of building the index was reported already.
             self._take_in(db, touched, started_ns, None if is_other else progress, whole=ids is None)
         if ids is None:
             self._fresh_ns = started_ns
@@ -107,7 +107,7 @@ class FilesIndex(Index):
     def _tracked(self) -> set[str] | None:
         """The ids whose files were touched since the last time, where that can be told."""
         if self._tracker is None:
-            # One that asks once, as a command does, has no use for it.
+            # A command asks once and has no use for a tracker.
             if self._refreshes:
                 self._tracker = self._storage.tracker(self._kind)
             return None
@@ -159,7 +159,7 @@ class FilesIndex(Index):
         self._await_the_missing(touched)
         for file in touched.values():
             if file is not None:
-                self._known(file)  # Settled outside of the transaction.
+                self._known(file)  # Takes in other programs' versions outside of the transaction.
         left = list(touched.items())
         total = sum(file.signature.size for file in touched.values() if file is not None)
         done = 0
@@ -218,7 +218,7 @@ class FilesIndex(Index):
             return False
 
     def _known(self, file: Scanned) -> Known | None:
-        """What the store knows of a file; a version that it remembers otherwise is settled first."""
+        """What the store knows of a file; one that changed since the store wrote it is taken in first."""
         if not file.regular:
             return None
         id = file.id
@@ -258,7 +258,7 @@ class FilesIndex(Index):
         return state.signature, state.young
 
     def _found(self, file: Scanned, before: Row | None, *, verify: bool = False) -> Found | None:
-        """A file as it is, after what was torn by a crash is mended, and who writes it in place is done."""
+        """A file as it is, once the tear of a crash is mended and a program that writes it in place is done."""
         from capsule.engines.index.reading import look
 
         deadline, is_ours, now = time.monotonic() + _QUIET_S, False, file

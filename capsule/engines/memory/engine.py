@@ -192,7 +192,7 @@ class MemoryEngine:
     # -- All conversations -----------------------------------------------------------------------------------------
 
     def questions(self, asker: Sight | None = None) -> Asking:
-        """See `Engine.questions`. The index is made with the first question."""
+        """The index is made with the first question."""
         from capsule.engines.index.asking import Asking
         from capsule.engines.memory.index import MemoryIndex
 
@@ -215,7 +215,7 @@ class MemoryEngine:
 
 
 class MemoryLeases:
-    """The leases of one store in memory. See `Leases`."""
+    """The leases of one store in memory."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()

@@ -105,7 +105,7 @@ class Fits:
         return numbers
 
     def _matched(self, test: Test) -> tuple[str, list[Any]]:
-        """As `_compared`. SQLite calls a function of ours at half the cost of giving us the texts."""
+        """A comparison with a pattern: SQLite calls a function of ours at half the cost of giving us the texts."""
         matches = filters.compiled(test.value) if test.operator == "$regex" else partial(_has_words, _words(test.value))
 
         def in_time(text: str) -> bool:
