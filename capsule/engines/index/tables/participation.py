@@ -95,8 +95,8 @@ def marks(
         f"SELECT at, id, front FROM messages AS m WHERE capsule = {_NUM} AND at IN ({wanted}) AND {hidden.of_messages}"
     )
     # As `_digest`: a cursor asks for many.
-    found = db.execute(question, (conversation,))
-    return {at: (id, "" if front is None else f"sha256:{front:014x}") for at, id, front in found}
+    rows = db.execute(question, (conversation,))
+    return {at: (id, "" if front is None else f"sha256:{front:014x}") for at, id, front in rows}
 
 
 def _first_behind(db: sqlite3.Connection, conversation: str | None, read: Sequence[Mark]) -> int:
