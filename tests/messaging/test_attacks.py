@@ -12,7 +12,7 @@ from capsule import NotFound, Refused, Store
 from capsule.format.json import codec
 from capsule.format.merge.clean_form import cleaned
 from capsule.store.reading import KIND
-from tests.messaging.making import EARLY, LATE, channel, make
+from tests.core.store.making import EARLY, LATE, channel, make
 
 Document = dict[str, Any]
 NEWS, NOW = "channel_global_news", "2030-01-01T00:00:00.000Z"

@@ -16,7 +16,7 @@ from capsule import CapsuleError, Filter, NotFound, Store
 from capsule.engines.values import Trashed
 from capsule.store.change.conversation import REMOVED
 from capsule.store.reading import KIND
-from tests.messaging.doors import BY_ID, CURSOR, FOR_ALL, WRITES
+from tests.core.store.doors import BY_ID, CURSOR, FOR_ALL, WRITES
 from tests.messaging.worlds import AGENTS, Room, World, build, worlds
 
 #: What tells of all conversations, besides what the other tests ask.

@@ -10,7 +10,7 @@ import pytest
 from capsule import InvalidInput, Store
 from capsule.engines.index.tables import facts
 from tests.core.index.test_filters import entries
-from tests.messaging.making import EARLY, LATE, make
+from tests.core.store.making import EARLY, LATE, make
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from capsule.engines.retrying import edited
 from capsule.messaging.doorbells import registry
 from capsule.messaging.doorbells.interface import Target
 from capsule.messaging.mail.mentions import mentioned
-from tests.messaging.making import EARLY, LATE, channel, set_fields
+from tests.core.store.making import EARLY, LATE, channel, set_fields
 
 CHANNEL = "channel_global_api"
 

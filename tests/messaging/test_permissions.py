@@ -10,7 +10,7 @@ import pytest
 
 from capsule import InvalidInput, NotFound, Refused, Store
 from capsule.messaging.people.people import People
-from tests.messaging.making import set_fields
+from tests.core.store.making import set_fields
 
 AGENTS = {"anna": "/api", "bob": "/api", "carl": "/web", "dora": None}
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from capsule import InvalidInput, Store
-from tests.messaging.making import channel
+from tests.core.store.making import channel
 
 CHANNEL = "channel_global_api"
 

@@ -19,8 +19,8 @@ from capsule.engines.questions import Search
 from capsule.ids import new_id
 from capsule.store.view import AgentView
 from capsule.timestamps import ms_of
-from tests.messaging.doors import BY_ID, CURSOR, FOR_ALL, WRITES
-from tests.messaging.making import EARLY, LATE, branched, make
+from tests.core.store.doors import BY_ID, CURSOR, FOR_ALL, WRITES
+from tests.core.store.making import EARLY, LATE, branched, make
 from tests.messaging.test_canaries import said
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from capsule import NotFound, Refused, Store
-from tests.messaging.doors import WRITES
-from tests.messaging.making import EARLY, LATE, branched, make
+from tests.core.store.doors import WRITES
+from tests.core.store.making import EARLY, LATE, branched, make
 
 
 @pytest.fixture

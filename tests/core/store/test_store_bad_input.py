@@ -16,7 +16,7 @@ import pytest
 from capsule import Store
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Locked, NotFound
 from capsule.maintenance.doctor import examine
-from tests.messaging.doors import BY_ID, WRITES
+from tests.core.store.doors import BY_ID, WRITES
 from tests.processes import Child
 
 BAD_IDS = [

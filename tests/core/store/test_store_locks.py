@@ -14,9 +14,9 @@ import pytest
 
 from capsule import Store, timestamps
 from capsule.errors import Locked, LockLost, Remedy
+from tests.core.store.doors import WRITES
 from tests.core.store.files import by_hand, contents, file_of, opened
-from tests.messaging.doors import WRITES
-from tests.messaging.making import branched
+from tests.core.store.making import branched
 from tests.processes import Child
 
 Start = Callable[..., Child]

@@ -10,7 +10,7 @@ from capsule.sessions.registry import Registry, SessionRow
 from capsule.sessions.rules.messages import claim, pick, receive
 from capsule.sessions.session import Session
 from tests.core.cli.conftest import Program
-from tests.messaging.making import branched, channel
+from tests.core.store.making import branched, channel
 
 #: Commands about one conversation: what a program is told by them that acts for somebody who does not take part.
 REFUSED = [

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from capsule import Store
 from capsule_cli.app import app
 from tests.core.cli.conftest import Program
-from tests.messaging.making import make
+from tests.core.store.making import make
 
 #: In each name, title, description, topic, tag and message of what carl may not read.
 CANARY = "canary"

@@ -9,7 +9,7 @@ from mcp.client.subscriptions import listen
 from capsule import Store
 from tests.core.mcp_server.talking import acting, until
 from tests.core.mcp_server.test_subscriptions import Hearing
-from tests.messaging.making import make
+from tests.core.store.making import make
 
 pytestmark = [
     pytest.mark.anyio,
