@@ -20,9 +20,6 @@ _AT_FDCWD = -100  # linux/fcntl.h
 _RENAME_EXCHANGE = 2  # linux/fs.h
 _RENAME_SWAP = 2  # sys/stdio.h of macOS
 _SYNC_FILE_RANGE_WRITE = 2  # linux/fs.h
-_SYNC_FILE_RANGE_ALL = 1 | 2 | 4  # And wait, before and after.
-#: File systems that write a block which was flushed once in its place, and nothing else: ext4, xfs (linux/magic.h).
-_IN_PLACE = (0xEF53, 0x58465342)
 _COPY_CHUNK = 1 << 30
 
 
@@ -94,39 +91,6 @@ class Syscalls:
         if self._sync_range is not None:
             self._sync_range(fd, offset, size, _SYNC_FILE_RANGE_WRITE)
 
-    def begin_write_out(self, fd: int, device: int, size: int) -> bool:
-        """Begin to hand the first bytes of a file to the drive; `write_out` waits until it has them.
-
-        Args:
-            fd: The file.
-            device: The device that it lies on.
-            size: How many bytes. Their places were flushed once before, so that no metadata of the file is missing.
-
-        Returns:
-            False where the system or the file system can't do it, and at the first call, as it costs more to find out
-            than to flush: then only a flush of the file itself makes the bytes durable.
-        """
-        fits = self._writes_in_place.get(device)
-        if fits is None:
-            is_first = not self._writes_in_place
-            self._writes_in_place[device] = None if is_first else _writes_in_place(fd)
-            fits = self._writes_in_place[device]
-        if not fits or self._sync_range is None:
-            return False
-        if self._sync_range(fd, 0, size, _SYNC_FILE_RANGE_WRITE):
-            raise _last_error()
-        return True
-
-    def write_out(self, fd: int, size: int) -> None:
-        """Wait until the drive has what `begin_write_out` began to hand to it: the next flush of any file on that drive
-        makes it durable."""
-        if self._sync_range is not None and self._sync_range(fd, 0, size, _SYNC_FILE_RANGE_ALL):
-            raise _last_error()
-
-    @cached_property
-    def _writes_in_place(self) -> dict[int, bool | None]:
-        return {}
-
     @cached_property
     def _sync_range(self) -> Callable[[int, int, int, int], int] | None:
         return _load_sync_range()
@@ -175,6 +139,13 @@ class Syscalls:
         """What tells this run of the system from the one before a crash or a power cut; empty when it can't."""
         return _boot()
 
+    def device(self, path: str) -> int:
+        """The number of the device that a file lies on; 0 where there is none. Another one if the disk came back."""
+        try:
+            return os.lstat(path).st_dev
+        except OSError:
+            return 0
+
     def booted_ns(self) -> int:
         """When this run of the system began, in nanoseconds since 1970."""
         return time.time_ns() - time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
@@ -221,22 +192,6 @@ def _load_sync_range() -> Callable[[int, int, int, int], int] | None:
     call: Callable[[int, int, int, int], int] = libc.sync_file_range
     libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
     return call
-
-
-def _last_error() -> OSError:
-    import ctypes
-
-    error = ctypes.get_errno()
-    return OSError(error, os.strerror(error))
-
-
-def _writes_in_place(fd: int) -> bool:
-    """Whether the file system of a file writes over a block that was flushed once, and nothing else with it."""
-    import ctypes
-
-    libc = ctypes.CDLL(None)
-    status = (ctypes.c_long * 64)()
-    return hasattr(libc, "fstatfs") and not libc.fstatfs(fd, status) and status[0] in _IN_PLACE
 
 
 def _load_exchange() -> Callable[[str, str], bool]:

@@ -63,7 +63,7 @@ class DocumentState(NamedTuple):
 class Transaction(Protocol):
     """The exclusive right to one document.
 
-    Each write is all or nothing, and durable when the call returns. A call may raise `Interfered`: another program
+    Each write is all or nothing, and durable when the transaction has ended without an error. A call may raise `Interfered`: another program
     wrote the document, so begin the transaction again; or `StorageFailed`, `Refused`: nothing was written.
 
     Attributes:
@@ -73,11 +73,13 @@ class Transaction(Protocol):
         state: What else is known of it.
         reads: What else the decision on the next write read. If any of it has another version when that is written,
             the write raises `Interfered`, and nothing is written.
+        waits: Whether its end waits until what was appended is durable; otherwise that is so a second later.
     """
 
     id: str
     name: str
     reads: Reads
+    waits: bool
 
     @property
     def head(self) -> ParsedHead: ...
@@ -104,7 +106,7 @@ class Transaction(Protocol):
         """
 
     def ensure_durable(self) -> None:
-        """Make the present document durable, in case an earlier writer failed to."""
+        """Have the present document be durable at the end, in case an earlier writer failed to make it so."""
 
     def append(
         self,
@@ -333,6 +335,15 @@ class Engine(Protocol):
         """
 
     # -- Beside the documents --------------------------------------------------------------------------------------
+
+    def flush(self, kind: str = "", id: str = "") -> int:
+        """Make a document durable as every reader sees it; without a kind all documents with entries.
+
+        Returns the number of documents that a power cut had left incomplete, and that are complete now.
+
+        Raises `NotFound`, `InvalidDocument`, `StoreBusy`, `Refused`, `StorageFailed`. Cost: a look if it is; for all a
+        look at each that was written since the last time.
+        """
 
     def close(self) -> None:
         """Release all resources."""

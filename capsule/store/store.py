@@ -215,6 +215,21 @@ class CoreStore(Writing):
         """
         self.inner.holder.close()
 
+    def flush(self) -> int:
+        """Make every conversation durable in its own file, and not in its log alone, as it is a second after an append.
+
+        For a program that reads the files by itself, such as one that copies them.
+
+        Returns:
+            How many a power cut had left incomplete; they are complete now.
+
+        Raises:
+            StoreBusy, Refused, StorageFailed: The system did not permit it.
+
+        Cost: a look at each conversation that was written since the last time, and flushing those that need it.
+        """
+        return self.engine.flush()
+
     def close(self) -> None:
         """Release the locks of this instance, and close its files. A named instance keeps its locks.
 

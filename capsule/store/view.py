@@ -227,6 +227,9 @@ class AgentView:
             raise Refused(f"agent {self.agent} hears of conversations alone", path="")
         return self._engine.tracker(kind)
 
+    def flush(self, kind: str = "", id: str = "") -> int:
+        return self._engine.flush(kind, id)
+
     def outside_edits(self, what: str = "this") -> NoReturn:
         """Raises Refused: an agent has neither the paths of documents nor versions from outside."""
         why = f"{what} needs the files of the store, which agent {self.agent} does not reach, only a person"

@@ -100,7 +100,14 @@ class Writing(Reading):
         return make(new_id() if id is None else check_id(id))
 
     def append(
-        self, id: str, *, role: str = "user", content: str, extra: Mapping[str, Any] | None = None, **fields: Any
+        self,
+        id: str,
+        *,
+        role: str = "user",
+        content: str,
+        extra: Mapping[str, Any] | None = None,
+        wait: bool = True,
+        **fields: Any,
     ) -> Message:
         """Append one message; it is durable when this returns.
 
@@ -109,6 +116,8 @@ class Writing(Reading):
             role: `user`, `assistant`, `system` or `tool`.
             content: The text.
             extra: Fields that the format does not know, by the names that they get in the file.
+            wait: False: it returns when every reader sees the message, which is durable within a second. A power cut
+                before that may take it. For output that comes in many small pieces.
             fields: Further fields, by their names in the format or in the model (`from_`, `tool_calls`). `parent` is
                 the id of the message it answers (None: no message); without it, the end of the active branch.
 
@@ -123,35 +132,39 @@ class Writing(Reading):
             InvalidDocument: The file does not parse; it stays as it is.
             StoreBusy, Refused, StorageFailed: The system did not permit it.
 
-        Cost: two pwrites and an fdatasync under the mutex, whatever the conversation's size. If the active branch was
+        Cost: four pwrites under the mutex and an fdatasync after it, whatever the conversation's size. If the active branch was
             switched, also reading back to the beginning of the branch, once for each open store.
         """
         if fields or extra:
             fields = fields_given(fields, extra)
         checked = [check_message({"role": role, "content": content, **fields})]
-        at, entries = self.inner.change(id, lambda conversation: conversation.append(checked))
+        at, entries = self.inner.change(id, lambda conversation: conversation.append(checked, wait=wait))
         return as_model(entries[0], at)
 
-    def append_many(self, id: str, messages: Iterable[Mapping[str, Any] | Message]) -> list[Message]:
+    def append_many(
+        self, id: str, messages: Iterable[Mapping[str, Any] | Message], *, wait: bool = True
+    ) -> list[Message]:
         """Append messages in one write: all of them, or none. They are durable when this returns.
 
         Args:
             id: The conversation.
             messages: Mappings or `Message` models. If there are none, nothing happens.
+            wait: As `append` takes it.
 
         Returns the messages as written. Raises the errors of `append`. Cost: one fdatasync.
         """
-        at, entries = self.append_entries(id, messages)
+        at, entries = self.append_entries(id, messages, wait=wait)
         return [as_model(entry, place) for place, entry in enumerate(entries, at)]
 
     def append_entries(
-        self, id: str, messages: Iterable[Mapping[str, Any] | Message]
+        self, id: str, messages: Iterable[Mapping[str, Any] | Message], *, wait: bool = True
     ) -> tuple[int, list[dict[str, Any]]]:
         """Append as `append_many` does, without making models: importing pydantic takes longer than an append.
 
         Args:
             id: The conversation.
             messages: As `append_many` takes them.
+            wait: As `append` takes it.
 
         Returns:
             The place of the first message, and the messages as they stand in the file.
@@ -161,7 +174,7 @@ class Writing(Reading):
         checked = [check_message(message) for message in messages]
         if not checked:
             return 0, []
-        return self.inner.change(id, lambda conversation: conversation.append(checked))
+        return self.inner.change(id, lambda conversation: conversation.append(checked, wait=wait))
 
     def append_once(
         self,

@@ -11,12 +11,12 @@ The model assumes this of the system, and nothing else:
   of a file that grew are NULs, never stale garbage of another file.
 - The size of a file is any that it had since the last flush, or any between two of them, independently of its bytes.
 - `fsync` and `fdatasync` make the bytes and the size of a file durable, not its name. The times prove nothing.
-- `write_out` (sync_file_range) gives the drive the bytes of a file whose size was flushed before. They are durable
-  after the next flush of any file; the model does not rely on a flush of a directory for this.
 - `fsync` of a directory makes its entries durable. Each later change may be there or not, independently of the earlier
   ones; but one change is atomic: a rename leaves the old name or the new one, an exchange both new names or none.
 - A new directory is there if its parent was flushed; otherwise its content is lost with it.
-- After the power cut the system has another boot id.
+- After the power cut the system has another boot id (`Rebooted`). A disk that was taken out, or one that was put back
+  to a snapshot, comes back within the same boot as another device (`Remounted`).
+- A flush of one file makes nothing of another one durable.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ import itertools
 import os
 import random
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from capsule.disk.syscalls import Syscalls
 
-__all__ = ["SECTOR", "Disk", "Rebooted", "Recorder", "contents_after_cut", "materialise"]
+__all__ = ["SECTOR", "Disk", "Rebooted", "Recorder", "Remounted", "contents_after_cut", "materialise"]
 
 SECTOR = 512
 PAGE = 4096
@@ -46,18 +46,28 @@ class Rebooted(Syscalls):
         return "after the power cut"
 
 
+class Remounted(Syscalls):
+    """The same run of the system, with the disk as another device."""
+
+    def device(self, path: str) -> int:
+        return super().device(path) + 1
+
+
 class Recorder(Syscalls):
     """Makes every call, and records those that change something in `events`.
 
     Args:
         root: Paths are recorded relative to this directory.
-        writes_out: Whether the system has `write_out`.
+
+    Attributes:
+        events: The calls; and what a test adds, as `("acknowledged", text)`.
+        before_flush: Called once, before the next flush of a log.
     """
 
-    def __init__(self, root: Path, *, writes_out: bool = True) -> None:
+    def __init__(self, root: Path) -> None:
         self._root = str(root)
-        self._writes_out = writes_out
         self.events: list[tuple[Any, ...]] = []
+        self.before_flush: Callable[[], object] | None = None
 
     def _name(self, path: str) -> str:
         return os.path.relpath(path, self._root)
@@ -87,18 +97,15 @@ class Recorder(Syscalls):
 
     def fsync(self, fd: int) -> None:  # type: ignore[override]
         path = os.readlink(f"/proc/self/fd/{fd}")
+        act, self.before_flush = (self.before_flush, None) if "/log" in path else (None, self.before_flush)
+        if act is not None:
+            act()
         if os.path.isdir(path):
             self.events.append(("sync directory", self._name(path)))
         else:
             self.events.append(("sync", os.fstat(fd).st_ino))
 
     fdatasync = fsync  # type: ignore[assignment]
-
-    def begin_write_out(self, fd: int, device: int, size: int) -> bool:
-        return self._writes_out
-
-    def write_out(self, fd: int, size: int) -> None:
-        self.events.append(("write out", os.fstat(fd).st_ino))
 
     def rename(self, source: str, target: str) -> None:  # type: ignore[override]
         os.rename(source, target)
@@ -125,15 +132,9 @@ class Recorder(Syscalls):
 
 @dataclass
 class File:
-    """One file: every version since its last flush, the flushed one first.
-
-    Attributes:
-        versions: The versions.
-        out: The number of the version that was given to the drive, which may still lose it.
-    """
+    """One file: every version since its last flush, the flushed one first."""
 
     versions: list[bytes] = field(default_factory=lambda: [b""])
-    out: int = 0
 
     @property
     def now(self) -> bytes:
@@ -204,16 +205,12 @@ class Disk:
         file = self._files[self._by_inode[inode]]
         file.versions.append(file.now[:size].ljust(size, b"\0"))
 
-    def _write_out(self, inode: int) -> None:
-        file = self._files[self._by_inode[inode]]
-        if len(file.now) == len(file.versions[0]):  # Otherwise the size is not durable yet.
-            file.out = len(file.versions) - 1
-
     def _sync(self, inode: int) -> None:
-        flushed = self._files[self._by_inode[inode]]
-        flushed.out = len(flushed.versions) - 1
-        for file in self._files.values():  # A flush of one file flushes the whole drive.
-            file.versions, file.out = file.versions[file.out :], 0
+        file = self._files[self._by_inode[inode]]
+        file.versions = file.versions[-1:]
+
+    def _acknowledged(self, text: str) -> None:
+        pass
 
     def _sync_directory(self, name: str) -> None:
         directory = "" if name == "." else name

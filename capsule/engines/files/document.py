@@ -1,8 +1,9 @@
 """A document under its mutex: looked at, read, and written in the three ways there are.
 
-What must stay true: a write's records are in the log before the document is touched, and both are durable before its
-note says so; a header that can't be written costs the next one a look at the whole file, never an acknowledged write;
-and a new version is decided upon a signature, which is checked again at the moment it takes its place.
+What must stay true: a write's records are in the log before the document is touched; the log is flushed before the
+write is acknowledged, without the mutex; a whole version is flushed before it gets its name; a header that can't be
+written costs the next one a look at the whole file, never an acknowledged write; and a new version is decided upon a
+signature, which is checked again at the moment it takes its place.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from capsule.engines.files.disk.trash import QUARANTINE, TRASH
 from capsule.engines.files.note import Note, new_tag
 from capsule.engines.files.protocols import Known
 from capsule.engines.files.rehead import Rehead
-from capsule.engines.files.splice import Overtaken, Unflushed, splice
+from capsule.engines.files.splice import Overtaken, splice
 from capsule.engines.values import Trashed
 from capsule.errors import CapsuleError, Interfered, Refused
 from capsule.format.json.anatomy import Anatomy, head_of, survey
@@ -38,6 +39,10 @@ class HeldDocument:
     """One document of a `FileStorage`, whose mutex is held in a `with` block, and whose note is there meanwhile.
 
     What has no docstring is described in `HeldFile`.
+
+    Attributes:
+        waits: Whether the end of the block waits until what was written is on the medium.
+        is_completed: Whether it was brought from its log what a power cut had taken.
     """
 
     _mutex: Mutex
@@ -49,8 +54,9 @@ class HeldDocument:
         self.kind = kind
         self.storage = storage
         self.sys = storage.sys
+        self.waits, self.is_completed = True, False
         self._timeout_s = timeout_s
-        self._links, self._device = 0, -1
+        self._links = 0
 
     def __enter__(self) -> Self:
         mutexes, name = self.storage.mutexes, f"{self.kind}-{self.id}"
@@ -59,12 +65,67 @@ class HeldDocument:
         except OSError as error:
             raise whole_files.failure(error, mutexes.path(name), "open") from error
         self.note = Note(self.sys, self._mutex, self.storage.logs, self.storage.boot)
+        self.note.secure = self._secure
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.storage.mutexes.release(self._mutex)
-        if isinstance(error, OSError):
-            raise whole_files.failure(error, self.path, "read or write") from error
+        mutexes, mutex = self.storage.mutexes, self._mutex
+        if not self.note.owes_flush or error is not None:
+            mutexes.release(mutex)
+            if isinstance(error, OSError):
+                raise whole_files.failure(error, self.path, "read or write") from error
+            return
+        log = mutex.log
+        mutexes.unlock(mutex)
+        try:
+            self.storage.behind.add(self.kind, self.id)
+            if self.waits and log is not None:
+                log.flush()
+        except OSError as failure:
+            self._mark_unflushed()
+            doing = "flush the log of; what was written may be lost in a power cut, so do it again, under the same key, to"
+            raise whole_files.failure(failure, self.path, doing) from failure
+        finally:
+            mutexes.leave(mutex)
+
+    def _mark_unflushed(self) -> None:
+        """Have the next holder, in whichever process, write every byte and the log anew."""
+        with suppress(CapsuleError, OSError), self.storage.hold(self.kind, self.id) as held:
+            held.note.give_up_log()
+            held.distrust("bytes")
+
+    def _secure(self) -> int:
+        """Make the document durable before a line leaves its log; where its entries end."""
+        known = self.note.known()
+        if known is None or known.anatomy is None:
+            return -1
+        if not self.note.is_checkpoint and self._mutex.document_fd >= 0:
+            self.sys.fdatasync(self._mutex.document_fd)
+        return known.anatomy.tail
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether writes were logged that the document is not known to have on the medium. Costs reading the log of
+        one that nobody has looked at since the machine was started."""
+        if self.note.known() is None:
+            return len(self.records()) > (self.note.sure or 0)
+        return not self.note.is_checkpoint
+
+    def settle(self) -> None:
+        """Make durable what was appended, unless another program has written the document since: then whoever looks at
+        it next does it."""
+        if self.note.known() is None or self.note.is_checkpoint:
+            return
+        known = self.look()
+        if known is None or known.doubt:
+            return
+        try:
+            self.note.flush_log()  # First: whoever is behind a checkpoint that a power cut takes is found in the log.
+            self.sys.fdatasync(self._mutex.document_fd)
+            self.note.set_checkpoint(known, is_other=False)
+        except OSError as error:
+            self.distrust("bytes")
+            raise whole_files.failure(error, self.path, "flush") from error
 
     def close(self) -> None:
         """Close the document, which otherwise stays open for the next holder of its mutex in this process."""
@@ -75,7 +136,7 @@ class HeldDocument:
     def _open(self) -> os.stat_result:
         self.close()
         self._mutex.document_fd, status = self.storage.open(self.path, self.storage.document_flags)
-        self._links, self._device = status.st_nlink, status.st_dev
+        self._links = status.st_nlink
         return status
 
     def look(self) -> Known | None:
@@ -87,7 +148,7 @@ class HeldDocument:
             # Whatever is done to the path touches the inode's ctime, when the path named this inode before.
             status = self.sys.fstat(self._mutex.document_fd)
             if whole_files.signature(status) == known.signature and status.st_nlink:
-                self._links, self._device = status.st_nlink, status.st_dev
+                self._links = status.st_nlink
                 return known
         with whole_files.naming(self.path, "open"), suppress(FileNotFoundError):
             return known if whole_files.signature(self._open()) == known.signature else None
@@ -125,7 +186,7 @@ class HeldDocument:
         anatomy = self._anatomy(known)
         head = head_of(whole_files.pread_all(self.sys, self._mutex.document_fd, anatomy.context + 64))
         if head is None:
-            self._distrust(known.doubt)
+            self.distrust(known.doubt)
             raise Interfered
         return head
 
@@ -137,7 +198,7 @@ class HeldDocument:
         size = (self._anatomy(known).tail if end is None else end) - start
         data = whole_files.pread_all(self.sys, self._mutex.document_fd, size, start)
         if len(data) != size:
-            self._distrust(known.doubt)
+            self.distrust(known.doubt)
             raise Interfered
         return data
 
@@ -179,10 +240,9 @@ class HeldDocument:
                 self.note.drop_log()
 
     def _begin(self, records: list[bytes]) -> None:
-        """Log what is about to be written; the drive has it on return."""
+        """Log what is about to be written."""
         try:
-            self.note.begin(records, self._device)
-            self.note.land()
+            self.note.begin(records)
         except OSError as error:
             raise self._refused(error, "log a change of") from error
 
@@ -193,9 +253,19 @@ class HeldDocument:
         return whole_files.failure(error, self.path, doing)
 
     def _done(self, known: Known, now: Signature, anatomy: Anatomy | None, tag: str, stamp: str, time: str) -> Known:
-        """The document as a durable write left it, noted."""
+        """The document as a write left it, noted."""
         newest = max(known.newest, known.stamp, stamp)
         return self.note.write(Known(now, anatomy, tag, stamp, self.storage.boot, "", newest, time))
+
+    def _done_whole(
+        self, known: Known, now: Signature, anatomy: Anatomy | None, tag: str, stamp: str, time: str
+    ) -> Known:
+        """The document as a write left it that put a durable file in its place, noted."""
+        done = self._done(known, now, anatomy, tag, stamp, time)
+        with whole_files.naming(self.path, "log a change of"):
+            self.note.set_checkpoint(done, is_other=True)
+        self.note.owes_flush = False
+        return done
 
     def _anatomy(self, known: Known) -> Anatomy:
         if known.anatomy is None:
@@ -205,7 +275,7 @@ class HeldDocument:
     def splice(self, known: Known, entries: list[bytes], stamp: str, records: list[bytes], time: str = "") -> Known:
         """Append entries, of a time if that is known, in place, and overwrite `updatedAt`.
 
-        Raises `Interfered`, `StorageFailed`. Costs three pwrites and an fdatasync, whatever the file's size.
+        Raises `Interfered`, `StorageFailed`. Costs four pwrites, whatever the file's size.
         """
         anatomy = known.anatomy or self._anatomy(known)
         if self.storage.replaces_on_append or self._links > 1:
@@ -213,24 +283,16 @@ class HeldDocument:
             head = head[:at] + stamp.encode() + head[at + WIDTH :]
             return self.rehead(known._replace(time=time), head, entries, records)
         if known.doubt:
-            with whole_files.naming(os.path.dirname(self.path), "flush"):
-                whole_files.sync_directory(self.sys, os.path.dirname(self.path))
-        fd, note = self._mutex.document_fd, self.note
+            known = self.flush(known)
+        self._begin(records)
         try:
-            note.begin(records, self._device)
-        except OSError as error:
-            raise self._refused(error, "log a change of") from error
-        try:
-            signature, after = splice(self.sys, fd, self.path, known, anatomy, entries, stamp, note.land)
+            signature, after = splice(self.sys, self._mutex.document_fd, self.path, known, anatomy, entries, stamp)
         except Overtaken:
-            self._distrust(known.doubt, is_done=True)
+            self.distrust(known.doubt, is_done=True)
             raise
         except Interfered:
-            self._distrust(known.doubt)
+            self.distrust(known.doubt)
             raise
-        except Unflushed as error:
-            self._distrust("bytes")
-            raise whole_files.failure(error, self.path, "append to and flush") from error
         except OSError as error:
             raise self._refused(error, "append to") from error
         return self._done(known, signature, after, known.tag, stamp, time)
@@ -245,9 +307,9 @@ class HeldDocument:
                 raise Interfered from None
             self.sys.fsync(self._mutex.document_fd)
             whole_files.sync_directory(self.sys, os.path.dirname(self.path))
-        return self.note.write(known._replace(doubt=""))
+            return self.note.set_checkpoint(known._replace(doubt=""), is_other=True)
 
-    def _distrust(self, doubt: str, *, is_done: bool = False) -> None:
+    def distrust(self, doubt: str, *, is_done: bool = False) -> None:
         """Have the next holder read the whole file, and write it anew after a failed flush.
 
         `is_done` says whether the write that was begun is in the file all the same.
@@ -273,10 +335,10 @@ class HeldDocument:
         try:
             signature = self._put(known.signature, version.write)
         except Interfered:
-            self._distrust(known.doubt)
+            self.distrust(known.doubt)
             raise
         stamp = head[version.after.updated_at :][:WIDTH].decode("ascii")
-        return self._done(known, signature, version.after, new_tag(), stamp, known.time)
+        return self._done_whole(known, signature, version.after, new_tag(), stamp, known.time)
 
     def replace(self, expected: Signature | None, data: bytes, anatomy: Anatomy | None, records: list[bytes]) -> Known:
         """Write the whole document. Costs writing it.
@@ -298,7 +360,7 @@ class HeldDocument:
         self._begin(records)
         signature = self._put(expected, lambda fd: whole_files.pwrite_all(self.sys, fd, data, 0))
         stamp = data[anatomy.updated_at :][:WIDTH].decode("ascii") if anatomy else ""
-        return self._done(before or Known(signature, None, "", "", "", ""), signature, anatomy, new_tag(), stamp, "")
+        return self._done_whole(before or Known(signature, None, "", "", "", ""), signature, anatomy, new_tag(), stamp, "")
 
     def _put(self, expected: Signature | None, write: Callable[[int], None]) -> Signature:
         """Write a new version beside the document and give it its name; the signature it has there."""
@@ -359,6 +421,7 @@ class HeldDocument:
     def delete(self) -> Trashed:
         with whole_files.naming(self.path, "delete"):
             whole_files.ensure_regular(self.sys, self.path)
+            self.settle()
             path = self.storage.keeping.move(self.path, TRASH, self.kind, self.id)
         trashed = self.storage.keeping.trashed_as(os.path.basename(path))
         with suppress(OSError):  # Without this record the log is dropped when the document is restored.
@@ -388,7 +451,7 @@ class HeldDocument:
                 if self.note.records()[-1:] != [[deleted_record(token)]]:
                     self.note.drop_log()  # It is of another document that had this id.
                 # Whoever notices the file waits for the mutex, as it is none of the note's, and learns whose it is.
-                self._distrust("restored")
+                self.distrust("restored")
                 self.storage.keeping.put_back(token, self.path)
             except FileExistsError:
                 reason = f"{self.path} is there already; rename it or delete it, then restore again"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,7 +25,7 @@ from capsule.engines.interface import CONVERSATIONS, WITH_ENTRIES, Document, mis
 from capsule.engines.leases import LEASES, Lease
 from capsule.engines.retrying import again
 from capsule.engines.values import News, Reads, Tracker, Trashed, Version
-from capsule.errors import Interfered, InvalidDocument, Refused, StorageFailed, StoreBusy, Taken
+from capsule.errors import Interfered, InvalidDocument, NotFound, Refused, StorageFailed, StoreBusy, Taken
 from capsule.format import migrations
 from capsule.format.documents.head import Head
 from capsule.format.json import anatomy, canonical, codec
@@ -272,6 +272,23 @@ class FilesEngine:
     def tracker(self, kind: str | None = None) -> Tracker:
         """Costs one watch: every write ends with the header of its note in a mutex file."""
         return self.storage.notices(kind)
+
+    def flush(self, kind: str = "", id: str = "") -> int:
+        if kind:
+            with suppress(NotFound), self.transaction(kind, id) as transaction:
+                transaction.ensure_durable()
+            return 0
+        self.storage.behind.flush()
+        return sum(self._completed(*name) for name in self.storage.written_lately())
+
+    def _completed(self, kind: str, id: str) -> bool:
+        """Make a document durable; whether a power cut had left it incomplete."""
+        with suppress(NotFound, InvalidDocument), self.storage.hold(kind, id) as held:
+            if held.is_unsettled:
+                take_in(held)
+                held.settle()
+                return held.is_completed
+        return False
 
     def close(self) -> None:
         if self._index is not None:

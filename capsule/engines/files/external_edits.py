@@ -45,6 +45,7 @@ _FEWER = (
 _FROM_OLDER = (
     "%s: was saved from an older version, by an editor most likely; merged back what that version did not have: %s"
 )
+_AFTER_A_CUT = "%s: was not flushed when the power went or the disk was gone; brought from its log: %s"
 _AS_COMMITTED = (
     "%s: was put back as the last commit has it, by git or by an editor; merged back what is in no commit: %s"
 )
@@ -92,9 +93,10 @@ def take_in(held: HeldDocument, *, mend: Callable[[bytes], Mended | None] | None
                 time.sleep(_POLL_S)
                 continue
             if mended is None and mend is not None:
-                mended, deliberate = mend(data) or mendable(held, data, signature, asked=True), False
+                mended = mend(data) or mendable(held, data, signature, asked=True)
             if mended is None:
                 raise
+            deliberate = False  # What such a file lacks nobody took out.
             kept = held.repair(data, signature, mended.data)
             _log.warning("%s: %s; the damaged original is kept as %s", held.path, mended.what, kept)
     return _reconciled(held, document, data, signature, deliberate)
@@ -127,8 +129,12 @@ def mendable(held: HeldDocument, data: bytes, signature: Signature, *, asked: bo
 
     written = splices(held.records())
     # Whoever saved it before the machine was started is done with it.
-    is_left = asked or signature.mtime_ns < held.sys.booted_ns()
-    for n, (at, entries, stamp) in enumerate(written):
+    is_left = asked or held.note.is_restarted or signature.mtime_ns < held.sys.booted_ns()
+    if is_left and held.note.checkpoint >= 0:
+        whole = repair.cut_back(data, held.note.checkpoint, max((stamp for *_, stamp in written), default=""))
+        if whole is not None and _taken(whole, held) is not None:
+            return repair.Mended(whole, "completed from the log, as a power cut interrupted its writes")
+    for n, (at, entries, stamp) in enumerate(written if not held.note.is_restarted else ()):
         splice = repair.Splice(at, [codec.encode_entry(entry) for entry in entries], stamp)
         whole = repair.redo(data, splice, cut=is_left or (n == 0 and held.is_torn(signature)))
         if whole is not None:
@@ -175,18 +181,18 @@ def _reconciled(
     from capsule.format.saved.reconcile import reconcile  # Most files are as the store left them.
 
     known = held.records()
-    interrupted = held.note.under_way
+    sure = held.note.sure
     history = identified(document["history"], known)
     is_renamed = history is not document["history"]
     document, changes = migrations.current(document | {"history": history}, held.path)
     document = canonical.in_order(document)
-    outcome = reconcile(document, known, deliberate=deliberate, interrupted=interrupted)
+    outcome = reconcile(document, known, deliberate=deliberate, sure=sure)
     is_lacking = outcome.changed or outcome.forgotten > 0
     is_gits = _is_gits(held, data, known) if is_lacking and deliberate is None else False
     if is_gits:
         if outcome.changed:
             _respect_git(held, outcome)
-        outcome = reconcile(document, known, deliberate=True, interrupted=interrupted)
+        outcome = reconcile(document, known, deliberate=True, sure=sure)
     for value, words in outcome.overruled:
         kept = held.quarantine(orjson.dumps(value, option=orjson.OPT_INDENT_2), "overruled")
         _log.warning("%s: %s; the store's is kept as %s", held.path, words, kept)
@@ -202,7 +208,9 @@ def _reconciled(
     records = [*outcome.seen, head_record(stamp, merged, len(merged["history"]))]
     known_now = held.replace(signature, written, anatomy.survey(written), records)
     if outcome.changed:
-        _log.warning(_FROM_OLDER if is_gits is False else _AS_COMMITTED, held.path, outcome.lacking)
+        held.is_completed = held.note.is_restarted and len(known) > (sure or 0)
+        words = _AFTER_A_CUT if held.is_completed else _FROM_OLDER if is_gits is False else _AS_COMMITTED
+        _log.warning(words, held.path, outcome.lacking)
     return known_now
 
 

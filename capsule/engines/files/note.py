@@ -3,8 +3,9 @@
 The header is 512 bytes in the mutex file itself, one padded JSON line behind its CRC-32, written over in place and
 never flushed. The log (`log.py`) is a file of its own. What must stay true: a header that is torn, stale, garbage or
 gone costs a look at the whole document and nothing else; a write's records are in the log before the document is
-touched, and the header counts them once it is done; both are written under the mutex only, and a reader without it
-checks the header by its CRC. The module knows neither what a record says nor what a conversation is.
+touched, and the header counts them once it is done; no line leaves the log before the document is on the medium; both
+are written under the mutex only, and a reader without it checks the header by its CRC. The module knows neither what a
+record says nor what a conversation is.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ import orjson
 from capsule.disk.syscalls import Syscalls
 from capsule.disk.whole_files import Signature, sync_directory
 from capsule.engines.files.disk.layout import Directory
-from capsule.engines.files.disk.log import Log, Position
+from capsule.engines.files.disk.log import Log, Position, without_checkpoints
 from capsule.engines.files.disk.mutex import Mutex
 from capsule.engines.files.protocols import Known
 from capsule.format.json.anatomy import Anatomy
 
 HEADER_BYTES = 512
-_VERSION = 4
+_VERSION = 5
 _MARK = b'{"note":%d,' % _VERSION
 #: Stands where earlier versions have the offset of the lock's time: without one they replace the file.
 _UNUSED = -1
@@ -71,10 +72,9 @@ def decode_header(raw: bytes) -> tuple[Known, Position | None] | None:
     return known, None if log is None else Position(*log)
 
 
-def read_header(sys: Syscalls, fd: int) -> Known | None:
-    """The document as the last writer left it, by its mutex file; None when there is no header to trust."""
-    header = decode_header(sys.pread(fd, HEADER_BYTES, 0))
-    return header and header[0]
+def read_header(sys: Syscalls, fd: int) -> tuple[Known, Position | None] | None:
+    """What the header of a mutex file says; None when there is none to trust."""
+    return decode_header(sys.pread(fd, HEADER_BYTES, 0))
 
 
 class Note:
@@ -87,9 +87,15 @@ class Note:
         boot: This run of the machine: a header of another one tells nothing.
 
     Attributes:
-        under_way: Whether the log has a write that the header does not count, as its writer died or was interrupted,
-            or its flush failed. Known once the records were read.
+        under_way: Whether the log has a write that the header does not count, as its writer died or was interrupted.
+            Known once the records were read.
+        sure: How many writes are in the document for sure: all but the one under way; when the machine was started
+            since, those before the last checkpoint; None: all are. Known likewise.
+        checkpoint: Where the entries of the document ended at that checkpoint; -1: not known, or not needed.
+        is_restarted: Whether the header is of another run of the machine.
+        owes_flush: Whether the log has to be flushed before the writes under this mutex are acknowledged.
         base: Gives what a new log is to begin with; set by who knows it.
+        secure: Makes the document durable, and gives where its entries end; set likewise.
     """
 
     def __init__(self, sys: Syscalls, mutex: Mutex, directory: Directory, boot: str) -> None:
@@ -99,9 +105,11 @@ class Note:
         self._boot = boot
         self._position: Position | None = None
         self._is_looked_up = False
-        self._is_sure = False
-        self.under_way = False
+        self.under_way = self.is_restarted = self.owes_flush = False
+        self.sure: int | None = None
+        self.checkpoint = -1
         self.base: Callable[[], list[bytes]] | None = None
+        self.secure: Callable[[], int] = lambda: -1
 
     def known(self) -> Known | None:
         """What the header says; one that was read or written here last is not decoded again."""
@@ -110,7 +118,7 @@ class Note:
         if mutex.memo is None or mutex.memo[0] != raw:
             header = decode_header(raw)
             if header is None or header[0].boot != self._boot:
-                self._is_sure = header is not None  # After a start of the machine, what is read is on the medium.
+                self.is_restarted = header is not None
                 return None
             mutex.memo = (raw, *header)
         if not self._is_looked_up:
@@ -124,8 +132,11 @@ class Note:
             return []
         had = self._position
         writes = log.read()
-        if had is not None and had != log.position:
-            self.under_way = True
+        writes, before, at = without_checkpoints(writes)
+        if had is None:
+            self.sure, self.checkpoint = before, at
+        elif had[:4] != log.position[:4]:
+            self.under_way, self.sure = True, len(writes) - 1
         self._position = log.position
         return writes
 
@@ -134,40 +145,70 @@ class Note:
         if not self._is_looked_up:
             self.known()
         if mutex.log is None or not mutex.log.is_at(self._position):
-            self._close_log()
-            is_sure = self._is_sure or self._position is not None
+            self._close_log(is_trusted=self._position is not None)
+            # After a start of the machine, what is read is on the medium.
+            is_sure = self.is_restarted or self._position is not None
             mutex.log = Log.open(self._sys, self._path(), self._position, is_sure=is_sure)
         return mutex.log
 
     def _path(self) -> str:
         return self._directory.file(self._mutex.name)
 
-    def _close_log(self) -> None:
+    def _close_log(self, *, is_trusted: bool = True) -> None:
         log, self._mutex.log = self._mutex.log, None
         if log is not None:
-            log.close()
+            log.close(is_trusted=is_trusted)
 
-    def begin(self, records: list[bytes], device: int) -> None:
-        """Log what is about to be written to the document: durably, or so with the first flush on `device` after
-        `land`."""
+    def flush_log(self) -> None:
+        """Make the lines of the log durable. Raises `OSError`."""
+        log = self._log()
+        if log is not None:
+            log.flush()
+
+    @property
+    def is_checkpoint(self) -> bool:
+        """Whether the document is known to be on the medium, with all that was written to it."""
+        return self._position is None or self._position.is_checkpoint
+
+    def owe_flush(self) -> None:
+        """Have the log be flushed before anything under this mutex is acknowledged, unless the document is durable."""
+        if not self.is_checkpoint:
+            self._log()
+            self.owes_flush = True
+
+    def begin(self, records: list[bytes]) -> None:
+        """Log what is about to be written to the document; durable once `flush` was called without the mutex."""
         if not records:
             return
+        self.owes_flush = True
         try:
             log = self._mutex.log
-            if log is None or not log.is_at(self._position) or not log.put(records, device):
-                self._roomy(records).put(records, device)
+            if log is None or not log.is_at(self._position) or not log.put(records):
+                self._roomy(records).put(records)
         except OSError:
-            self._give_up_log()
+            self.give_up_log()
             raise
 
-    def land(self) -> None:
-        """Wait until the drive has what was begun; called before the flush of the document."""
-        if self._mutex.log is not None:
+    def set_checkpoint(self, known: Known, *, is_other: bool) -> Known:
+        """Note that the document is on the medium as it is.
+
+        Args:
+            known: As it is.
+            is_other: Whether it is another file than at the last checkpoint. Nothing may be written to it before the
+                log says so on the medium.
+        """
+        if self._log() is not None:
             try:
-                self._mutex.log.land()
+                log = self._roomy([b" " * 40])
+                log.set_checkpoint(known.anatomy.tail if known.anatomy else -1)
+                if is_other:
+                    log.flush()
             except OSError:
-                self._give_up_log()
+                self.give_up_log()
                 raise
+            self._position = log.position
+        self._write(known, self._position)
+        return known
 
     def remark(self, records: list[bytes]) -> None:
         """Log what was found in the document, when there is a log; durable with the next write's records."""
@@ -176,17 +217,18 @@ class Note:
                 log = self._roomy(records)
                 log.note(records)
             except OSError:
-                self._give_up_log()
+                self.give_up_log()
                 raise
             self._position = log.position
 
-    def _give_up_log(self) -> None:
+    def give_up_log(self) -> None:
         """Have the log written anew by the next one: after a flush that failed, another one proves nothing."""
-        if self._mutex.log is not None:
+        log, self._mutex.log = self._mutex.log, None
+        if log is not None:
             with suppress(OSError):
-                self._mutex.log.blot()
-        with suppress(OSError):
-            self._close_log()
+                log.withdraw()
+            with suppress(OSError):
+                log.close(is_trusted=False)
         self._position = None
         if (known := self.known()) is not None:
             self._write(known, None)
@@ -195,11 +237,15 @@ class Note:
         """The log, with space for a write."""
         mutex = self._mutex
         log = self._log()
+        mode = self._directory.file_mode
         if log is None:
             self._directory.ensure()
             writes = [self.base()] if self.base else []
-            log = mutex.log = Log.make(self._sys, self._path(), self._directory.file_mode, writes)
-        mutex.log = log = log.make_room(records, self._directory.file_mode)
+            log = mutex.log = Log.make(self._sys, self._path(), mode, writes, self.secure())
+        if log.lacks_room(records):
+            mutex.log = log = log.renewed(records, mode, self.secure())
+        else:
+            log.make_room(records)
         if self._position is None or self._position[:2] != log.position[:2]:
             self._position = log.position
             if mutex.memo is not None and (known := self.known()) is not None:
@@ -244,14 +290,15 @@ class Note:
         """Have the log hold these records and no others, durably. Known as it is stays known."""
         if self._log() is None:
             return
+        mode, at = self._directory.file_mode, self.secure()
         try:
-            made = Log.make(self._sys, self._path(), self._directory.file_mode, writes)
+            made = Log.make(self._sys, self._path(), mode, writes, at)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             # Its texts have to go, most likely to make space: without the old log there is some.
             self.drop_log()
-            made = Log.make(self._sys, self._path(), self._directory.file_mode, writes, None)
+            made = Log.make(self._sys, self._path(), mode, writes, at, None)
         self._close_log()
         self._mutex.log = made
         self._position = made.position

@@ -1,14 +1,13 @@
 """The splice: appending to `history` in place, at a cost that the file's size has no part in.
 
-One pwrite over the closing of the file, one over `updatedAt`, one fdatasync. What must stay true: a splice that
-returns is durable and lies in the file that the path names; one that fails leaves the file as it was, complete, or
-torn as `repair` knows; one that an editor's save got in the way of takes back what it wrote and says so.
+One pwrite over the closing of the file, and one over `updatedAt`. What must stay true: a splice that returns lies in the
+file that the path names; one that fails leaves the file as it was, complete, or torn as `repair` knows; one that an
+editor's save got in the way of takes back what it wrote and says so. Nothing is flushed: the log has it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import suppress
 
 import orjson
@@ -30,19 +29,8 @@ class Overtaken(Interfered):
     """The whole splice lies in a file that another one took the name of: its version was there to be read."""
 
 
-class Unflushed(OSError):
-    """A flush failed: what the kernel has of the file may never reach the medium, and a second flush can't tell."""
-
-
 def splice(
-    sys: Syscalls,
-    fd: int,
-    path: str,
-    known: Known,
-    anatomy: Anatomy,
-    entries: list[bytes],
-    stamp: str,
-    land: Callable[[], None],
+    sys: Syscalls, fd: int, path: str, known: Known, anatomy: Anatomy, entries: list[bytes], stamp: str
 ) -> tuple[Signature, Anatomy]:
     """Append entries to the canonical capsule open at `fd`.
 
@@ -54,7 +42,6 @@ def splice(
         anatomy: The file's anatomy.
         entries: Encoded entries, at least one.
         stamp: The new `updatedAt`.
-        land: Called before the flush, which makes durable with it what the drive has then. Raises `OSError`.
 
     Returns:
         The file's signature and anatomy afterwards.
@@ -62,7 +49,6 @@ def splice(
     Raises:
         Interfered: Another program wrote the file meanwhile; nothing of the splice is left in it.
         Overtaken: It put another file in its place, which has nothing of the splice.
-        Unflushed: It is all in the file, but may never reach the medium.
         OSError: The system refused; the file is as it was, as far as the system let it.
     """
     closing = closing_of(anatomy)
@@ -80,7 +66,6 @@ def splice(
         undisturbed = sys.pread(fd, WIDTH, anatomy.updated_at) == before
         if undisturbed:
             pwrite_all(sys, fd, now, anatomy.updated_at)
-        land()
     except OSError:
         # Not enough space, most likely. The closing overwrites bytes that the file has, so it needs none.
         # Cut first: a crash in between then leaves a torn tail, and not a second end behind the first.
@@ -89,8 +74,9 @@ def splice(
                 sys.ftruncate(fd, anatomy.size)
                 pwrite_all(sys, fd, closing, anatomy.tail)
                 pwrite_all(sys, fd, before, anatomy.updated_at)
+                sys.fdatasync(fd)  # No sector of it may be found behind those of the next one.
         raise
-    named = _flushed(sys, fd, path, known.signature.inode)
+    named = _named(sys, path, known.signature.inode)
     size = (named or signature(sys.fstat(fd))).size
     there = around[: anatomy.tail - start] + block[:_BEFORE]
     if not undisturbed or size != after.size or sys.pread(fd, len(there), start) != there:
@@ -101,12 +87,8 @@ def splice(
     return named, after
 
 
-def _flushed(sys: Syscalls, fd: int, path: str, inode: int) -> Signature | None:
-    """The signature of the file once it is flushed; None when `path` names another one by then. Raises `Unflushed`."""
-    try:
-        sys.fdatasync(fd)
-    except OSError as error:
-        raise Unflushed(error.errno, error.strerror) from error
+def _named(sys: Syscalls, path: str, inode: int) -> Signature | None:
+    """The signature of the file that was written; None when `path` names another one by now."""
     with suppress(FileNotFoundError):
         named = sys.lstat(path)
         return signature(named) if named.st_ino == inode else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,8 +19,9 @@ from capsule.disk.whole_files import Signature
 from capsule.engines.capabilities import Leftover, Scanned
 from capsule.engines.files import note
 from capsule.engines.files.checkouts import committed
+from capsule.engines.files.disk.behind import FlushBehind
 from capsule.engines.files.disk.derived import Derived
-from capsule.engines.files.disk.layout import LOCAL, NESTED, Directory, Layout
+from capsule.engines.files.disk.layout import KINDS, LOCAL, NESTED, Directory, Layout
 from capsule.engines.files.disk.leases import FileLeases
 from capsule.engines.files.disk.mutex import Mutexes
 from capsule.engines.files.disk.trash import QUARANTINE, Keeping
@@ -31,6 +33,8 @@ from capsule.format.json.anatomy import last_entries
 from capsule.ids import check_id, is_id
 
 _SUFFIX = ".json"
+#: The mark of when all documents were flushed; and how much earlier a file's time may be than the clock says.
+_FLUSHED, _MARGIN_NS = "flushed", 2_000_000_000
 _FIRST_READ = 4096
 _TAIL_CHUNK = 64 * 1024
 _CONTEXT_LINE = b'\n  "context": '
@@ -65,7 +69,7 @@ class FileStorage:
         self.document_flags = os.O_RDONLY if self.replaces_on_append else os.O_RDWR
         self.keeping = Keeping(self.sys, self.layout, document_bytes)
         self.derived = Derived(self.layout, self.sys)
-        self.boot = self.sys.boot() or "unknown"
+        self.boot = f"{self.sys.boot() or 'unknown'} {self.sys.device(root):x}"
         self._timeout_s = mutex_timeout_s
         self._document_bytes = document_bytes
         self._mutex_files = Directory(self.layout, self.sys, "mutex")
@@ -73,6 +77,7 @@ class FileStorage:
         self.mutexes = Mutexes(self.sys, self._mutex_files)
         self.sys.give_up_idle = weakref.WeakMethod(self.mutexes.give_up_idle)  # Weak, as a cycle would keep them open.
         self.leases = FileLeases(self.sys, self.layout, self.mutexes)
+        self.behind = FlushBehind(self._settle)
         self._checked: set[str] = set()
         _open_storages.add(self)
 
@@ -111,7 +116,8 @@ class FileStorage:
         try:
             fd = self.sys.open(self._mutex_files.file(f"{kind}-{id}"), flags)
             try:
-                return note.read_header(self.sys, fd)
+                header = note.read_header(self.sys, fd)
+                return header and header[0]
             finally:
                 self.sys.close(fd)
         except OSError:
@@ -185,6 +191,19 @@ class FileStorage:
             if len(data) == status.st_size:
                 return data, data[-8:]
             return data, self.sys.pread(fd, 8, max(status.st_size - 8, 0))
+
+    def written_lately(self) -> Iterator[tuple[str, str]]:
+        """The documents that may not be flushed: those that were written since this was last gone through to its end.
+
+        Costs one scandir and an lstat a document. Raises `Refused`, `StorageFailed`.
+        """
+        since_ns, began_ns = self.derived.marked(_FLUSHED, self.boot), time.time_ns()
+        with whole_files.naming(self._mutex_files.path, "list"):
+            for name, status in self._mutex_files.statuses():
+                kind, _, id = name.partition("-")
+                if status.st_mtime_ns >= since_ns and kind in KINDS and is_id(id):
+                    yield kind, id
+        self.derived.mark(_FLUSHED, self.boot, began_ns - _MARGIN_NS)
 
     def remembered(self, kind: str) -> list[str]:
         """The ids of the documents that were ever written here, whatever became of them. Costs one scandir."""
@@ -348,13 +367,20 @@ class FileStorage:
                     held.forget()
                 return f"{leftover.path}: forgotten"
 
+    def _settle(self, kind: str, id: str, timeout_s: float) -> None:
+        if self.exists(kind, id):
+            with self.hold(kind, id, timeout_s) as held:
+                held.settle()
+
     def close(self) -> None:
-        """Give back every descriptor and the instance file."""
+        """Flush what was appended; give back every descriptor and the instance file."""
+        self.behind.flush()
         self.leases.close()
         self.mutexes.close()
 
     def forget_parent(self) -> None:
         """In a forked child: share nothing with the parent."""
+        self.behind = FlushBehind(self._settle)
         self.mutexes.forget()
         self.leases.forget()
 

@@ -97,6 +97,7 @@ class FileTransaction:
         self.id = held.id
         self.name = held.path
         self.reads: Reads = {}
+        self.waits = True
         self._held = held
         self._caches = caches
         self._ensure_unchanged = ensure_unchanged
@@ -112,6 +113,7 @@ class FileTransaction:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._held.waits = self.waits
         self._held.__exit__(kind, error, at)
 
     def _base(self) -> list[bytes]:
@@ -184,6 +186,7 @@ class FileTransaction:
 
     def ensure_durable(self) -> None:
         """After a flush that failed, every byte is written anew."""
+        self._held.note.owe_flush()
         if self._known.doubt == "bytes":
             document = self.document()
             data = codec.encode(document)

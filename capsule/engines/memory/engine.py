@@ -206,6 +206,10 @@ class MemoryEngine:
             self._trackers[tracker] = kind
         return tracker
 
+    def flush(self, kind: str = "", id: str = "") -> int:
+        """Nothing here outlives the process."""
+        return 0
+
     def close(self) -> None:
         """The documents stay, for other users of the engine."""
         with self._guard:

@@ -51,6 +51,7 @@ class MemoryTransaction:
         self.id = id
         self.name = engine.name(kind, id)
         self.reads: Reads = {}
+        self.waits = True
         self._kind = kind
         self._engine = engine
         self._now = stored

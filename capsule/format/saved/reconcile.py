@@ -5,8 +5,8 @@ between, and also what the person removed. This is how the two are told apart:
 
 1. The log has a record of every write, in order. Each write gives the document another `updatedAt`.
 2. A saved version shows what its author can have read: the write of its `updatedAt`, every write that one of its
-   messages came from, and all writes before those. An append that an editor's save interrupted may have left its
-   `updatedAt` in the editor's text, which lacks its messages: that `updatedAt` shows nothing, then and later.
+   messages came from, and all writes before those. An append that an editor's save interrupted, or a power cut, may
+   have left its `updatedAt` in a text that lacks its messages: that `updatedAt` shows nothing, then and later.
 3. What such a write brought and the version lacks was removed on purpose, and stays out.
 4. The messages of every later write come back, at the end.
 5. The edits, removals and head changes of a later write are made again. Where the person changed the same, the
@@ -81,7 +81,7 @@ class Outcome:
 
 
 def reconcile(
-    saved: dict[str, Any], records: list[list[bytes]], *, deliberate: bool | None = None, interrupted: bool = False
+    saved: dict[str, Any], records: list[list[bytes]], *, deliberate: bool | None = None, sure: int | None = None
 ) -> Outcome:
     """Compare a saved version, as `migrations.current` gives it, with what the store wrote lately.
 
@@ -89,11 +89,11 @@ def reconcile(
         saved: The saved version.
         records: The records of each write, the oldest first; what is no record is passed over.
         deliberate: Whether what is missing was taken out on purpose, where that is known: all of it, or nothing.
-        interrupted: Whether the last write was begun and is not known to be done.
+        sure: How many writes were in the file for sure; a later one may have come to it in part. None: all.
     """
     writes = decoded(records)
     outcome = Outcome(dict(saved))
-    read = _Read(saved, writes, interrupted)
+    read = _Read(saved, writes, len(records) if sure is None else sure)
     if deliberate is not None:
         read.upto = len(records) if deliberate else -1
     _messages(outcome, writes, read)
@@ -146,17 +146,17 @@ class _Read:
         newest: The latest `updatedAt` of a record.
         ids: Its messages by their ids.
         missing: The logged messages that it lacks, by their places in the records.
-        void: The `updatedAt` of an interrupted append whose messages it lacks.
+        void: The `updatedAt` of each interrupted append whose messages it lacks.
         gone: The ids of the messages that the store took out.
         befores: The digests of the versions that the store edited, by the messages' ids.
     """
 
-    def __init__(self, saved: dict[str, Any], writes: list[Write], interrupted: bool) -> None:
+    def __init__(self, saved: dict[str, Any], writes: list[Write], sure: int) -> None:
         self.ids = {entry.get("id"): entry for entry in saved["history"]}
         self.stamp = timestamps.sortable(str(saved.get("updatedAt")))
         own = [write for write in writes if "hand" not in write.record]
         self.newest = max((write.record["u"] for write in writes), default="")
-        last = writes[-1:] if interrupted else []
+        last = [write for write in writes if write.place >= sure]
         self.void = [write.record["u"] for write in last if any(entry["id"] not in self.ids for entry in write.entries)]
         shown = (write.place for write in own if write.record["u"] == self.stamp and self.stamp not in self.void)
         stamped = next(shown, -1)

@@ -1,8 +1,9 @@
 """Torn tails: what a crash in the middle of a splice can leave, told from what a person can type.
 
-Where the log has the splice, `redo` compares its very bytes, and completes it. Where it has not (a power cut took it,
-or `.capsule/` was deleted), `mend` knows what such a file looks like; that is believed only of a file that nobody can
-still be saving, or when a person asks for it.
+After a power cut `cut_back` gives the file as it was at the last checkpoint of the log, which has all that was written
+since. Where the log has a splice that a kill interrupted, `redo` compares its very bytes, and completes it. Without a log
+(`.capsule/` was deleted), `mend` knows what such a file looks like; that is believed only of a file that nobody can still
+be saving, or when a person asks for it.
 
 A splice overwrites the closing of the file with new entries and a closing, and `updatedAt` in its place. A crash
 keeps any of its sectors (512 bytes) and drops the others: those inside the old file keep their old bytes, those
@@ -59,6 +60,24 @@ class Mended(NamedTuple):
 
     data: bytes
     what: str
+
+
+def cut_back(data: bytes, at: int, stamp: str) -> bytes | None:
+    """The file as its first bytes show it, when its entries ended there; None if these are no capsule up to an entry.
+
+    Args:
+        data: A file that does not parse, or is not valid.
+        at: The byte at which its entries ended when it was last flushed.
+        stamp: An `updatedAt` for it, should its own be torn.
+    """
+    history = _HISTORY.search(data)
+    if history is None or at < history.end() or len(data) < at:
+        return None
+    base = data[:at] + (b"]\n}\n" if at == history.end() else _CLOSING)
+    match = _STAMP.search(base, 0, history.start())
+    if match is not None and stamp and not timestamps.is_canonical(match[1].decode()):
+        base = base[: match.start(1)] + stamp.encode() + base[match.end(1) :]
+    return base if _parses(base) else None
 
 
 def redo(data: bytes, splice: Splice, *, cut: bool) -> bytes | None:

@@ -150,13 +150,16 @@ class Conversation:
         self.transaction.ensure_durable()
         return next(iter(there), self.transaction.state.entries), list(before.values())
 
-    def append(self, messages: list[Document], *, move: bool = False) -> tuple[int, list[Document]]:
+    def append(
+        self, messages: list[Document], *, move: bool = False, wait: bool = True
+    ) -> tuple[int, list[Document]]:
         """Append checked messages, durably. A message without a parent goes to the end of the active branch.
 
         Args:
             messages: As `check_message` gives them; at least one. They are completed in this list, so that another try
                 writes the same messages.
             move: Whether the last message becomes the end of the active branch.
+            wait: Whether they are durable when the transaction ends, and not a second later.
 
         Returns:
             The position of the first message, and the messages as written.
@@ -166,6 +169,7 @@ class Conversation:
             Refused: The agent may not write here, or a message is from another one.
             Interfered: Another program wrote the document meanwhile.
         """
+        self.transaction.waits = wait
         if self._agent is not None:
             self.ensure_may("append")
             is_dated = not self._tries and any("timestamp" in message for message in messages)

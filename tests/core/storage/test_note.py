@@ -29,8 +29,8 @@ HUGE = Known(
 def test_a_header_with_any_wrong_byte_is_refused() -> None:
     for known, position in (
         (KNOWN, None),
-        (KNOWN._replace(anatomy=None, doubt="bytes"), Position(1, 2, 3, 4)),
-        (HUGE, Position(BIG, 2**40, 2**40, 2**32 - 1)),
+        (KNOWN._replace(anatomy=None, doubt="bytes"), Position(1, 2, 3, 4, 5)),
+        (HUGE, Position(BIG, 2**40, 2**40, 2**32 - 1, 2**40)),
     ):
         raw = note.encode_header(known, position)
         assert len(raw) == note.HEADER_BYTES and note.decode_header(raw) == (known, position)
@@ -44,16 +44,21 @@ def test_random_bytes_are_no_header(data: bytes) -> None:
     assert note.decode_header(data) is None
 
 
+CHECKPOINT = [b'{"k":"checkpoint","at":7}']
+
+
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Log]:
-    log = Log.make(SYS, str(tmp_path / "log"), 0o600, [[b"0"]])
+    log = Log.make(SYS, str(tmp_path / "log"), 0o600, [[b"0"]], 7)
     yield log
     log.close()
 
 
 def put(log: Log, *records: bytes) -> Log:
-    log = log.make_room(list(records), 0o600)
-    log.put(list(records), -1)
+    if log.lacks_room(list(records)):
+        log = log.renewed(list(records), 0o600, 7)
+    log.make_room(list(records))
+    log.put(list(records))
     log.take()
     return log
 
@@ -62,7 +67,7 @@ def test_a_log_is_read_up_to_its_first_wrong_byte(log: Log, tmp_path: Path) -> N
     for n in range(1, 4):
         put(log, b"%d" % n, b"more")
     whole = (tmp_path / "log").read_bytes()
-    assert log.read() == [[b"0"], *([b"%d" % n, b"more"] for n in range(1, 4))]
+    assert log.read() == [[b"0"], CHECKPOINT, *([b"%d" % n, b"more"] for n in range(1, 4))]
     end = log.position.end
     starts = [0, *(at + 1 for at in range(end) if whole[at : at + 1] == b"\n")]
     for place in range(end):
@@ -74,12 +79,12 @@ def test_a_log_is_read_up_to_its_first_wrong_byte(log: Log, tmp_path: Path) -> N
 
 
 def test_a_withdrawn_line_and_its_remains_are_not_read(log: Log) -> None:
-    log.put([b"a" * 100], -1)
-    log.put([b"a" * 100], -1)
+    log.put([b"a" * 100])
+    log.put([b"a" * 100])
     log.withdraw()
-    assert log.read() == [[b"0"]]
+    assert log.read() == [[b"0"], CHECKPOINT]
     put(log, b"short")
-    assert log.read() == [[b"0"], [b"short"]]
+    assert log.read() == [[b"0"], CHECKPOINT, [b"short"]]
     # The same line, at the same offset, behind another line than before.
     first, second = [b"x" * 10], [b"y" * 10]
     put(log, *first)
@@ -93,7 +98,7 @@ def test_a_withdrawn_line_and_its_remains_are_not_read(log: Log) -> None:
 
 def test_a_log_grows_by_zeros_and_is_rewritten_when_full(tmp_path: Path) -> None:
     sizes = set()
-    made = Log.make(SYS, str(tmp_path / "log"), 0o600, [])
+    made = Log.make(SYS, str(tmp_path / "log"), 0o600, [], 7)
     for n in range(400):
         made = put(made, b"%03d" % n * 1000)
         sizes.add((tmp_path / "log").stat().st_size)
@@ -101,5 +106,6 @@ def test_a_log_grows_by_zeros_and_is_rewritten_when_full(tmp_path: Path) -> None
     assert sizes == {4096 << n for n in range(8)}
     writes = made.read()
     made.close()
-    assert writes[-1] == [b"399" * 1000] and sum(len(one) for (one,) in writes) >= 256 << 10
+    assert writes[-1] == [b"399" * 1000] and writes.count(CHECKPOINT) == 1
+    assert sum(len(line) for (line,) in writes) >= 256 << 10
     assert sorted(os.listdir(tmp_path)) == ["log"]

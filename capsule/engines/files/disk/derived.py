@@ -14,7 +14,10 @@ from contextlib import suppress
 from capsule.disk import whole_files
 from capsule.disk.syscalls import Syscalls
 from capsule.engines.files.disk.layout import Directory, Layout
-from capsule.errors import Refused
+from capsule.errors import CapsuleError, Refused
+
+
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Derived:
@@ -67,6 +70,20 @@ class Derived:
         for name in names:
             with whole_files.naming(self.path(name), "drop"):
                 whole_files.drop_name(self._sys, self._directory.file(name))
+
+    def mark(self, name: str, boot: str, at_ns: int) -> None:
+        """Leave a mark: what it stands for was so at this time, in nanoseconds since 1970, in this run of the machine."""
+        with suppress(OSError, Refused), whole_files.opened(self._sys, self._directory.file(name), _WRITE, 0o600) as fd:
+            text = f"{at_ns} {boot}".encode()
+            self._sys.ftruncate(fd, 0)
+            self._sys.pwrite(fd, text, 0)
+
+    def marked(self, name: str, boot: str) -> int:
+        """The time of a mark; 0 if there is none of this run of the machine."""
+        with suppress(OSError, Refused, CapsuleError, ValueError):
+            at, _, of = whole_files.read_regular(self._sys, self._directory.file(name), 200).decode().partition(" ")
+            return int(at) if of == boot else 0
+        return 0
 
     def names(self) -> list[str]:
         """The names of all derived files."""

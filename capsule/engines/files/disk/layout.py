@@ -134,9 +134,13 @@ class Directory:
 
     def files(self) -> list[str]:
         """The names of the regular files in it; none where it is missing. Raises as `check`."""
+        return [name for name, _ in self.statuses()]
+
+    def statuses(self) -> list[tuple[str, os.stat_result]]:
+        """The regular files in it by their names, each with its lstat. Otherwise as `files`."""
         self.check()
         try:
-            return [name for name, status in self._sys.names(self.path) if stat.S_ISREG(status.st_mode)]
+            return [(name, status) for name, status in self._sys.names(self.path) if stat.S_ISREG(status.st_mode)]
         except (FileNotFoundError, NotADirectoryError):
             return []
 

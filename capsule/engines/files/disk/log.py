@@ -2,15 +2,20 @@
 
 A line is a checksum and the write's records. The checksum goes on from the line before, so that bytes which an earlier
 line left behind the end never count. The file is made of zeros that were flushed, and grows so: a line needs neither
-space nor metadata when it is flushed. What must stay true: a line is whole or it is none; a line whose write failed is
-taken out again; and the log holds at least the newest 256 KiB of messages, whatever else was written. The module knows
-of a record only whether it is about a head.
+space nor metadata when it is flushed. A checkpoint is a line that says: the document is on the medium with every write
+before this one, and its entries end at this byte.
+
+What must stay true: a line is whole or it is none; a line whose write failed is taken out again; a line leaves the log
+only behind a checkpoint; and the log holds at least the newest 256 KiB of messages, whatever else was written. The
+module knows of a record only whether it is about a head.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+import threading
 import zlib
 from contextlib import suppress
 from typing import NamedTuple
@@ -24,17 +29,45 @@ _HEAD_RECORDS = (b'{"k":"head"', b'{"k":"lock"')
 MESSAGE_BYTES, HEAD_BYTES = 256 << 10, 64 << 10
 _SMALLEST, _LARGEST = 4 << 10, 512 << 10
 _CHUNK = 1 << 20
+_CHECKPOINT = b'{"k":"checkpoint","at":%d}'
+_CHECKPOINT_MARK = _CHECKPOINT[: _CHECKPOINT.index(b"%")]
 
 Records = list[bytes]
 
 
 class Position(NamedTuple):
-    """Where a log ends: its inode, its preallocated bytes, and the end and the checksum of its last line."""
+    """Where a log ends.
+
+    Attributes:
+        inode: Its inode.
+        size: Its bytes, preallocated.
+        end: Where its last line ends.
+        crc: The checksum of that line.
+        checkpoint: Where its last checkpoint ends.
+    """
 
     inode: int
     size: int
     end: int
     crc: int
+    checkpoint: int
+
+    @property
+    def is_checkpoint(self) -> bool:
+        """Whether the document is on the medium with every write that the log has."""
+        return self.checkpoint == self.end
+
+
+def without_checkpoints(writes: list[Records]) -> tuple[list[Records], int, int]:
+    """The writes alone; how many of them stand before the last checkpoint; and the byte of that, -1 without one."""
+    count, at = 0, -1
+    result: list[Records] = []
+    for records in writes:
+        if records[0].startswith(_CHECKPOINT_MARK):
+            count, at = len(result), int(records[0][len(_CHECKPOINT_MARK) : -1])
+        else:
+            result.append(records)
+    return result, count, at
 
 
 def _line(records: Records, crc: int) -> tuple[bytes, int]:
@@ -44,26 +77,27 @@ def _line(records: Records, crc: int) -> tuple[bytes, int]:
 
 
 class Log:
-    """One log, open.
+    """One log, open. Its lines are written under the document's mutex, and flushed without it.
 
     Attributes:
         fd: Its file.
-        device: The device that it lies on.
         position: Where it ends.
     """
 
-    __slots__ = ("_is_landing", "_is_sure", "_next", "_path", "_sys", "device", "fd", "position")
+    __slots__ = ("_failure", "_flushed", "_flushing", "_is_sure", "_next", "_path", "_sys", "fd", "position")
 
     def __init__(self, sys: Syscalls, path: str, fd: int, position: Position | None, *, is_sure: bool = True) -> None:
         status = sys.fstat(fd)
-        self._sys, self._path, self.fd, self.device = sys, path, fd, status.st_dev
+        self._sys, self._path, self.fd = sys, path, fd
         self._next: tuple[int, int] | None = None
         self._is_sure = is_sure
-        self._is_landing = False
+        self._flushing = threading.Lock()
+        self._flushed = 0
+        self._failure: OSError | None = None
         if position is not None and position.inode == status.st_ino and position.size <= status.st_size:
             self.position = position
         else:
-            self.position = Position(status.st_ino, status.st_size, 0, 0)
+            self.position = Position(status.st_ino, status.st_size, 0, 0, 0)
             self.read()
 
     @classmethod
@@ -89,18 +123,19 @@ class Log:
             raise
 
     @classmethod
-    def make(cls, sys: Syscalls, path: str, mode: int, writes: list[Records], room: int | None = 0) -> Log:
-        """A new log with these writes, durable; it takes the place of the one there is.
+    def make(cls, sys: Syscalls, path: str, mode: int, writes: list[Records], at: int, room: int | None = 0) -> Log:
+        """A new log with these writes and a checkpoint, durable; it takes the place of the one there is.
 
         Args:
             sys: The seam to the system.
             path: Its path.
             mode: The permission bits of its file.
-            writes: The records of each write, oldest first.
+            writes: The records of each write, oldest first. The document is on the medium with all of them.
+            at: Where the document's entries end; -1: it is not canonical.
             room: How many bytes it is to have space for besides; None: none at all, as there is little.
         """
         data, crc = b"", 0
-        for records in writes:
+        for records in [*without_checkpoints(writes)[0], [_CHECKPOINT % at]]:
             line, crc = _line(records, crc)
             data += line
         size = _SMALLEST
@@ -121,7 +156,7 @@ class Log:
         try:
             sys.rename(temporary, path)
             sync_directory(sys, directory)
-            return cls(sys, path, fd, Position(sys.fstat(fd).st_ino, size, len(data), crc))
+            return cls(sys, path, fd, Position(sys.fstat(fd).st_ino, size, len(data), crc, len(data)))
         except BaseException:
             sys.close(fd)
             with suppress(OSError):
@@ -136,27 +171,42 @@ class Log:
             if b"\0" in piece:
                 break
         writes: list[Records] = []
-        at, crc = 0, 0
+        at = crc = checkpoint = 0
         while (stop := data.find(b"\n", at)) > 0:
             seeded = zlib.crc32(data[at + 9 : stop], crc)
             if data[at : at + 9] != b"%08x " % seeded:
                 break
             writes.append(data[at + 9 : stop].split(b"\t"))
             at, crc = stop + 1, seeded
-        self.position = self.position._replace(end=at, crc=crc)
+            checkpoint = at if writes[-1][0].startswith(_CHECKPOINT_MARK) else checkpoint
+        self.position = self.position._replace(end=at, crc=crc, checkpoint=checkpoint)
         return writes
 
-    def make_room(self, records: Records, mode: int) -> Log:
-        """This log, with space for one more write; or a new one in its place, from which what is old has gone."""
-        inode, had, end, crc = self.position
-        wanted = end + sum(map(len, records)) + len(records) + 9
-        if wanted <= had and self._is_sure:
-            return self
-        if wanted > max(_LARGEST, had) or not self._is_sure:
-            kept = _newest([*self.read(), records])[:-1]
-            made = Log.make(self._sys, self._path, mode, kept, wanted - end)
-            self.close()
-            return made
+    def lacks_room(self, records: Records) -> bool:
+        """Whether it must be written anew before one more write: what is old has to go, or it isn't sure."""
+        return not self._is_sure or self._wanted(records) > max(_LARGEST, self.position.size)
+
+    def _wanted(self, records: Records) -> int:
+        return self.position.end + sum(map(len, records)) + len(records) + 9
+
+    def renewed(self, records: Records, mode: int, at: int) -> Log:
+        """A new log in the place of this one, with space for one more write, from which what is old has gone.
+
+        Args:
+            records: Of that write.
+            mode: The permission bits of its file.
+            at: As `make` takes it: the document is on the medium.
+        """
+        kept = _newest([*without_checkpoints(self.read())[0], records])[:-1]
+        made = Log.make(self._sys, self._path, mode, kept, at, self._wanted(records) - self.position.end)
+        self.close()
+        return made
+
+    def make_room(self, records: Records) -> None:
+        """Make space for one more write, unless it `lacks_room`."""
+        had, wanted = self.position.size, self._wanted(records)
+        if wanted <= had:
+            return
         size = max(had, _SMALLEST)
         while size < wanted:
             size *= 2
@@ -167,37 +217,45 @@ class Log:
             with suppress(OSError):
                 self._sys.ftruncate(self.fd, had)
             raise
-        self.position = Position(inode, size, end, crc)
-        return self
+        self.position = self.position._replace(size=size)
 
-    def put(self, records: Records, device: int) -> bool:
-        """Write a line behind the end, which is there once `take` is called.
+    def put(self, records: Records) -> bool:
+        """Write a line behind the end, which is there once `take` is called, and durable after `flush`.
 
         Args:
             records: Of one write.
-            device: When the log lies there too, and the system can do it, the first flush of a file there after `land`
-                makes the line durable; else it is durable on return.
 
         Returns:
             False when there is no room for it (`make_room`); nothing was written then.
         """
-        _, had, at, crc = self.position
-        line, crc = _line(records, crc)
+        at = self.position.end
+        line, crc = _line(records, self.position.crc)
         end = at + len(line)
-        if end > had or not self._is_sure:
+        if end > self.position.size or not self._is_sure:
             return False
+        if at < self._flushed:  # A line that was counted by nobody stood here.
+            with self._flushing:
+                self._flushed = at
         self._next = end, crc
         pwrite_all(self._sys, self.fd, line, at)
-        self._is_landing = device == self.device and self._sys.begin_write_out(self.fd, device, end)
-        if not self._is_landing:
-            self._sys.fdatasync(self.fd)
         return True
 
-    def land(self) -> None:
-        """Wait until the drive has the line that was put; called before the flush that makes it durable."""
-        if self._is_landing and self._next is not None:
-            self._is_landing = False
-            self._sys.write_out(self.fd, self._next[0])
+    def flush(self) -> None:
+        """Make every line durable that is there. The threads that wait meanwhile need no flush of their own.
+
+        Raises `OSError`, and does so ever after: once a flush has failed, another one proves nothing.
+        """
+        with self._flushing:
+            if self._failure is not None:
+                raise self._failure
+            end = self.position.end
+            if self._flushed < end and self.fd >= 0:
+                try:
+                    self._sys.fdatasync(self.fd)
+                except OSError as error:
+                    self._failure = error
+                    raise
+                self._flushed = end
 
     def note(self, records: Records) -> None:
         """Write a line behind the end, durable with the next one that is `put`."""
@@ -206,24 +264,24 @@ class Log:
         self._next = self.position.end + len(line), crc
         self.take()
 
+    def set_checkpoint(self, at: int) -> None:
+        """Add a checkpoint: the document is on the medium, and its entries end at this byte. Durable with `flush`."""
+        self.note([_CHECKPOINT % at])
+        self.position = self.position._replace(checkpoint=self.position.end)
+
     def take(self) -> None:
         """Take the line that was put for written: the document has it."""
         if self._next is not None:
-            self.position = Position(self.position.inode, self.position.size, *self._next)
+            end, crc = self._next
+            self.position = Position(self.position.inode, self.position.size, end, crc, self.position.checkpoint)
             self._next = None
 
     def withdraw(self) -> None:
         """Take the line that was put out again, durably: the document does not have it."""
-        if self.blot():
+        if self._next is not None:
+            self._next = None
+            self._sys.pwrite(self.fd, b"\0", self.position.end)
             self._sys.fdatasync(self.fd)
-
-    def blot(self) -> bool:
-        """As `withdraw`, but not durably; whether there was such a line."""
-        if self._next is None:
-            return False
-        self._next = None
-        self._sys.pwrite(self.fd, b"\0", self.position.end)
-        return True
 
     def is_at(self, position: Position | None) -> bool:
         """Whether this is still the file that its name stands for, as the header of the note has it."""
@@ -233,8 +291,14 @@ class Log:
         self.position = position
         return True
 
-    def close(self) -> None:
-        self._sys.close(self.fd)
+    def close(self, *, is_trusted: bool = True) -> None:
+        """Close it. Who waits to flush it learns that it can't be known, unless it `is_trusted`: another one then has
+        its lines, durably, or they are not needed."""
+        with self._flushing:
+            fd, self.fd = self.fd, -1
+            if not is_trusted and self._failure is None:
+                self._failure = OSError(errno.EIO, "its log had to be given up")
+            self._sys.close(fd)
 
 
 def _newest(writes: list[Records]) -> list[Records]:

@@ -100,19 +100,23 @@ class Mutexes:
                 mutex.guard.release()
                 raise
         except BaseException:
-            self._leave(mutex)
+            self.leave(mutex)
             raise
         return mutex
 
     def release(self, mutex: Mutex) -> None:
         """Give back a mutex."""
+        self.unlock(mutex)
+        self.leave(mutex)
+
+    def unlock(self, mutex: Mutex) -> None:
+        """Let others have a mutex, and keep what is open with it until `leave`."""
         try:
             self._sys.unlock(mutex.fd)
         except OSError:
             self._drop(mutex)
         finally:
             mutex.guard.release()
-            self._leave(mutex)
 
     def _drop(self, mutex: Mutex) -> None:
         """Close a mutex's descriptor, which gives back the lock, whatever state it is in."""
@@ -121,7 +125,8 @@ class Mutexes:
             with suppress(OSError):
                 self._sys.close(fd)
 
-    def _leave(self, mutex: Mutex) -> None:
+    def leave(self, mutex: Mutex) -> None:
+        """Need nothing of a mutex any more that was unlocked."""
         with self._registry:
             mutex.users -= 1
             if self._is_closed and not mutex.users:

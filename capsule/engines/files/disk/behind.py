@@ -1,0 +1,118 @@
+"""Flushing behind: documents are made durable within a second of an append, which waited for its log alone.
+
+One thread does it for all stores of a process, once there is something to flush. What must stay true: what a caller was
+promised never depends on it; it holds nothing while it sleeps, and keeps no store alive; and a forked child shares
+nothing with its parent. The module knows of a document only its name.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+
+from capsule.errors import CapsuleError, StoreBusy
+
+_log = logging.getLogger("capsule")
+#: How long after an append: the flush itself may take a while, and a second was promised.
+_DELAY_S = 0.5
+
+
+class FlushBehind:
+    """The documents of one store that this process appended to and that are not flushed yet.
+
+    Args:
+        settle: A method of the store, which makes a document durable: its kind, its id, and how long to wait for its
+            mutex, in seconds. It is held weakly.
+    """
+
+    def __init__(self, settle: Callable[[str, str, float], None]) -> None:
+        self._settle = weakref.WeakMethod(settle)
+        self._names: dict[tuple[str, str], None] = {}
+        self._turn = threading.Lock()
+
+    def add(self, kind: str, id: str) -> None:
+        """Have a document flushed within a second."""
+        self._names[kind, id] = None
+        _thread.waiting[self] = None
+        if not _thread.wake.is_set():
+            _thread.start()
+
+    def flush(self, timeout_s: float = 10.0) -> None:
+        """Flush them now. One whose mutex can't be had in so many seconds stays for later; an error is logged."""
+        with self._turn:
+            settle = self._settle()
+            for kind, id in list(self._names) if settle is not None else ():
+                del self._names[kind, id]
+                try:
+                    settle(kind, id, timeout_s)
+                except StoreBusy:
+                    self.add(kind, id)
+                except CapsuleError as error:
+                    _log.warning("%s %s is not flushed: %s", kind, id, error)
+
+
+class _Thread:
+    """The thread, which ends before a fork, and is started by the next append.
+
+    Attributes:
+        waiting: The stores that have something to flush.
+        wake: Set while it has something to do.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: dict[FlushBehind, None] = {}
+        self.wake, self._end = threading.Event(), threading.Event()
+        self._starting = threading.Lock()
+        self._running: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Have it flush what is waiting, in a while."""
+        with self._starting:
+            if self._running is None:
+                self._end.clear()
+                self._running = threading.Thread(target=self._run, name="capsule-flush", daemon=True)
+                self._running.start()
+            self.wake.set()
+
+    def _run(self) -> None:
+        while not self._end.is_set():
+            self.wake.wait()
+            if not self._end.wait(_DELAY_S):
+                self.wake.clear()
+                self.flush()
+
+    def flush(self, timeout_s: float = 10.0) -> None:
+        """Flush all that is waiting now."""
+        for behind in list(self.waiting):
+            self.waiting.pop(behind, None)
+            behind.flush(timeout_s)
+
+    def stop(self) -> None:
+        """Flush what can be had at once, and end."""
+        with self._starting:
+            running, self._running = self._running, None
+            if running is not None:
+                self._end.set()
+                self.wake.set()
+                running.join()
+                self.wake.clear()
+        with suppress(RuntimeError):  # The interpreter is shutting down.
+            self.flush(timeout_s=0)
+
+
+_thread = _Thread()
+atexit.register(lambda: _thread.flush(timeout_s=1))
+
+
+def _in_forked_child() -> None:
+    global _thread
+    _thread = _Thread()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=lambda: _thread.stop(), after_in_child=_in_forked_child)
