@@ -71,12 +71,6 @@ def decode_header(raw: bytes) -> tuple[Known, Position | None] | None:
     return known, None if log is None else Position(*log)
 
 
-def read_header(sys: Syscalls, fd: int) -> Known | None:
-    """The document as the last writer left it, by its mutex file; None when there is no header to trust."""
-    header = decode_header(sys.pread(fd, HEADER_BYTES, 0))
-    return header and header[0]
-
-
 class Note:
     """The note of one document whose mutex is held.
 

@@ -73,7 +73,8 @@ class FileStorage:
         self.mutexes = Mutexes(self.sys, self._mutex_files)
         self.sys.give_up_idle = weakref.WeakMethod(self.mutexes.give_up_idle)  # Weak, as a cycle would keep them open.
         self.leases = FileLeases(self.sys, self.layout, self.mutexes)
-        self._checked: set[str] = set()
+        #: The directories that are no symlinks, by kind, or for a nested kind by their path.
+        self._checked: dict[str, str] = {}
         _open_storages.add(self)
 
     def hold(self, kind: str, id: str, timeout_s: float | None = None) -> HeldDocument:
@@ -94,7 +95,7 @@ class FileStorage:
             with whole_files.naming(directory, "look at"):
                 self.layout.check(self.sys, directory)
             if kind not in LOCAL:
-                self._checked.add(checked)
+                self._checked[checked] = directory
         return directory
 
     def path(self, kind: str, id: str) -> str:
@@ -111,11 +112,12 @@ class FileStorage:
         try:
             fd = self.sys.open(self._mutex_files.file(f"{kind}-{id}"), flags)
             try:
-                return note.read_header(self.sys, fd)
+                header = note.decode_header(self.sys.pread(fd, note.HEADER_BYTES, 0))
             finally:
                 self.sys.close(fd)
         except OSError:
             return None
+        return header and header[0]
 
     def known(self, kind: str, id: str) -> Known | None:
         """A document as the store left it; None when the file has changed, or a writer is at work. Takes no mutex."""
@@ -163,7 +165,8 @@ class FileStorage:
 
         A file that changed while it was read has a signature that no file has. Costs reading what is behind the byte.
         """
-        self._directory(kind, id)
+        if kind not in self._checked:
+            self._directory(kind, id)
         with suppress(NotFound), self._opened(self.layout.document(kind, id)) as (fd, status):
             size = max(status.st_size - offset, 0)
             data, signature = whole_files.pread_all(self.sys, fd, size, offset), whole_files.signature(status)
@@ -257,7 +260,8 @@ class FileStorage:
         """One document as a scan meets it; None when there is none of that name. Any text may be the id."""
         if "/" in id or "\0" in id or id.startswith("."):
             return None
-        path = f"{self._directory(kind, id)}/{kind if kind in NESTED else id}{_SUFFIX}"
+        directory = self._checked.get(kind) or self._directory(kind, id)
+        path = f"{directory}/{kind if kind in NESTED else id}{_SUFFIX}"
         try:
             status = self.sys.lstat(path)
         except (FileNotFoundError, NotADirectoryError):

@@ -79,13 +79,12 @@ class Layout(NamedTuple):
 
     def check(self, sys: Syscalls, path: str) -> None:
         """Raise Refused when a directory of the store, or one around it, is a symlink. One that is missing will do."""
-        for above in self.down_to(path):
-            refuse_symlink(sys, above)
+        refuse_symlinks(sys, self.down_to(path))
 
     def ensure(self, sys: Syscalls, path: str) -> None:
         """Make a directory of the store, and those around it, durably. Raises as `check`."""
         for above in self.down_to(path):
-            refuse_symlink(sys, above)
+            refuse_symlinks(sys, [above])
             self.ensure_directory(sys, above)
 
     def down_to(self, path: str) -> list[str]:
@@ -124,8 +123,7 @@ class Directory:
 
     def check(self) -> None:
         """Raise Refused when it, or `.capsule/` around it, is a symlink. One that is missing will do."""
-        for above in self._way:
-            refuse_symlink(self._sys, above)
+        refuse_symlinks(self._sys, self._way)
 
     def file(self, name: str) -> str:
         """The path of a file in it. Raises as `check`."""
@@ -152,15 +150,16 @@ class Directory:
             self._sys.pwrite(fd, _GITIGNORE, 0)
 
 
-def refuse_symlink(sys: Syscalls, path: str) -> None:
-    """Raise Refused when a directory of the store is a symlink; nothing happens when it is missing."""
-    try:
-        status = sys.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    if stat.S_ISLNK(status.st_mode):
-        raise Refused(
-            f"{path} is a symlink, and Capsule follows none inside a store, as what lies behind it is not the store's; "
-            f"see where it leads, then remove it: rm {path}",
-            path=path,
-        )
+def refuse_symlinks(sys: Syscalls, paths: list[str]) -> None:
+    """Raise Refused when one of these directories is a symlink, the outermost first; one that is missing will do."""
+    for path in paths:
+        try:
+            status = sys.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        if stat.S_ISLNK(status.st_mode):
+            raise Refused(
+                f"{path} is a symlink, and Capsule follows none inside a store, as what lies behind it is not the "
+                f"store's; see where it leads, then remove it: rm {path}",
+                path=path,
+            )
