@@ -249,7 +249,7 @@ class Engine(Protocol):
             Interfered: What the decision read has another version by now: decide anew.
         """
 
-    def put(self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None) -> None:
+    def put(self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None) -> Version:
         """Write a document of a kind without entries, durably, if it is as it was when that was decided.
 
         Args:

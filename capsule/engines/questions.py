@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from capsule.format.references import moment
 from capsule.timestamps import sortable
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from capsule.format.documents.head import Head
     from capsule.format.filters import Filter as Where
 
+T = TypeVar("T")
 Order = Literal["updated", "created", "title"]
 #: Called with the bytes that were read so far, and all bytes, if there is much to read.
 Progress = Callable[[int, int], None]
@@ -215,6 +216,13 @@ class Questions(Protocol):
         """The conversation and the place of a message; None: it is not there, or not in this conversation.
 
         If several conversations have it, it is the one that the engine met last. Costs reading back to it.
+        """
+
+    def together(self, ask: Callable[[], T]) -> T:
+        """Ask several questions, with `refresh` False, of one state of the documents.
+
+        Args:
+            ask: Asks them, and gives what they come to. It may run twice, and holds up the questions of other threads.
         """
 
     def recalled(self, conversation: str) -> tuple[dict[str, Any], frozenset[str]] | None:

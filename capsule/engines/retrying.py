@@ -10,6 +10,7 @@ from capsule.errors import Interfered, StoreBusy
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
+    from capsule.engines.values import Version
 
 T = TypeVar("T")
 _TRIES = 5
@@ -31,17 +32,30 @@ def overtaken(name: str, id: str) -> StoreBusy:
     return StoreBusy(why, id=id, holder="another program")
 
 
-def edited(engine: Engine, kind: str, id: str, change: Callable[[bytes | None], bytes | None]) -> None:
+def edited(
+    engine: Engine,
+    kind: str,
+    id: str,
+    change: Callable[[bytes | None], bytes | None],
+    known: Version | None = None,
+) -> Version | None:
     """Read, change and write a document of a kind without entries, durably.
 
-    `change` takes the stored bytes, or None, and gives the new bytes, or None to write nothing. It runs again if
-    another program wrote the document meanwhile. Raises its errors, StoreBusy, and what a write raises.
+    Args:
+        engine: The engine.
+        kind, id: The document.
+        change: Takes the stored bytes, or None, and gives the new bytes, or None to write nothing. It runs again if
+            another program wrote the document meanwhile.
+        known: The version to begin with, if it was read just now; None: it is read.
+
+    Returns:
+        The version that there is now.
+
+    Raises the errors of `change`, StoreBusy, and what a write raises.
     """
-
-    def act() -> None:
-        before = engine.version(kind, id)
-        after = change(None if before is None else before.data)
-        if after is not None:
-            engine.put(kind, id, after, before)
-
-    again(act, engine.name(kind, id), id, _EDITS)
+    for _ in range(_EDITS):
+        with suppress(Interfered):
+            before, known = known or engine.version(kind, id), None
+            after = change(None if before is None else before.data)
+            return before if after is None else engine.put(kind, id, after, before)
+    raise overtaken(engine.name(kind, id), id)

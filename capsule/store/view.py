@@ -88,8 +88,8 @@ class AgentView:
     ) -> int:
         return self._of(kind).create(kind, document, written, reads)
 
-    def put(self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None) -> None:
-        self._of(kind).put(kind, id, data, expected, reads)
+    def put(self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None) -> Version:
+        return self._of(kind).put(kind, id, data, expected, reads)
 
     def delete(self, kind: str, id: str) -> Trashed:
         return self._of(kind).delete(kind, id)

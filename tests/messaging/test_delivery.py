@@ -96,7 +96,8 @@ def test_ones_own_messages_are_never_unread(store: Store) -> None:
 def test_a_listener_looks_at_a_message_that_is_not_for_it_once(store: Store) -> None:
     id = store.messages.send("to bob", agent="anna", to="bob").conversation
     since, asked = store.changes().cursor, Asked("anna")
-    listener = Listener(store, Unread(store), since, asked, 10, None)
+    unread = Unread(store)
+    listener = Listener(store, unread, since, asked, 10, None, unread.wishes("anna"))
     assert listener.look() == []
     for count in (2, 3):
         store.messages.send("to bob, too", agent="anna", to="bob")

@@ -83,13 +83,14 @@ class FilesEngine:
                 written(known.tag)
         return known.signature.size
 
-    def put(self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None) -> None:
+    def put(self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None) -> Version:
         """Costs reading and writing a small file, and as `version` for each that was read."""
         with self._held(kind, id, reads) as held:
             got = held.read()
             if (got and got[0]) != (expected and expected.data):
                 raise Interfered
-            held.replace(got[1] if got else None, data, None, [])
+            known = held.replace(got[1] if got else None, data, None, [])
+            return FileVersion(data, known.signature, False)
 
     @contextmanager
     def _held(self, kind: str, id: str, reads: Reads | None) -> Iterator[HeldDocument]:
@@ -224,7 +225,7 @@ class FilesEngine:
         for _ in range(_TRIES):
             known = self._settled(kind, id)
             start = since.tail if since is not None and known is not None and since.goes_on_in(known) else 0
-            got = self.storage.read_from(kind, id, start)
+            got = self.storage.read(kind, id, start)
             if got is None:
                 continue  # An editor is just replacing it, or it is gone: the next try tells which.
             if known is None:

@@ -156,11 +156,7 @@ class FileStorage:
         except OSError as error:
             raise whole_files.failure(error, path, "read") from error
 
-    def read(self, kind: str, id: str) -> tuple[bytes, Signature] | None:
-        """The whole file and its signature, as `read_from` gives them."""
-        return self.read_from(kind, id, 0)
-
-    def read_from(self, kind: str, id: str, offset: int) -> tuple[bytes, Signature] | None:
+    def read(self, kind: str, id: str, offset: int = 0) -> tuple[bytes, Signature] | None:
         """A file from a byte on and its signature, without the mutex; None when there is none.
 
         A file that changed while it was read has a signature that no file has. Costs reading what is behind the byte.

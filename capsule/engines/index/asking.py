@@ -7,7 +7,7 @@ the asker may not read is judged by the heads of the same moment; and an agent's
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -233,6 +233,9 @@ class Asking(Questions):
 
         ids = None if conversation is None else (conversation,)
         return self._index.query(self._asker, lambda db, hidden: find(db, message, conversation, hidden), ids)
+
+    def together(self, ask: Callable[[], T]) -> T:
+        return self._index.query(None, lambda db, _: ask(), ())
 
     def recalled(self, conversation: str) -> tuple[dict[str, Any], frozenset[str]] | None:
         from capsule.engines.index.recalled import recalled

@@ -46,6 +46,8 @@ class Index:
         self._guard = threading.RLock()
         self._database = Database(derived, self._fill)
         self._pid = os.getpid()
+        #: The thread that reads within a transaction; 0: none.
+        self._reader = 0
         _all.add(self)
         self._reset()
 
@@ -132,6 +134,8 @@ class Index:
     ) -> T:
         """Bring the index up to date, as `refresh` does, and read it within one transaction.
 
+        A question that is asked within another one is about the same state of the rows.
+
         Args:
             asker: Who asks, if `ask` takes what is hidden from it by numbers.
             ask: The question. It may run twice, when the index proves to be of no use.
@@ -141,14 +145,21 @@ class Index:
 
         def read() -> T:
             db = self._database.connection
-            db.execute("BEGIN")
-            try:
-                return ask(db, NOTHING if asker is None else hide(db, self.hidden(asker)))
-            finally:
-                db.execute("COMMIT")
+            return ask(db, NOTHING if asker is None else hide(db, self.hidden(asker)))
 
+        def read_all() -> T:
+            self._database.connection.execute("BEGIN")
+            self._reader = threading.get_ident()
+            try:
+                return read()
+            finally:
+                self._reader = 0
+                self._database.connection.execute("COMMIT")
+
+        if self._reader == threading.get_ident():
+            return read()
         # Who may read these conversations depends on others.
-        return self._doing(read, ids if asker is None or not ids else None, progress)
+        return self._doing(read_all, ids if asker is None or not ids else None, progress)
 
     # -- What is kept of the rows; within `query` only -----------------------------------------------------------
 

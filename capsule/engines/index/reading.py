@@ -179,7 +179,7 @@ def _grown(storage: FileStorage, kind: str, id: str, known: Known, before: Row) 
         or before["tail"] > at.tail
     ):
         return None
-    got = storage.read_from(kind, id, before["tail"])
+    got = storage.read(kind, id, before["tail"])
     if got is None or got[1] != known.signature or not known.ends(got[0]):
         return None
     return _appended(known.signature, known, before, got[0][: at.tail - before["tail"]])

@@ -119,10 +119,10 @@ class MemoryEngine:
                 written(stored.tag)
             return len(stored.data)
 
-    def put(self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None) -> None:
+    def put(self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None) -> Version:
         document = codec.decode(data, self.name(kind, id))
         with self._exclusive(kind, id):
-            self.store(kind, id, document, data, {**(reads or {}), (kind, id): expected})
+            return self.store(kind, id, document, data, {**(reads or {}), (kind, id): expected})
 
     def _put_back(self, kind: str, id: str, data: bytes) -> None:
         with self._exclusive(kind, id) as stored:

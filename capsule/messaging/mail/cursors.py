@@ -47,6 +47,11 @@ def first_behind(marks: Collection[Mark], marks_at: MarksAt) -> int:
     return first_unread(marks, marks_at([at for at, _ in marks])) if marks else 0
 
 
+def trail_of(marks: Iterable[Mark], last: int) -> tuple[Mark, ...]:
+    """Of the marks up to a place the furthest one, and those about 1, 2, 4, 8 and so on places before it."""
+    return tuple({(last - at).bit_length(): (at, mark) for at, mark in sorted(marks) if at <= last}.values())
+
+
 def marks_of(cursor: Any) -> tuple[Mark, ...]:
     """The marks of a cursor: everything up to any of them that still holds was read.
 

@@ -19,6 +19,7 @@ from capsule.messaging.mail.mail import Heard, History, Inbox, Mail, Mention
 from capsule.messaging.mail.mentions import KINDS
 from capsule.messaging.mail.receipts import Receipts, marks_in
 from capsule.messaging.mail.sending import Sending
+from capsule.messaging.mail.unread import Wishes
 from capsule.messaging.people.people import People
 
 if TYPE_CHECKING:
@@ -131,8 +132,10 @@ class Messages(Sending):
         if timeout_s <= 0:
             before = None
         since = self._owner.changes().cursor  # First, so that what comes from here on ends the wait.
-        self._receipts.acknowledge_given(who, refresh=False)
-        return Listener(self._owner, self._unread, since, asked, limit, before)
+        wishes = self._unread.wishes(who)
+        after = self._receipts.acknowledge_given(who, refresh=False, known=wishes.version)
+        wishes = wishes if after is None else Wishes.of(wishes.state, after)
+        return Listener(self._owner, self._unread, since, asked, limit, before, wishes)
 
     def _heard(self, asked: Asked, listener: Listener, mail: list[Mail]) -> Heard:
         self._waits[asked, threading.get_ident()] = listener

@@ -6,23 +6,25 @@ listener goes on where it stood, whatever others of the same agent read meanwhil
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from capsule.errors import InvalidDocument, NotFound, Refused
-from capsule.messaging.mail.cursors import Part, cursor_at, marks_of
+from capsule.messaging.mail.cursors import Part, trail_of
 from capsule.messaging.mail.unread import mail_at
 
 if TYPE_CHECKING:
-    from capsule.engines.answers import Mark, Mine
+    from capsule.engines.answers import Mark, Mine, Place
     from capsule.engines.changes import Changes
     from capsule.messaging.mail.mail import Mail
-    from capsule.messaging.mail.unread import Seat, Unread
+    from capsule.messaging.mail.unread import Seat, Unread, Wishes
     from capsule.store.store import CoreStore
+
+    #: By conversation, the unread messages, and the last message that is known.
+    _Unread = tuple[Mapping[str, list[Place]], Mapping[str, Mark]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class Listener:
         asked: Who listens to what.
         limit: The largest number of messages that a look gives.
         before: The last wait of this listener, which this one continues; None: it begins.
+        wishes: What counts as unread for the agent now.
 
     Attributes:
         since: The place in the journal from which to wait.
@@ -57,7 +60,14 @@ class Listener:
     """
 
     def __init__(
-        self, store: CoreStore, unread: Unread, since: str, asked: Asked, limit: int, before: Listener | None
+        self,
+        store: CoreStore,
+        unread: Unread,
+        since: str,
+        asked: Asked,
+        limit: int,
+        before: Listener | None,
+        wishes: Wishes,
     ) -> None:
         self._store = store
         self._unread = unread
@@ -65,7 +75,7 @@ class Listener:
         self._limit = limit
         self._before = None if before is None else (before.stands, before.done)
         self._seats: dict[str, Seat] = {}
-        self._wishes: Any = None
+        self._wishes = wishes
         #: Conversations that the agent does not take part in.
         self._others: set[str] = set()
         self.since = since
@@ -74,24 +84,32 @@ class Listener:
 
     def look(self) -> list[Mail]:
         """What is unread now."""
+        mail = self._given(*self._store.questions.together(self._unread_now))
+        if len(mail) < self._limit:
+            self.done = {id: seat.mine for id, seat in self._seats.items()}
+        return mail
+
+    def _unread_now(self) -> _Unread:
         self._sit()
-        wanted = {id for id, seat in self._seats.items() if seat.item is not None}
+        wanted = {id for id, seat in self._seats.items() if not seat.is_read}
         if self._before is None:
             self.stands = {id: seat.behind.read for id, seat in self._seats.items()}
         else:  # Others may have read meanwhile what was not given to this one.
             stands, done = self._before
             self.stands = {id: stands.get(id, ()) for id in self._seats}
             wanted |= {id for id, seat in self._seats.items() if done.get(id) is not seat.mine}
-        mail = self._given({id: _end(self._seats[id].mine) for id in wanted})
-        if len(mail) < self._limit:
-            self.done = {id: seat.mine for id, seat in self._seats.items()}
-        return mail
+        return self._places(wanted), {id: _end(self._seats[id].mine) for id in wanted}
 
     def look_at(self, changes: Changes) -> list[Mail]:
         """What is new in the conversations that changed."""
         self.since = changes.cursor
+        wishes = self._unread.wishes(self._asked.agent)
+        return self._given(*self._store.questions.together(lambda: self._unread_in(changes, wishes)))
+
+    def _unread_in(self, changes: Changes, wishes: Wishes) -> _Unread:
         changed = {change.id for change in changes.changes}
-        if self._unread.wishes(self._asked.agent) != self._wishes:
+        was, self._wishes = self._wishes, wishes
+        if wishes != was:
             self._sit()
             self.stands = {id: seat.behind.read for id, seat in self._seats.items()} | self.stands
         is_more = any(change.kind != "appended" for change in changes.changes)
@@ -107,35 +125,35 @@ class Listener:
             if change.kind == "appended" and change.id in changed and change.messages:
                 at = change.count - 1
                 ends[change.id] = at, self._store.questions.marks(change.id, [at], refresh=False).get(at, ("", ""))[1]
-        return self._given(ends)
+        return self._places(changed), ends
 
     def _sit(self) -> None:
-        self._wishes = self._unread.wishes(self._asked.agent)
         seats = self._unread.seats(self._asked.agent, self._asked.part, refresh=False, wishes=self._wishes)
         self._seats = {id: seat for id, seat in seats.items() if self._asked.conversation in (None, id)}
         self._others -= self._seats.keys()
 
-    def _given(self, ends: Mapping[str, Mark]) -> list[Mail]:
-        """The messages of these conversations behind where it stands, given the last message of each that is known."""
-        found = {id: mail for id in ends if (mail := self._read(id)) is not None}
+    def _places(self, ids: Iterable[str]) -> dict[str, list[Place]]:
+        return {id: self._unread.unread(self._seats[id], self.stands[id]) for id in ids}
+
+    def _given(self, unread: Mapping[str, list[Place]], ends: Mapping[str, Mark]) -> list[Mail]:
+        """The messages at these places, given the last message of each conversation that is known."""
+        found = {id: mail for id, places in unread.items() if (mail := self._read(id, places)) is not None}
         # By time; the messages of one conversation stay in its order.
         mail = list(islice(merge(*found.values(), key=lambda each: each.timestamp), self._limit))
         given = {each.conversation: each for each in mail}
         for id, there in found.items():
-            last = given.get(id)
-            marks: list[Mark] = [(last.at, last.front)] if last is not None else []
-            if last is (there[-1] if there else None):  # So it has seen what is not for it, too.
+            last, marks = given.get(id), []
+            if last is not None:
+                marks = [(each.place, each.front) for each in unread[id] if each.place <= last.at]
+            if last is (there[-1] if there else None) and ends[id][1]:  # So it has seen what is not for it, too.
                 marks.append(ends[id])
-            marks_at = partial(self._store.questions.marks, id, refresh=False)
-            stands = (marks_of(cursor_at(*mark, marks_at)) for mark in sorted(marks, reverse=True))
-            self.stands[id] = next(filter(None, stands), self.stands[id])
+            if marks:
+                self.stands[id] = trail_of([*self.stands[id], *marks], max(marks)[0])
         return mail
 
-    def _read(self, id: str) -> list[Mail] | None:
-        seat = self._seats[id]
-        unread = self._store.questions.behind(replace(seat.behind, read=self.stands[id]), id, refresh=False)
+    def _read(self, id: str, places: Iterable[Place]) -> list[Mail] | None:
         try:
-            return mail_at(self._store, seat, {each.place: each for each in unread})
+            return mail_at(self._store, self._seats[id], {each.place: each for each in places})
         except (NotFound, InvalidDocument, Refused):
             return None  # It went, was damaged, or is not for the agent any more.
 

@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from capsule import timestamps
@@ -23,6 +23,7 @@ from capsule.messaging.people.people import People
 
 if TYPE_CHECKING:
     from capsule.engines.answers import Mark
+    from capsule.engines.values import Version
     from capsule.messaging.mail.cursors import Part
     from capsule.messaging.mail.mail import Mail
     from capsule.messaging.people.documents import Document
@@ -57,31 +58,39 @@ class Receipts:
             f"{quote(key, safe='/')}:{place}:{quote(mark, safe='')}" for key, (place, mark) in marks.items()
         )
 
-    def acknowledge_given(self, agent: str, *, refresh: bool = True) -> None:
-        """Acknowledge all that an agent was given on this store."""
+    def acknowledge_given(
+        self, agent: str, *, refresh: bool = True, known: Version | None = None
+    ) -> Mapping[str, Any] | None:
+        """Acknowledge all that an agent was given on this store. It takes and returns what `acknowledge` does."""
         with self._guard:
             marks: Marks = self._pending.pop(agent, {})
-        self.acknowledge(agent, marks, refresh=refresh)
+        return self.acknowledge(agent, marks, refresh=refresh, known=known)
 
-    def acknowledge(self, agent: str, marks: Marks, *, refresh: bool = True) -> None:
+    def acknowledge(
+        self, agent: str, marks: Marks, *, refresh: bool = True, known: Version | None = None
+    ) -> Mapping[str, Any] | None:
         """Acknowledge everything up to these messages.
 
         Args:
             agent: The agent.
             marks: The messages.
             refresh: Whether the index may not have them yet.
+            known: The version of the agent's document, if it was read just now; None: it is read.
+
+        Returns:
+            The agent's document as it is then; None: there was nothing to acknowledge.
 
         Cost: writing a small file.
         """
         if not marks:
-            return
+            return None
         if refresh:
             self._store.questions.refresh({named_by(key)[0] for key in marks})
 
         questions = self._store.questions
 
         def change(document: Document) -> None:
-            cursors, concerns = document.setdefault("cursors", {}), document.get("concerns") or {}
+            cursors, concerns = dict(document.get("cursors") or {}), document.get("concerns") or {}
             parts = parts_in(cursors)
             read: Document = {}
             for key, (place, message) in marks.items():
@@ -90,8 +99,7 @@ class Receipts:
                 if first_behind(was, marks_at) > place:
                     continue
                 found = questions.behind(Behind(was, (agent,), mentioning=agent, part=part), id, refresh=False)
-                # A message that was moved or removed is no mark: what stands behind the cursor comes again. Asked last,
-                # as others bring the index up to date meanwhile: what was found before is of the same state then.
+                # A message that was moved or removed is no mark: what stands behind the cursor comes again.
                 cursor = cursor_at(place, message, marks_at)
                 if cursor is None:
                     continue
@@ -100,16 +108,20 @@ class Receipts:
                     if first_behind(marks_of(its), marks_at) <= place + 1:
                         del cursors[key_of(id, other)]  # The cursor of the conversation says as much.
                 read |= {each.message: {"conversation": id} for each in found if each.place <= place}
+            document["cursors"] = cursors
             if read := {id: about for id, about in read.items() if id not in concerns}:
                 now = timestamps.now()
                 document["concerns"] = concerns | {id: {**about, "readAt": now} for id, about in read.items()}
 
-        self._people.documents.edit(agent, change)
+        after = self._people.documents.edit(
+            agent, lambda document: questions.together(lambda: change(document)), known=known
+        )
         try:
             doorbells.emptied(self._store, agent)
         except CapsuleError as error:
             _log.warning("the doorbells of %s do not know that it has read: %s", agent, error)
         notices.update(self._store, agent)
+        return after
 
     def done(self, agent: str, message: str, conversation: str) -> None:
         """Note that an agent is done with a message that mentions it."""

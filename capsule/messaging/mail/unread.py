@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from capsule.engines.answers import Behind
 from capsule.errors import InvalidDocument, NotFound, Refused
 from capsule.format.json import codec
+from capsule.format.kinds import AGENT
 from capsule.messaging.mail.cursors import Part, first_behind, marks_of, parts_in
 from capsule.messaging.mail.mail import Inbox, InboxItem, Mail, Mention
 from capsule.messaging.mail.mentions import Interest
@@ -25,7 +26,8 @@ from capsule.store.reading import KIND
 from capsule.timestamps import ms_of
 
 if TYPE_CHECKING:
-    from capsule.engines.answers import Mine, Place
+    from capsule.engines.answers import Mark, Mine, Place
+    from capsule.engines.values import Version
     from capsule.store.store import CoreStore
 
 #: The types of conversations that are messages between agents.
@@ -33,6 +35,28 @@ TYPES = ("direct", "group", "channel")
 
 
 @dataclass(frozen=True, slots=True)
+class Wishes:
+    """What of all conversations counts as unread depends on, as it was at one moment.
+
+    Attributes:
+        state: What decisions on what the agent may read depend on.
+        reading: By conversation, what the agent wants to hear of there.
+        cursors: How far it has read, as its document has it.
+        version: The version of its document; None: there is none that can be read.
+    """
+
+    state: policy.State
+    reading: Mapping[str, Any]
+    cursors: Mapping[str, Any] = field(compare=False)
+    version: Version | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, state: policy.State, document: Mapping[str, Any], version: Version | None = None) -> Wishes:
+        """The wishes in the document of an agent."""
+        return cls(state, document.get("reading") or {}, document.get("cursors") or {}, version)
+
+
+@dataclass(slots=True, eq=False)
 class Seat:
     """A conversation that an agent takes part in, or a part of it, and how far the agent has read there.
 
@@ -41,20 +65,23 @@ class Seat:
         mine: The conversation, as the index has it.
         behind: What is unread: from the time on when the agent joined, and behind its cursors.
         interest: What the agent wants to hear of there.
-        item: What is unread; None: nothing.
+        is_read: Whether nothing is unread, as far as that was asked.
+        item: What is unread; None: nothing, or it was not asked.
     """
 
     agent: str
     mine: Mine
     behind: Behind
     interest: Interest
-    item: InboxItem | None = None
+    is_read: bool = field(init=False)
+    item: InboxItem | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.is_read = (self.mine.entries - 1, self.mine.last) in self.behind.read  # As in most conversations.
 
 
 #: On what a seat depends: the conversation, the agent's cursor, those of parts, and what it wants to hear of.
 _Basis = tuple["Mine", Any, Any, Any]
-#: What an agent may read, and what it wants to hear of.
-Wishes = tuple[policy.State, Any]
 
 
 class Unread:
@@ -70,9 +97,10 @@ class Unread:
         self._kept: dict[str, tuple[policy.State, dict[str, tuple[_Basis, Seat | None]]]] = {}
 
     def wishes(self, agent: str) -> Wishes:
-        """What of all conversations counts as unread depends on: what the agent may read, and wants to hear of."""
+        """The wishes of an agent, as they are now."""
         state = self._people.directory.state(agent)
-        return state, self._people.documents.part_read(agent, state.reads, "reading")
+        version: Any = state.reads.get((AGENT.name, agent))
+        return Wishes.of(state, self._people.documents.as_read(agent, version), version)
 
     def seats(
         self, agent: str, part: Part | None = None, *, refresh: bool = True, wishes: Wishes | None = None
@@ -85,11 +113,10 @@ class Unread:
             refresh: Whether to bring the index up to date before; else the answer is what it has.
             wishes: What `wishes` gave just now; None: it is asked.
 
-        Cost: bringing the index up to date, a fraction of a microsecond for each conversation, and two questions to
-        the index for each one that changed and is not read.
+        Cost: bringing the index up to date, and a fraction of a microsecond for each conversation.
         """
-        state, reading = wishes or self.wishes(agent)
-        cursors = self._people.documents.part_read(agent, state.reads, "cursors")
+        wishes = wishes or self.wishes(agent)
+        state, reading, cursors = wishes.state, wishes.reading, wishes.cursors
         for_state, kept = self._kept.get(agent, (state, {}))
         parts, kept = parts_in(cursors), kept if for_state == state else {}
         now: dict[str, tuple[_Basis, Seat | None]] = {}
@@ -99,7 +126,7 @@ class Unread:
             now[id] = was if was is not None and was[0] == basis else (basis, self._seat(agent, state, *basis))
         self._kept[agent] = state, now
         seats = {id: seat for id, (_, seat) in now.items() if seat is not None}
-        return seats if part is None else {id: self._at(seat, part) for id, seat in seats.items()}
+        return seats if part is None else {id: _at(seat, part) for id, seat in seats.items()}
 
     def _seat(
         self, agent: str, state: policy.State, mine: Mine, cursor: Any, parts: Mapping[Part, Any] | None, reading: Any
@@ -119,33 +146,45 @@ class Unread:
             agent if interest.only_mentions else "",
             covered=tuple((part, marks_of(its)) for part, its in (parts or {}).items()),
         )
-        return self._with_item(Seat(agent, mine, behind, interest))
+        return Seat(agent, mine, behind, interest)
 
-    def _at(self, seat: Seat, part: Part) -> Seat:
-        """A seat, as far as a part is concerned."""
-        read = (*seat.behind.read, *dict(seat.behind.covered).get(part, ()))
-        there = replace(seat, behind=replace(seat.behind, read=read, part=part))
-        return there if seat.item is None else self._with_item(there)
+    def unread(self, seat: Seat, read: tuple[Mark, ...] | None = None) -> list[Place]:
+        """The unread messages of a conversation; those behind `read`, if a listener stands elsewhere than the agent."""
+        behind = seat.behind if read is None else replace(seat.behind, read=read)
+        unread = self._store.questions.behind(behind, seat.mine.id, refresh=False)
+        seat.is_read = seat.is_read or (not unread and behind.read == seat.behind.read)
+        return unread
 
-    def _with_item(self, seat: Seat) -> Seat:
-        """A seat with what is unread."""
+    def _item(self, seat: Seat) -> InboxItem | None:
+        """What is unread; None: nothing."""
+        if seat.is_read or seat.item is not None:
+            return seat.item
         mine = seat.mine
-        if (mine.entries - 1, mine.last) in seat.behind.read:  # As in most conversations.
-            return replace(seat, item=None)
         said = self._store.questions.said(mine.id, seat.behind, refresh=False)
         if said.last is None:
-            return replace(seat, item=None)
+            seat.is_read = True
+            return None
         name = mine.title
         if mine.type == "direct":
             name = next((member.id for member in mine.participants if member.id != seat.agent), name)
         at, id, sender, content, time = said.last
         last = Mail(mine.id, mine.type, id, at, sender, content, time)
-        item = InboxItem(mine.id, mine.type, name, said.total, said.senders, last, seat.interest.wakes)
-        return replace(seat, item=item)
+        seat.item = InboxItem(mine.id, mine.type, name, said.total, said.senders, last, seat.interest.wakes)
+        return seat.item
 
     def inbox(self, agent: str, part: Part | None = None) -> Inbox:
-        """The inbox of an agent, or of the part that it reads."""
-        return Inbox.of(seat.item for seat in self.seats(agent, part).values() if seat.item is not None)
+        """The inbox of an agent, or of the part that it reads.
+
+        Cost: as `seats`, and two questions to the index for each conversation that changed and is not read.
+        """
+        wishes = self.wishes(agent)
+        self._store.questions.refresh()
+
+        def ask() -> Inbox:
+            seats = self.seats(agent, part, refresh=False, wishes=wishes).values()
+            return Inbox.of(item for seat in seats if (item := self._item(seat)) is not None)
+
+        return self._store.questions.together(ask)
 
     def pointer(self, agent: str) -> str:
         """How much is unread that may wake an agent, and from whom. See `Messages.pointer`."""
@@ -153,7 +192,7 @@ class Unread:
 
     def mentioned(self, agent: str) -> list[Place]:
         """Where others mention an agent, in the conversations that it takes part in, the latest first."""
-        blocked = Interest.of(None, self.wishes(agent)[0].profiles[agent]).blocked
+        blocked = Interest.of(None, self.wishes(agent).state.profiles[agent]).blocked
         found = self._store.questions.behind(Behind(not_by=(agent, *blocked), mentioning=agent))
         seats = self.seats(agent, refresh=False)
         return [place for place in found if place.conversation in seats]
@@ -185,6 +224,14 @@ class Unread:
                 found += [Mention(each, *states[each.at][1:]) for each in since]
         found = [each for each in found if kind in (None, each.mail.mention)]
         return sorted(found, key=lambda each: each.mail.timestamp, reverse=True)[:limit]
+
+
+def _at(seat: Seat, part: Part) -> Seat:
+    """A seat, as far as a part is concerned."""
+    read = (*seat.behind.read, *dict(seat.behind.covered).get(part, ()))
+    there = Seat(seat.agent, seat.mine, replace(seat.behind, read=read, part=part), seat.interest)
+    there.is_read = there.is_read or seat.is_read
+    return there
 
 
 def mail_at(store: CoreStore, seat: Seat, places: Mapping[int, Place]) -> list[Mail]:

@@ -19,7 +19,7 @@ from capsule.format.kinds import AGENT, PROJECT, Kind
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
-    from capsule.engines.values import Reads, Version
+    from capsule.engines.values import Version
 
 #: The local kind of document that holds the folder in which an agent works on this machine.
 KIND_OF_HOMES = "homes"
@@ -106,14 +106,17 @@ class Documents:
         """The object in a field of a document; empty if there is none, or no such document. Costs as `read`."""
         return (self.find(id) or {}).get(field) or {}
 
-    def part_read(self, id: str, reads: Reads, field: str) -> Document:
-        """The object in a field of a document as a decision read it (`State.reads`); empty if there is none."""
-        version: Any = reads.get((self.kind.name, id))
-        return (self._parsed(id, version.data) if version else {}).get(field) or {}
+    def as_read(self, id: str, version: Version | None) -> Document:
+        """A version of a document, as a decision read it (`State.reads`); empty if there is none."""
+        return {} if version is None else self._parsed(id, version.data)
 
     def edit(
-        self, id: str, change: Callable[[Document], object], make: Callable[[str], Document] | None = None
-    ) -> None:
+        self,
+        id: str,
+        change: Callable[[Document], object],
+        make: Callable[[str], Document] | None = None,
+        known: Version | None = None,
+    ) -> Document:
         """Change a document in place, and note that its subject was seen.
 
         Args:
@@ -121,6 +124,10 @@ class Documents:
             change: Changes the document; it runs again if another program wrote it meanwhile. Of what the fields hold
                 it replaces what it changes.
             make: Makes the document if there is none, at the time given; None: that is an error.
+            known: The version to begin with, if it was read just now; None: it is read.
+
+        Returns:
+            The document as it is then, not to be changed in place.
 
         Raises NotFound, InvalidDocument. Cost: writing a small file, unless nothing changes.
         """
@@ -139,7 +146,13 @@ class Documents:
             stamps = {"updatedAt": now} | ({self.seen_field: now} if self.seen_field else {})
             return codec.encode(self.kind.ordered(after | stamps))
 
-        edited(self._engine, self.kind.name, id, edit)
+        version = edited(self._engine, self.kind.name, id, edit, known)
+        assert version is not None  # What is not there is made.
+        last = self._last.get(id)
+        if last is None or last[0].data != version.data:
+            last = version, codec.decode(version.data, id)
+        self._last[id] = version, last[1]
+        return last[1]
 
     def delete(self, id: str) -> None:
         """Move a document to the trash. Raises NotFound. Cost: moving a small file."""

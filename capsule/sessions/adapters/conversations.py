@@ -92,10 +92,10 @@ class Conversations(Adapter):
             self._listening.add(agent)
         marks, receipts = {}, self._store.inner.part(Receipts)
         for id, seat in self._store.inner.part(Unread).seats(agent).items():
-            if seat.item is None:
+            if seat.is_read:
                 continue
             try:
-                unread = self._store.questions.behind(seat.behind, id, refresh=False)
+                unread = self._store.inner.part(Unread).unread(seat)
                 places = dict(sorted((each.place, each) for each in unread)[:_MOST])
                 mail = mail_at(self._store, seat, places)
             except (NotFound, InvalidDocument, Refused):
