@@ -307,8 +307,9 @@ class Engine(Protocol):
         Raises `NotFound`, `InvalidDocument`, and the errors of `parse`.
         """
 
-    def tail(self, id: str, n: int) -> tuple[bytes, int]:
-        """The last `n` entries as a JSON array, and the number of all entries. Raises `NotFound`, `InvalidDocument`."""
+    def tail(self, id: str, n: int) -> tuple[bytes, int, str]:
+        """The last `n` entries as a JSON array, the number of all entries, and the tag (see `DocumentState`; empty: it
+        isn't known). Raises `NotFound`, `InvalidDocument`."""
 
     def head(self, id: str) -> tuple[Document, int]:
         """A conversation without context and history, and its size in bytes. Raises `NotFound`, `InvalidDocument`."""

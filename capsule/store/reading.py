@@ -103,7 +103,7 @@ class Reading:
         """
         from capsule.format.models import messages_in
 
-        entries, count = self.engine.tail(id, n)
+        entries, count, _ = self.engine.tail(id, n)
         messages = messages_in(entries)
         return [message.placed(count - len(messages) + i) for i, message in enumerate(messages)]
 

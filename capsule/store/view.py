@@ -203,14 +203,14 @@ class AgentView:
         document = self.document(CONVERSATIONS, id)
         return parse(codec.encode(document | {"history": [entry for entry in document["history"] if entry]}), True)
 
-    def tail(self, id: str, n: int) -> tuple[bytes, int]:
+    def tail(self, id: str, n: int) -> tuple[bytes, int, str]:
         """There are fewer entries if the agent may not read those before."""
         since = self.seen_from(id)
-        data, count = self._engine.tail(id, n)
+        data, count, tag = self._engine.tail(id, n)
         if not since:
-            return data, count
+            return data, count, tag
         entries = codec.decode_entries(data, self._engine.name(CONVERSATIONS, id))
-        return codec.encode_entries(entries[before(entries, since) :]), count
+        return codec.encode_entries(entries[before(entries, since) :]), count, tag
 
     @property
     def trash(self) -> TrashView:

@@ -173,7 +173,7 @@ class FilesEngine:
         data, known, _ = self._bytes(kind, id)
         return parse(data, _is_canonical(known))
 
-    def tail(self, id: str, n: int) -> tuple[bytes, int]:
+    def tail(self, id: str, n: int) -> tuple[bytes, int, str]:
         """Costs reading these entries."""
         for _ in range(_TRIES):
             known = self._settled(CONVERSATIONS, id)
@@ -181,9 +181,9 @@ class FilesEngine:
                 break
             entries = self.storage.tail(CONVERSATIONS, id, known, n) if n > 0 else b"[]"
             if entries is not None and _is_json(entries):
-                return entries, known.anatomy.entries
+                return entries, known.anatomy.entries, known.tag
         history = self.document(CONVERSATIONS, id)["history"]
-        return codec.encode_entries(history[-n:] if n > 0 else []), len(history)
+        return codec.encode_entries(history[-n:] if n > 0 else []), len(history), ""
 
     def head(self, id: str) -> tuple[Document, int]:
         """Costs reading the beginning of the file."""

@@ -178,9 +178,10 @@ class MemoryEngine:
     def parsed(self, id: str, parse: Callable[[bytes, bool], T]) -> T:
         return parse(self._stored(CONVERSATIONS, id).data, True)
 
-    def tail(self, id: str, n: int) -> tuple[bytes, int]:
-        history = self._stored(CONVERSATIONS, id).document["history"]
-        return codec.encode_entries(history[-n:] if n > 0 else []), len(history)
+    def tail(self, id: str, n: int) -> tuple[bytes, int, str]:
+        stored = self._stored(CONVERSATIONS, id)
+        history = stored.document["history"]
+        return codec.encode_entries(history[-n:] if n > 0 else []), len(history), stored.tag
 
     def head(self, id: str) -> tuple[Document, int]:
         stored = self._stored(CONVERSATIONS, id)

@@ -247,12 +247,13 @@ def mail_at(store: CoreStore, seat: Seat, places: Mapping[int, Place]) -> list[M
     """
     if not places:
         return []
-    id, place, acting = seat.mine.id, min(places), store.inner.acting(seat.agent)
+    id, place, acting, engine = seat.mine.id, min(places), store.inner.acting(seat.agent), store.engine
     wanted = max(seat.mine.entries, *(at + 1 for at in places)) - place
-    data, count = acting.engine.tail(id, wanted)
-    while count - place > wanted:  # More were written meanwhile.
-        wanted = count - place
-        data, count = acting.engine.tail(id, wanted)
+    data, count, tag = engine.tail(id, wanted)
+    while count - place > wanted or (engine is store.engine and (not tag or tag != seat.mine.tag)):
+        # More were written meanwhile; or it is not the version by which the agent has its seat: it is judged anew.
+        engine, wanted = acting.engine, max(wanted, count - place)
+        data, count, tag = engine.tail(id, wanted)
     entries = codec.decode_entries(data, store.engine.name(KIND, id))
     first = count - len(entries)
     if not all(entry.get("id") and entry.get("timestamp") for entry in entries):  # Somebody typed them.
