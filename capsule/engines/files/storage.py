@@ -161,9 +161,9 @@ class FileStorage:
 
         A file that changed while it was read has a signature that no file has. Costs reading what is behind the byte.
         """
-        if kind not in self._checked:
-            self._directory(kind, id)
         with suppress(NotFound), self._opened(self.layout.document(kind, id)) as (fd, status):
+            if kind not in self._checked:
+                self._directory(kind, id)
             size = max(status.st_size - offset, 0)
             data, signature = whole_files.pread_all(self.sys, fd, size, offset), whole_files.signature(status)
             unchanged = whole_files.signature(self.sys.fstat(fd)) == signature

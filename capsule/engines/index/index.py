@@ -144,22 +144,21 @@ class Index:
         """
 
         def read() -> T:
-            db = self._database.connection
-            return ask(db, NOTHING if asker is None else hide(db, self.hidden(asker)))
-
-        def read_all() -> T:
-            self._database.connection.execute("BEGIN")
-            self._reader = threading.get_ident()
+            db, is_within = self._database.connection, self._reader != 0
+            if not is_within:
+                db.execute("BEGIN")
+                self._reader = threading.get_ident()
             try:
-                return read()
+                return ask(db, NOTHING if asker is None else hide(db, self.hidden(asker)))
             finally:
-                self._reader = 0
-                self._database.connection.execute("COMMIT")
+                if not is_within:
+                    self._reader = 0
+                    db.execute("COMMIT")
 
         if self._reader == threading.get_ident():
             return read()
         # Who may read these conversations depends on others.
-        return self._doing(read_all, ids if asker is None or not ids else None, progress)
+        return self._doing(read, ids if asker is None or not ids else None, progress)
 
     # -- What is kept of the rows; within `query` only -----------------------------------------------------------
 

@@ -25,6 +25,7 @@ from capsule.format.json import anatomy, canonical, codec
 from capsule.format.merge.copy_names import original_of
 from capsule.format.tree.tree import ROOT
 from capsule.format.validation import decoded
+from capsule.ids import check_id
 from capsule.timestamps import ms_of
 
 if TYPE_CHECKING:
@@ -136,7 +137,8 @@ def look(
         return damaged(f"{path}: a conflict copy of conversation {original}; a repair merges it")
     data = b""
     try:
-        if not scanned.regular or storage.path(kind, id) != path:
+        check_id(id)
+        if not scanned.regular:
             storage.read(kind, id)  # Says what is wrong with it.
         for _ in range(_TRIES):
             known = know(scanned)

@@ -157,18 +157,16 @@ class FilesIndex(Index):
         from capsule.engines.index.tables.rows import Rows
 
         self._await_the_missing(touched)
-        for file in touched.values():
-            if file is not None:
-                self._known(file)  # Takes in other programs' versions outside of the transaction.
+        # Takes in other programs' versions outside of the transaction.
+        known = {id: file and self._known(file) for id, file in touched.items()}
         left = list(touched.items())
-        total = sum(file.signature.size for file in touched.values() if file is not None)
-        done = 0
+        sizes = [] if progress is None else [0 if file is None else file.signature.size for file in touched.values()]
         while left:
             now, left = left[:_BATCH], left[_BATCH:]
             db.execute("BEGIN IMMEDIATE")
             try:
                 rows = Rows(db)
-                noted = [(id, *self._one(rows, id, file)) for id, file in now]
+                noted = [(id, *self._one(rows, id, file, known[id])) for id, file in now]
                 self._commit(db, rows, started_ns, whole=whole and not left)
             except BaseException:
                 with suppress(sqlite3.Error):
@@ -176,9 +174,8 @@ class FilesIndex(Index):
                 raise
             for id, signature, again in noted:
                 self._note(id, signature, again=again)
-            done += sum(file.signature.size for _, file in now if file is not None)
-            if progress is not None and len(touched) > 1:
-                progress(min(done, total), total)
+            if progress is not None and len(sizes) > 1:
+                progress(sum(sizes[: len(sizes) - len(left)]), sum(sizes))
 
     def _commit(self, db: sqlite3.Connection, rows: Rows, started_ns: int, *, whole: bool) -> None:
         from capsule.engines.index.tables import journal
@@ -234,8 +231,9 @@ class FilesIndex(Index):
         except CapsuleError:
             return None
 
-    def _one(self, rows: Rows, id: str, file: Scanned | None) -> tuple[Signature | None, bool]:
-        """Bring the rows of one file up to date; its signature there, and whether to look again."""
+    def _one(self, rows: Rows, id: str, file: Scanned | None, known: Known | None) -> tuple[Signature | None, bool]:
+        """Bring the rows of one file up to date, given what the store knew of it; its signature there, and whether to
+        look again."""
         row = rows.get(id)
         file = self._storage.find(self._kind, id) if file is not None else None
         state = None
@@ -246,7 +244,7 @@ class FilesIndex(Index):
                 is_same = file.signature == (row["inode"], row["size"], row["mtime_ns"], row["ctime_ns"])
                 if is_same and not row["racy"] and id not in self._again:
                     return file.signature, False  # Another process was here first.
-                state = self._found(file, row, verify=is_same)
+                state = self._found(file, row, known, verify=is_same)
                 if state is not None and row["racy"] and not is_same and state.start:
                     # Only the end was read: what lies before may have changed within the same tick as the last time.
                     state = state._replace(young=True)
@@ -257,13 +255,20 @@ class FilesIndex(Index):
         rows.put(id, row, state)
         return state.signature, state.young
 
-    def _found(self, file: Scanned, before: Row | None, *, verify: bool = False) -> Found | None:
+    def _found(
+        self, file: Scanned, before: Row | None, known: Known | None = None, *, verify: bool = False
+    ) -> Found | None:
         """A file as it is, once the tear of a crash is mended and a program that writes it in place is done."""
         from capsule.engines.index.reading import look
 
+        def know(scanned: Scanned) -> Known | None:
+            nonlocal known
+            last, known = known, None
+            return last if last is not None and last.signature == scanned.signature else self._known(scanned)
+
         deadline, is_ours, now = time.monotonic() + _QUIET_S, False, file
         while True:
-            state = look(self._storage, self._kind, now, self._known, before, verify)
+            state = look(self._storage, self._kind, now, know, before, verify)
             if is_ours or state is None or not state.damaged or not file.regular:
                 return state
             is_ours = state.mendable or self._remembers(file.id)

@@ -68,6 +68,8 @@ class Directory:
         was read. Cost: as `profile`, for the project and for each that it has a link to.
         """
         reads = {} if reads is None else reads
+        if project in ("", GLOBAL):  # They have no document.
+            return frozenset({project})
         there = (other for other, link in self._links(project, reads).items() if _goes(link, "out"))
         return frozenset({project, *(other for other in there if _goes(self._links(other, reads).get(project), "in"))})
 

@@ -59,6 +59,8 @@ def test_entries_keep_the_order_of_their_writes(engine: Engine) -> None:
         "three",
         "four",
     ]
+    with engine.transaction(CONVERSATIONS, id) as transaction:
+        assert transaction.state.tag == tag
     assert engine.document(CONVERSATIONS, id)["updatedAt"] == LAST
 
 

@@ -127,7 +127,7 @@ class Directory:
 
     def file(self, name: str) -> str:
         """The path of a file in it. Raises as `check`."""
-        self.check()
+        refuse_symlinks(self._sys, self._way)
         return f"{self.path}/{name}"
 
     def files(self) -> list[str]:
