@@ -97,7 +97,9 @@ def test_a_listener_looks_at_a_message_that_is_not_for_it_once(store: Store) -> 
     id = store.messages.send("to bob", agent="anna", to="bob").conversation
     since, asked = store.changes().cursor, Asked("anna")
     unread = Unread(store)
-    listener = Listener(store, unread, since, asked, 10, None, unread.wishes("anna"))
+    wishes = unread.wishes("anna")
+    listener = Listener(store, unread, since, asked, 10, None, wishes)
+    store.questions.together(lambda: listener.sit(wishes.document))
     assert listener.look() == []
     for count in (2, 3):
         store.messages.send("to bob, too", agent="anna", to="bob")

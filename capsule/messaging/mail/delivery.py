@@ -13,13 +13,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput, NotFound
-from capsule.messaging.mail.cursors import key_of, part_named
+from capsule.messaging.mail.cursors import Part, key_of, named_by, part_named
 from capsule.messaging.mail.listening import Asked, Listener
 from capsule.messaging.mail.mail import Heard, History, Inbox, Mail, Mention
 from capsule.messaging.mail.mentions import KINDS
 from capsule.messaging.mail.receipts import Receipts, marks_in
 from capsule.messaging.mail.sending import Sending
-from capsule.messaging.mail.unread import Wishes
 from capsule.messaging.people.people import People
 
 if TYPE_CHECKING:
@@ -77,17 +76,17 @@ class Messages(Sending):
 
         Cost: as `inbox`, and reading the messages; waiting costs next to nothing.
         """
-        asked = Asked(self._people.known(agent), conversation, part_named(topic, thread))
-        listener = self._begin(asked, limit, timeout_s, threading.get_ident())
-        mail, until = listener.look(), time.monotonic() + timeout_s
+        until, caller = time.monotonic() + timeout_s, threading.get_ident()
+        listener = self._begin(agent, conversation, part_named(topic, thread), limit, timeout_s, caller)
+        mail, who = listener.look(), listener.asked.agent
         if not mail and timeout_s > 0:
-            with self._store.inner.acting(asked.agent).inner.part(People).listening(asked.agent):
+            with self._store.inner.acting(who).inner.part(People).listening(who):
                 while not mail and (left_s := until - time.monotonic()) > 0:
                     changes = self._owner.wait_for_changes(listener.since, timeout_s=left_s)
                     if not changes.changes:
                         break  # The time is up, or the store was closed.
                     mail = listener.look_at(changes)
-        return self._heard(asked, listener, mail)
+        return self._heard(listener, mail)
 
     async def await_mail(
         self,
@@ -108,36 +107,44 @@ class Messages(Sending):
         """
         from asyncio import to_thread  # A short command needs no event loop, and asyncio takes long to import.
 
-        asked = Asked(self._people.known(agent), conversation, part_named(topic, thread))
-        listener = await to_thread(self._begin, asked, limit, timeout_s, threading.get_ident())
-        mail, until = await to_thread(listener.look), time.monotonic() + timeout_s
+        until, caller, part = time.monotonic() + timeout_s, threading.get_ident(), part_named(topic, thread)
+        listener = await to_thread(self._begin, agent, conversation, part, limit, timeout_s, caller)
+        mail, who = await to_thread(listener.look), listener.asked.agent
         if not mail and timeout_s > 0:
-            with self._store.inner.acting(asked.agent).inner.part(People).listening(asked.agent):
+            with self._store.inner.acting(who).inner.part(People).listening(who):
                 while not mail and (left_s := until - time.monotonic()) > 0:
                     changes = await self._owner.await_changes(listener.since, timeout_s=left_s)
                     if not changes.changes:
                         break
                     mail = await to_thread(listener.look_at, changes)
-        return self._heard(asked, listener, mail)
+        return self._heard(listener, mail)
 
-    def _begin(self, asked: Asked, limit: int, timeout_s: float, caller: int) -> Listener:
-        who = asked.agent
+    def _begin(
+        self, agent: str | None, conversation: str | None, part: Part | None, limit: int, timeout_s: float, caller: int
+    ) -> Listener:
+        who, questions = self._store.inner.subject(agent), self._owner.questions
         if limit < 1:
             raise InvalidInput("limit: at least one message")
-        if asked.conversation is not None:
-            self._store.inner.acting(who).head(asked.conversation)  # Raises if it may not listen there.
-        self._store.inner.acting(who).inner.part(People).announce(who)
         self._people.documents.seen(who)
-        before = self._waits.pop((asked, caller), None)
-        if timeout_s <= 0:
-            before = None
-        since = self._owner.changes().cursor  # First, so that what comes from here on ends the wait.
+        since = questions.changes(None, 1).cursor  # First, so that what comes from here on ends the wait.
         wishes = self._unread.wishes(who)
-        after = self._receipts.acknowledge_given(who, refresh=False, known=wishes.version)
-        wishes = wishes if after is None else Wishes.of(wishes.state, after)
-        return Listener(self._owner, self._unread, since, asked, limit, before, wishes)
+        if wishes.version is None:
+            self._people.known(who)
+        acting = self._store.inner.acting(who)
+        if conversation is not None:
+            acting.head(conversation)  # Raises if it may not listen there.
+        acting.inner.part(People).announce(who)
+        asked = Asked(who, conversation, part)
+        before = self._waits.pop((asked, caller), None)
+        listener = Listener(self._owner, self._unread, since, asked, limit, before if timeout_s > 0 else None, wishes)
+        if marks := self._receipts.pending(who):
+            self._receipts.acknowledge(who, marks, wishes.version, listener.sit)
+        else:
+            questions.together(lambda: listener.sit(wishes.document))
+        return listener
 
-    def _heard(self, asked: Asked, listener: Listener, mail: list[Mail]) -> Heard:
+    def _heard(self, listener: Listener, mail: list[Mail]) -> Heard:
+        asked = listener.asked
         self._waits[asked, threading.get_ident()] = listener
         return Heard(mail, self._receipts.given(asked.agent, mail, asked.part), timed_out=not mail)
 
@@ -167,18 +174,19 @@ class Messages(Sending):
         Cost: writing a small file.
         """
         who = self._people.known(agent)
-        if cursor is not None:
-            self._receipts.acknowledge(who, marks_in(cursor))
-        elif conversation is None:
-            self._receipts.acknowledge_given(who)
+        questions = self._owner.questions
+        if cursor is not None or conversation is None:
+            if marks := self._receipts.pending(who) if cursor is None else marks_in(cursor):
+                questions.refresh({named_by(key)[0] for key in marks})
+                self._receipts.acknowledge(who, marks)
         else:
-            acting, questions, part = self._store.inner.acting(who), self._owner.questions, part_named(topic, thread)
+            acting, part = self._store.inner.acting(who), part_named(topic, thread)
             last = acting.engine.tail(conversation, 0)[1] - 1  # Raises if it may not read there.
             found = (conversation, last) if message is None else questions.find(message, conversation)
             if found is None:
                 raise NotFound(f"conversation {conversation} has no message {message!r:.100}", id=str(message))
             mark = message or questions.marks(conversation, [last]).get(last, ("",))[0]
-            self._receipts.acknowledge(who, {key_of(conversation, part): (found[1], mark)}, refresh=False)
+            self._receipts.acknowledge(who, {key_of(conversation, part): (found[1], mark)})
 
     def inbox(self, *, agent: str | None = None, topic: str | None = None, thread: str | None = None) -> Inbox:
         """List the conversations with unread messages, the latest first. It marks nothing as read.

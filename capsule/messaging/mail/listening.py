@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidDocument, NotFound, Refused
 from capsule.messaging.mail.cursors import Part, trail_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from capsule.messaging.mail.unread import Seat, Unread, Wishes
     from capsule.store.store import CoreStore
 
-    #: By conversation, the unread messages, and the last message that is known.
+    #: By conversation, the unread messages; and the last message that is known.
     _Unread = tuple[Mapping[str, list[Place]], Mapping[str, Mark]]
 
 
@@ -54,6 +54,7 @@ class Listener:
         wishes: What counts as unread for the agent now.
 
     Attributes:
+        asked: Who listens to what.
         since: The place in the journal from which to wait.
         stands: By conversation, messages up to which it was given everything, as a cursor names them.
         done: The conversations of which it has given all there was.
@@ -71,25 +72,28 @@ class Listener:
     ) -> None:
         self._store = store
         self._unread = unread
-        self._asked = asked
         self._limit = limit
         self._before = None if before is None else (before.stands, before.done)
         self._seats: dict[str, Seat] = {}
         self._wishes = wishes
         #: Conversations that the agent does not take part in.
         self._others: set[str] = set()
+        self._found: _Unread = {}, {}
+        self.asked = asked
         self.since = since
         self.stands: dict[str, tuple[Mark, ...]] = {}
         self.done: dict[str, Mine] = {}
 
     def look(self) -> list[Mail]:
-        """What is unread now."""
-        mail = self._given(*self._store.questions.together(self._unread_now))
+        """What was unread when it sat down."""
+        mail = self._given(*self._found)
         if len(mail) < self._limit:
             self.done = {id: seat.mine for id, seat in self._seats.items()}
         return mail
 
-    def _unread_now(self) -> _Unread:
+    def sit(self, document: Mapping[str, Any]) -> None:
+        """Ask the index, within one question, what is unread, given the agent's document as it is to be."""
+        self._wishes = self._wishes._replace(document=document)
         self._sit()
         wanted = {id for id, seat in self._seats.items() if not seat.is_read}
         if self._before is None:
@@ -98,18 +102,18 @@ class Listener:
             stands, done = self._before
             self.stands = {id: stands.get(id, ()) for id in self._seats}
             wanted |= {id for id, seat in self._seats.items() if done.get(id) is not seat.mine}
-        return self._places(wanted), {id: _end(self._seats[id].mine) for id in wanted}
+        self._found = self._places(wanted), {id: _end(self._seats[id].mine) for id in wanted}
 
     def look_at(self, changes: Changes) -> list[Mail]:
         """What is new in the conversations that changed."""
         self.since = changes.cursor
-        wishes = self._unread.wishes(self._asked.agent)
+        wishes = self._unread.wishes(self.asked.agent)
         return self._given(*self._store.questions.together(lambda: self._unread_in(changes, wishes)))
 
     def _unread_in(self, changes: Changes, wishes: Wishes) -> _Unread:
         changed = {change.id for change in changes.changes}
         was, self._wishes = self._wishes, wishes
-        if wishes != was:
+        if wishes.differ(was):
             self._sit()
             self.stands = {id: seat.behind.read for id, seat in self._seats.items()} | self.stands
         is_more = any(change.kind != "appended" for change in changes.changes)
@@ -128,8 +132,8 @@ class Listener:
         return self._places(changed), ends
 
     def _sit(self) -> None:
-        seats = self._unread.seats(self._asked.agent, self._asked.part, refresh=False, wishes=self._wishes)
-        self._seats = {id: seat for id, seat in seats.items() if self._asked.conversation in (None, id)}
+        seats = self._unread.seats(self.asked.agent, self.asked.part, refresh=False, wishes=self._wishes)
+        self._seats = {id: seat for id, seat in seats.items() if self.asked.conversation in (None, id)}
         self._others -= self._seats.keys()
 
     def _places(self, ids: Iterable[str]) -> dict[str, list[Place]]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from capsule import timestamps
@@ -58,35 +58,28 @@ class Receipts:
             f"{quote(key, safe='/')}:{place}:{quote(mark, safe='')}" for key, (place, mark) in marks.items()
         )
 
-    def acknowledge_given(
-        self, agent: str, *, refresh: bool = True, known: Version | None = None
-    ) -> Mapping[str, Any] | None:
-        """Acknowledge all that an agent was given on this store. It takes and returns what `acknowledge` does."""
+    def pending(self, agent: str) -> Marks:
+        """All that an agent was given on this store, once."""
         with self._guard:
-            marks: Marks = self._pending.pop(agent, {})
-        return self.acknowledge(agent, marks, refresh=refresh, known=known)
+            return self._pending.pop(agent, {})
 
     def acknowledge(
-        self, agent: str, marks: Marks, *, refresh: bool = True, known: Version | None = None
-    ) -> Mapping[str, Any] | None:
-        """Acknowledge everything up to these messages.
+        self,
+        agent: str,
+        marks: Marks,
+        known: Version | None = None,
+        then: Callable[[Document], object] = lambda document: None,
+    ) -> None:
+        """Acknowledge everything up to these messages, which the index has.
 
         Args:
             agent: The agent.
             marks: The messages.
-            refresh: Whether the index may not have them yet.
             known: The version of the agent's document, if it was read just now; None: it is read.
-
-        Returns:
-            The agent's document as it is then; None: there was nothing to acknowledge.
+            then: Asks the index more, of the same state, given the agent's document as it is to be. It may run again.
 
         Cost: writing a small file.
         """
-        if not marks:
-            return None
-        if refresh:
-            self._store.questions.refresh({named_by(key)[0] for key in marks})
-
         questions = self._store.questions
 
         def change(document: Document) -> None:
@@ -112,16 +105,14 @@ class Receipts:
             if read := {id: about for id, about in read.items() if id not in concerns}:
                 now = timestamps.now()
                 document["concerns"] = concerns | {id: {**about, "readAt": now} for id, about in read.items()}
+            then(document)
 
-        after = self._people.documents.edit(
-            agent, lambda document: questions.together(lambda: change(document)), known=known
-        )
+        self._people.documents.edit(agent, lambda document: questions.together(partial(change, document)), known=known)
         try:
             doorbells.emptied(self._store, agent)
         except CapsuleError as error:
             _log.warning("the doorbells of %s do not know that it has read: %s", agent, error)
         notices.update(self._store, agent)
-        return after
 
     def done(self, agent: str, message: str, conversation: str) -> None:
         """Note that an agent is done with a message that mentions it."""

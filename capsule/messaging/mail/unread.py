@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capsule.engines.answers import Behind
 from capsule.errors import InvalidDocument, NotFound, Refused
@@ -34,26 +34,22 @@ if TYPE_CHECKING:
 TYPES = ("direct", "group", "channel")
 
 
-@dataclass(frozen=True, slots=True)
-class Wishes:
+class Wishes(NamedTuple):
     """What of all conversations counts as unread depends on, as it was at one moment.
 
     Attributes:
         state: What decisions on what the agent may read depend on.
-        reading: By conversation, what the agent wants to hear of there.
-        cursors: How far it has read, as its document has it.
-        version: The version of its document; None: there is none that can be read.
+        document: The agent's document, which has what it wants to hear of, and how far it has read.
+        version: The version of the document; None: there is none that can be read.
     """
 
     state: policy.State
-    reading: Mapping[str, Any]
-    cursors: Mapping[str, Any] = field(compare=False)
-    version: Version | None = field(default=None, compare=False)
+    document: Mapping[str, Any]
+    version: Version | None
 
-    @classmethod
-    def of(cls, state: policy.State, document: Mapping[str, Any], version: Version | None = None) -> Wishes:
-        """The wishes in the document of an agent."""
-        return cls(state, document.get("reading") or {}, document.get("cursors") or {}, version)
+    def differ(self, other: Wishes) -> bool:
+        """Whether the agent may read something else, or wants to hear of something else."""
+        return (self.state, self.document.get("reading")) != (other.state, other.document.get("reading"))
 
 
 @dataclass(slots=True, eq=False)
@@ -94,13 +90,14 @@ class Unread:
     def __init__(self, store: CoreStore) -> None:
         self._store = store
         self._people = store.inner.part(People)
+        self._questions = store.questions
         self._kept: dict[str, tuple[policy.State, dict[str, tuple[_Basis, Seat | None]]]] = {}
 
     def wishes(self, agent: str) -> Wishes:
         """The wishes of an agent, as they are now."""
         state = self._people.directory.state(agent)
         version: Any = state.reads.get((AGENT.name, agent))
-        return Wishes.of(state, self._people.documents.as_read(agent, version), version)
+        return Wishes(state, self._people.documents.as_read(agent, version), version)
 
     def seats(
         self, agent: str, part: Part | None = None, *, refresh: bool = True, wishes: Wishes | None = None
@@ -115,12 +112,12 @@ class Unread:
 
         Cost: bringing the index up to date, and a fraction of a microsecond for each conversation.
         """
-        wishes = wishes or self.wishes(agent)
-        state, reading, cursors = wishes.state, wishes.reading, wishes.cursors
+        state, document, _ = wishes or self.wishes(agent)
+        reading, cursors = document.get("reading") or {}, document.get("cursors") or {}
         for_state, kept = self._kept.get(agent, (state, {}))
         parts, kept = parts_in(cursors), kept if for_state == state else {}
         now: dict[str, tuple[_Basis, Seat | None]] = {}
-        for mine in self._store.questions.mine(agent, refresh=refresh):
+        for mine in self._questions.mine(agent, refresh=refresh):
             id, was = mine.id, kept.get(mine.id)
             basis = mine, cursors.get(id), parts.get(id), reading.get(id)
             now[id] = was if was is not None and was[0] == basis else (basis, self._seat(agent, state, *basis))
@@ -151,7 +148,7 @@ class Unread:
     def unread(self, seat: Seat, read: tuple[Mark, ...] | None = None) -> list[Place]:
         """The unread messages of a conversation; those behind `read`, if a listener stands elsewhere than the agent."""
         behind = seat.behind if read is None else replace(seat.behind, read=read)
-        unread = self._store.questions.behind(behind, seat.mine.id, refresh=False)
+        unread = self._questions.behind(behind, seat.mine.id, refresh=False)
         seat.is_read = seat.is_read or (not unread and behind.read == seat.behind.read)
         return unread
 
@@ -160,7 +157,7 @@ class Unread:
         if seat.is_read or seat.item is not None:
             return seat.item
         mine = seat.mine
-        said = self._store.questions.said(mine.id, seat.behind, refresh=False)
+        said = self._questions.said(mine.id, seat.behind, refresh=False)
         if said.last is None:
             seat.is_read = True
             return None
@@ -178,13 +175,13 @@ class Unread:
         Cost: as `seats`, and two questions to the index for each conversation that changed and is not read.
         """
         wishes = self.wishes(agent)
-        self._store.questions.refresh()
+        self._questions.refresh()
 
         def ask() -> Inbox:
             seats = self.seats(agent, part, refresh=False, wishes=wishes).values()
             return Inbox.of(item for seat in seats if (item := self._item(seat)) is not None)
 
-        return self._store.questions.together(ask)
+        return self._questions.together(ask)
 
     def pointer(self, agent: str) -> str:
         """How much is unread that may wake an agent, and from whom. See `Messages.pointer`."""
@@ -193,7 +190,7 @@ class Unread:
     def mentioned(self, agent: str) -> list[Place]:
         """Where others mention an agent, in the conversations that it takes part in, the latest first."""
         blocked = Interest.of(None, self.wishes(agent).state.profiles[agent]).blocked
-        found = self._store.questions.behind(Behind(not_by=(agent, *blocked), mentioning=agent))
+        found = self._questions.behind(Behind(not_by=(agent, *blocked), mentioning=agent))
         seats = self.seats(agent, refresh=False)
         return [place for place in found if place.conversation in seats]
 
@@ -204,7 +201,7 @@ class Unread:
 
         @cache
         def unread(id: str) -> int:
-            return first_behind(seats[id].behind.read, partial(self._store.questions.marks, id, refresh=False))
+            return first_behind(seats[id].behind.read, partial(self._questions.marks, id, refresh=False))
 
         for place in places:
             conversation, at, id, _ = place

@@ -111,7 +111,8 @@ class Conversations(Adapter):
                 marks[id] = mail[-1].at, mail[-1].front
             if len(unread) > _MOST:
                 self._woken.set()
-        receipts.acknowledge(agent, marks, refresh=False)
+        if marks:
+            receipts.acknowledge(agent, marks)
 
     def deliver(self, out: Outgoing) -> str:
         """See `Adapter.deliver`. Cost: as `Messages.send`; an edit, as `Edits.message`."""
