@@ -46,7 +46,8 @@ class Machine(ABC):
     def read(self, kind: str, id: str) -> Document | None:
         """A document; None: there is none, or it is no JSON object. Raises Refused, InvalidInput. Cost: reading it."""
         self._ensure_may(kind)
-        return _decoded(self._read(kind, check_id(id)))
+        data = self._read(kind, check_id(id))
+        return None if data is None else _decoded(data)
 
     def edit(self, kind: str, id: str, change: Callable[[Document | None], Document | None]) -> None:
         """Read, change and write a document, exclusively and durably.

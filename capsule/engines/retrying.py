@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from capsule.engines.values import Version
 
 T = TypeVar("T")
+Change = Callable[[bytes | None], bytes | None]
 _TRIES = 5
 #: Of many that write one document, each has its turn within so many tries.
 _EDITS = 1000
@@ -32,26 +33,12 @@ def overtaken(name: str, id: str) -> StoreBusy:
     return StoreBusy(why, id=id, holder="another program")
 
 
-def edited(
-    engine: Engine,
-    kind: str,
-    id: str,
-    change: Callable[[bytes | None], bytes | None],
-    known: Version | None = None,
-) -> Version | None:
-    """Read, change and write a document of a kind without entries, durably.
+def edited(engine: Engine, kind: str, id: str, change: Change, known: Version | None = None) -> Version | None:
+    """Read, change and write a document of a kind without entries, durably; the version that there is then.
 
-    Args:
-        engine: The engine.
-        kind, id: The document.
-        change: Takes the stored bytes, or None, and gives the new bytes, or None to write nothing. It runs again if
-            another program wrote the document meanwhile.
-        known: The version to begin with, if it was read just now; None: it is read.
-
-    Returns:
-        The version that there is now.
-
-    Raises the errors of `change`, StoreBusy, and what a write raises.
+    `change` takes the stored bytes, or None, and gives the new bytes, or None to write nothing. It runs again if
+    another program wrote the document meanwhile. It begins with the version `known`, if that was read just now. Raises
+    its errors, StoreBusy, and what a write raises.
     """
     for _ in range(_EDITS):
         with suppress(Interfered):

@@ -98,7 +98,7 @@ def test_a_listener_looks_at_a_message_that_is_not_for_it_once(store: Store) -> 
     since, asked = store.changes().cursor, Asked("anna")
     unread = Unread(store)
     wishes = unread.wishes("anna")
-    listener = Listener(store, unread, since, asked, 10, None, wishes)
+    listener = Listener(unread, since, asked, 10, None, wishes)
     store.questions.together(lambda: listener.sit(wishes.document))
     assert listener.look() == []
     for count in (2, 3):

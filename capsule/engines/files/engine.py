@@ -30,7 +30,6 @@ from capsule.format import migrations
 from capsule.format.documents.head import Head
 from capsule.format.json import anatomy, canonical, codec
 from capsule.format.validation import decoded
-from capsule.ids import check_id
 
 if TYPE_CHECKING:
     from capsule.engines.index.asking import Asking
@@ -96,8 +95,10 @@ class FilesEngine:
     def _held(self, kind: str, id: str, reads: Reads | None) -> Iterator[HeldDocument]:
         """The mutex of a document, and, in the order of names, of those that its decision read and nobody changed."""
         with ExitStack() as stack:
-            places = sorted({(kind, id), *(place for place in reads or () if place[0] != LEASES)})
-            held = {place: stack.enter_context(self.storage.hold(*place)) for place in places}
+            held = {}
+            for place in sorted({(kind, id), *(reads or ())}):
+                if place[0] != LEASES:
+                    held[place] = stack.enter_context(self.storage.hold(*place))
             self._ensure_unchanged(reads or {})
             yield held[kind, id]
 
@@ -197,7 +198,7 @@ class FilesEngine:
 
     def _settled(self, kind: str, id: str) -> Known | None:
         """A document with entries as the store knows it; None in a store that can't be written."""
-        known = self.storage.known(kind, check_id(id))
+        known = self.storage.known(kind, id)
         if known is not None:
             return known
         if not self.storage.exists(kind, id) and self.storage.noted(kind, id) is None:

@@ -201,12 +201,11 @@ class Asking(Questions):
     # -- Messages -------------------------------------------------------------------------------------------------
 
     def mine(self, agent: str, *, refresh: bool = True) -> list[Mine]:
+        from capsule.engines.index.tables.participation import mine
+
         def read(db: sqlite3.Connection, _: Hidden) -> list[Mine]:
-            mine = self._index.participations().of_agent(db, agent)
-            if self._asker is None:
-                return mine
-            hidden = self._index.hidden(self._asker)
-            return [each for each in mine if hidden.get(each.id, 0) is not None]
+            hidden = {} if self._asker is None else self._index.hidden(self._asker)
+            return [each for each in mine(db, agent) if hidden.get(each.id, 0) is not None]
 
         return self._index.query(None, read, None if refresh else ())
 

@@ -21,7 +21,6 @@ from capsule.errors import CapsuleError, StoreBusy
 if TYPE_CHECKING:
     from capsule.engines.changes import Change
     from capsule.engines.files.disk.derived import Derived
-    from capsule.engines.index.tables.participation import Participations
     from capsule.engines.machine import Machine
     from capsule.engines.sealed import Seal
     from capsule.format.documents.head import Head
@@ -55,7 +54,6 @@ class Index:
         """Know nothing of the rows there are."""
         self._heads: dict[str, Head] | None = None
         self._stale: set[str] = set()
-        self._participations: Participations | None = None
         #: Everything that was acknowledged before this time is in the rows.
         self._fresh_ns = 0
         #: By agent, what it may not read.
@@ -122,8 +120,6 @@ class Index:
     def _changed(self, id: str) -> None:
         """Read these rows again before the next answer."""
         self._stale.add(id)
-        if self._participations is not None:
-            self._participations.stale.add(id)
 
     def query(
         self,
@@ -204,14 +200,6 @@ class Index:
             self._hidden.pop(next(iter(self._hidden)) if len(self._hidden) == _MOST else asker.agent, None)
             self._hidden[asker.agent] = asker, hidden
         return hidden
-
-    def participations(self) -> Participations:
-        """Who takes part in which conversation."""
-        if self._participations is None:
-            from capsule.engines.index.tables.participation import Participations
-
-            self._participations = Participations()
-        return self._participations
 
     def changes(self, db: sqlite3.Connection, since: str | None, limit: int) -> tuple[list[Change], str]:
         """The changes of all conversations since a cursor, as the rows have them now, and the cursor behind them."""

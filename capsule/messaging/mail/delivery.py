@@ -136,7 +136,7 @@ class Messages(Sending):
         acting.inner.part(People).announce(who)
         asked = Asked(who, conversation, part)
         before = self._waits.pop((asked, caller), None)
-        listener = Listener(self._owner, self._unread, since, asked, limit, before if timeout_s > 0 else None, wishes)
+        listener = Listener(self._unread, since, asked, limit, before if timeout_s > 0 else None, wishes)
         if marks := self._receipts.pending(who):
             self._receipts.acknowledge(who, marks, wishes.version, listener.sit)
         else:

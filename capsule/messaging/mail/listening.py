@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from capsule.engines.changes import Changes
     from capsule.messaging.mail.mail import Mail
     from capsule.messaging.mail.unread import Seat, Unread, Wishes
-    from capsule.store.store import CoreStore
 
     #: By conversation, the unread messages; and the last message that is known.
     _Unread = tuple[Mapping[str, list[Place]], Mapping[str, Mark]]
@@ -45,7 +44,6 @@ class Listener:
     """One call of `listen`.
 
     Args:
-        store: The store, as its owner sees it.
         unread: What its agents have not read.
         since: A place in the journal up to which the index has everything.
         asked: Who listens to what.
@@ -61,16 +59,8 @@ class Listener:
     """
 
     def __init__(
-        self,
-        store: CoreStore,
-        unread: Unread,
-        since: str,
-        asked: Asked,
-        limit: int,
-        before: Listener | None,
-        wishes: Wishes,
+        self, unread: Unread, since: str, asked: Asked, limit: int, before: Listener | None, wishes: Wishes
     ) -> None:
-        self._store = store
         self._unread = unread
         self._limit = limit
         self._before = None if before is None else (before.stands, before.done)
@@ -108,7 +98,7 @@ class Listener:
         """What is new in the conversations that changed."""
         self.since = changes.cursor
         wishes = self._unread.wishes(self.asked.agent)
-        return self._given(*self._store.questions.together(lambda: self._unread_in(changes, wishes)))
+        return self._given(*self._unread.questions.together(lambda: self._unread_in(changes, wishes)))
 
     def _unread_in(self, changes: Changes, wishes: Wishes) -> _Unread:
         changed = {change.id for change in changes.changes}
@@ -128,7 +118,7 @@ class Listener:
         for change in changes.changes:
             if change.kind == "appended" and change.id in changed and change.messages:
                 at = change.count - 1
-                ends[change.id] = at, self._store.questions.marks(change.id, [at], refresh=False).get(at, ("", ""))[1]
+                ends[change.id] = at, self._unread.questions.marks(change.id, [at], refresh=False).get(at, ("", ""))[1]
         return self._places(changed), ends
 
     def _sit(self) -> None:
@@ -157,7 +147,7 @@ class Listener:
 
     def _read(self, id: str, places: Iterable[Place]) -> list[Mail] | None:
         try:
-            return mail_at(self._store, self._seats[id], {each.place: each for each in places})
+            return mail_at(self._unread.store, self._seats[id], {each.place: each for each in places})
         except (NotFound, InvalidDocument, Refused):
             return None  # It went, was damaged, or is not for the agent any more.
 

@@ -83,14 +83,15 @@ _Basis = tuple["Mine", Any, Any, Any]
 class Unread:
     """What the agents of a store have not read. It keeps each answer until something changes that it depends on.
 
-    Args:
+    Attributes:
         store: The store, as its owner sees it.
+        questions: The questions of its owner.
     """
 
     def __init__(self, store: CoreStore) -> None:
-        self._store = store
+        self.store = store
         self._people = store.inner.part(People)
-        self._questions = store.questions
+        self.questions = store.questions
         self._kept: dict[str, tuple[policy.State, dict[str, tuple[_Basis, Seat | None]]]] = {}
 
     def wishes(self, agent: str) -> Wishes:
@@ -110,14 +111,14 @@ class Unread:
             refresh: Whether to bring the index up to date before; else the answer is what it has.
             wishes: What `wishes` gave just now; None: it is asked.
 
-        Cost: bringing the index up to date, and a fraction of a microsecond for each conversation.
+        Cost: bringing the index up to date, and some microseconds for each conversation.
         """
         state, document, _ = wishes or self.wishes(agent)
         reading, cursors = document.get("reading") or {}, document.get("cursors") or {}
         for_state, kept = self._kept.get(agent, (state, {}))
         parts, kept = parts_in(cursors), kept if for_state == state else {}
         now: dict[str, tuple[_Basis, Seat | None]] = {}
-        for mine in self._questions.mine(agent, refresh=refresh):
+        for mine in self.questions.mine(agent, refresh=refresh):
             id, was = mine.id, kept.get(mine.id)
             basis = mine, cursors.get(id), parts.get(id), reading.get(id)
             now[id] = was if was is not None and was[0] == basis else (basis, self._seat(agent, state, *basis))
@@ -148,7 +149,7 @@ class Unread:
     def unread(self, seat: Seat, read: tuple[Mark, ...] | None = None) -> list[Place]:
         """The unread messages of a conversation; those behind `read`, if a listener stands elsewhere than the agent."""
         behind = seat.behind if read is None else replace(seat.behind, read=read)
-        unread = self._questions.behind(behind, seat.mine.id, refresh=False)
+        unread = self.questions.behind(behind, seat.mine.id, refresh=False)
         seat.is_read = seat.is_read or (not unread and behind.read == seat.behind.read)
         return unread
 
@@ -157,7 +158,7 @@ class Unread:
         if seat.is_read or seat.item is not None:
             return seat.item
         mine = seat.mine
-        said = self._questions.said(mine.id, seat.behind, refresh=False)
+        said = self.questions.said(mine.id, seat.behind, refresh=False)
         if said.last is None:
             seat.is_read = True
             return None
@@ -175,13 +176,13 @@ class Unread:
         Cost: as `seats`, and two questions to the index for each conversation that changed and is not read.
         """
         wishes = self.wishes(agent)
-        self._questions.refresh()
+        self.questions.refresh()
 
         def ask() -> Inbox:
             seats = self.seats(agent, part, refresh=False, wishes=wishes).values()
             return Inbox.of(item for seat in seats if (item := self._item(seat)) is not None)
 
-        return self._questions.together(ask)
+        return self.questions.together(ask)
 
     def pointer(self, agent: str) -> str:
         """How much is unread that may wake an agent, and from whom. See `Messages.pointer`."""
@@ -190,7 +191,7 @@ class Unread:
     def mentioned(self, agent: str) -> list[Place]:
         """Where others mention an agent, in the conversations that it takes part in, the latest first."""
         blocked = Interest.of(None, self.wishes(agent).state.profiles[agent]).blocked
-        found = self._questions.behind(Behind(not_by=(agent, *blocked), mentioning=agent))
+        found = self.questions.behind(Behind(not_by=(agent, *blocked), mentioning=agent))
         seats = self.seats(agent, refresh=False)
         return [place for place in found if place.conversation in seats]
 
@@ -201,7 +202,7 @@ class Unread:
 
         @cache
         def unread(id: str) -> int:
-            return first_behind(seats[id].behind.read, partial(self._questions.marks, id, refresh=False))
+            return first_behind(seats[id].behind.read, partial(self.questions.marks, id, refresh=False))
 
         for place in places:
             conversation, at, id, _ = place
@@ -216,7 +217,7 @@ class Unread:
         for conversation, states in wanted.items():
             ids, seat = {at: place for at, (place, *_) in states.items()}, seats[conversation]
             with suppress(NotFound, InvalidDocument, Refused):  # As for a listener.
-                mail = reversed(mail_at(self._store, seat, ids))
+                mail = reversed(mail_at(self.store, seat, ids))
                 since = (each for each in mail if ms_of(each.timestamp) >= seat.behind.since_ms)
                 found += [Mention(each, *states[each.at][1:]) for each in since]
         found = [each for each in found if kind in (None, each.mail.mention)]
@@ -245,13 +246,13 @@ def mail_at(store: CoreStore, seat: Seat, places: Mapping[int, Place]) -> list[M
     if not places:
         return []
     id, place, acting, engine = seat.mine.id, min(places), store.inner.acting(seat.agent), store.engine
-    wanted = max(seat.mine.entries, *(at + 1 for at in places)) - place
+    wanted = max(seat.mine.entries, max(places) + 1) - place
     data, count, tag = engine.tail(id, wanted)
     while count - place > wanted or (engine is store.engine and (not tag or tag != seat.mine.tag)):
         # More were written meanwhile; or it is not the version by which the agent has its seat: it is judged anew.
         engine, wanted = acting.engine, max(wanted, count - place)
         data, count, tag = engine.tail(id, wanted)
-    entries = codec.decode_entries(data, store.engine.name(KIND, id))
+    entries = codec.decode_entries(data, id)
     first = count - len(entries)
     if not all(entry.get("id") and entry.get("timestamp") for entry in entries):  # Somebody typed them.
         entries = acting.engine.document(KIND, id)["history"][first:]

@@ -26,6 +26,10 @@ KIND_OF_HOMES = "homes"
 _SEEN_S = 60.0
 
 Document = dict[str, Any]
+#: Changes a document in place.
+Change = Callable[[Document], object]
+#: Makes a document, at the time given.
+Make = Callable[[str], Document]
 
 
 class Documents:
@@ -110,13 +114,7 @@ class Documents:
         """A version of a document, as a decision read it (`State.reads`); empty if there is none."""
         return {} if version is None else self._parsed(id, version.data)
 
-    def edit(
-        self,
-        id: str,
-        change: Callable[[Document], object],
-        make: Callable[[str], Document] | None = None,
-        known: Version | None = None,
-    ) -> Document:
+    def edit(self, id: str, change: Change, make: Make | None = None, known: Version | None = None) -> None:
         """Change a document in place, and note that its subject was seen.
 
         Args:
@@ -125,9 +123,6 @@ class Documents:
                 it replaces what it changes.
             make: Makes the document if there is none, at the time given; None: that is an error.
             known: The version to begin with, if it was read just now; None: it is read.
-
-        Returns:
-            The document as it is then, not to be changed in place.
 
         Raises NotFound, InvalidDocument. Cost: writing a small file, unless nothing changes.
         """
@@ -149,10 +144,8 @@ class Documents:
         version = edited(self._engine, self.kind.name, id, edit, known)
         assert version is not None  # What is not there is made.
         last = self._last.get(id)
-        if last is None or last[0].data != version.data:
-            last = version, codec.decode(version.data, id)
-        self._last[id] = version, last[1]
-        return last[1]
+        is_same = last is not None and last[0].data == version.data
+        self._last[id] = version, last[1] if last and is_same else codec.decode(version.data, id)
 
     def delete(self, id: str) -> None:
         """Move a document to the trash. Raises NotFound. Cost: moving a small file."""

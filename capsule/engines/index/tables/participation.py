@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -22,7 +22,9 @@ from capsule.format.documents.members import members_in
 from capsule.format.facts import IN_LIST, TEXT
 
 _LAST = "(SELECT front FROM messages WHERE capsule = capsules.num ORDER BY at DESC LIMIT 1)"
-_MINE = f"SELECT id, updated_ms, mtime_ns, head, title, entries, archived, updated_at, tag, {_LAST} FROM capsules"
+_MINE = f"""SELECT id, head, title, entries, archived, updated_at, tag, {_LAST} FROM capsules
+    WHERE num IN (SELECT capsule FROM members WHERE agent = ?) AND damaged = ''
+    ORDER BY updated_ms DESC, mtime_ns DESC, id DESC"""
 _TYPE, _MEMBERS, _HISTORY, _MAKER, _CHANNEL = map(
     HEAD_FIELDS.index, ("type", "participants", "history", "created_by", "channel")
 )
@@ -33,53 +35,18 @@ _MENTIONED = (
 _IN_PART = f"(m.id = ? OR m.num IN (SELECT message FROM facts WHERE path = ? AND type = {TEXT} AND value = ?))"
 
 
-#: What conversations are sorted by, the latest last, and the conversation. No two have the same id.
-_Entry = tuple[int, int, str, Mine]
+def mine(db: sqlite3.Connection, agent: str) -> list[Mine]:
+    return [_mine(*row) for row in db.execute(_MINE, (agent,))]
 
 
-@dataclass(slots=True)
-class Participations:
-    """The conversations of the agents that were asked about, as far as they are up to date.
-
-    Attributes:
-        stale: The conversations that changed since.
-    """
-
-    stale: set[str] = field(default_factory=set)
-    _entries: dict[str, _Entry] = field(default_factory=dict)
-    _of: dict[str, dict[str, _Entry]] = field(default_factory=dict)
-
-    def of_agent(self, db: sqlite3.Connection, agent: str) -> list[Mine]:
-        self._refresh(db)
-        mine = self._of.get(agent)
-        if mine is None:
-            question = f"{_MINE} WHERE num IN (SELECT capsule FROM members WHERE agent = ?) AND damaged = ''"
-            entries = [self._entries.get(row[0]) or self._entry(row) for row in db.execute(question, (agent,))]
-            mine = self._of[agent] = {entry[2]: entry for entry in sorted(entries)}  # So that it needs little later.
-        return [entry[-1] for entry in sorted(mine.values(), reverse=True)]
-
-    def _refresh(self, db: sqlite3.Connection) -> None:
-        for id in self.stale if self._of else ():
-            was = self._entries.pop(id, None)
-            for member in was[-1].participants if was is not None else ():
-                self._of.get(member.id, {}).pop(id, None)
-            for row in db.execute(f"{_MINE} WHERE id = ? AND gone = 0 AND damaged = ''", (id,)):
-                entry = self._entry(row, was)
-                for member in entry[-1].participants:
-                    if member.is_in and member.id in self._of:
-                        self._of[member.id][id] = entry
-        self.stale = set()
-
-    def _entry(self, row: tuple[Any, ...], was: _Entry | None = None) -> _Entry:
-        id, updated_ms, mtime_ns, head, title, entries, archived, updated_at, tag, last = row
-        of = orjson.loads(head)
-        members, is_archived = members_in(of[_MEMBERS]), bool(archived)
-        whose = members, of[_HISTORY], of[_CHANNEL] and Channel(**of[_CHANNEL]), of[_MAKER]
-        mine = Mine(id, of[_TYPE], title, entries, is_archived, updated_at, *whose, _digest(last), tag)
-        if was is not None and was[-1] == mine:
-            mine = was[-1]
-        entry = self._entries[id] = (updated_ms, mtime_ns, id, mine)
-        return entry
+@lru_cache(maxsize=20_000)
+def _mine(
+    id: str, head: str, title: str, entries: int, archived: int, updated_at: str, tag: str, last: int | None
+) -> Mine:
+    """What a row says. Of a row that stays as it is, it is worked out once."""
+    of = orjson.loads(head)
+    whose = members_in(of[_MEMBERS]), of[_HISTORY], of[_CHANNEL] and Channel(**of[_CHANNEL]), of[_MAKER]
+    return Mine(id, of[_TYPE], title, entries, bool(archived), updated_at, *whose, _digest(last), tag)
 
 
 def _digest(front: int | None) -> str:
