@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from capsule.messaging.mail.mail import Mail
     from capsule.messaging.mail.unread import Seat, Unread, Wishes
 
-    #: By conversation, the unread messages; and the last message that is known.
-    _Unread = tuple[Mapping[str, list[Place]], Mapping[str, Mark]]
-
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -68,7 +65,9 @@ class Listener:
         self._wishes = wishes
         #: Conversations that the agent does not take part in.
         self._others: set[str] = set()
-        self._found: _Unread = {}, {}
+        self._found: dict[str, list[Place]] = {}
+        #: The last message of each of these conversations that is known.
+        self._ends: dict[str, Mark] = {}
         self.asked = asked
         self.since = since
         self.stands: dict[str, tuple[Mark, ...]] = {}
@@ -76,7 +75,7 @@ class Listener:
 
     def look(self) -> list[Mail]:
         """What was unread when it sat down."""
-        mail = self._given(*self._found)
+        mail = self._given()
         if len(mail) < self._limit:
             self.done = {id: seat.mine for id, seat in self._seats.items()}
         return mail
@@ -92,18 +91,20 @@ class Listener:
             stands, done = self._before
             self.stands = {id: stands.get(id, ()) for id in self._seats}
             wanted |= {id for id, seat in self._seats.items() if done.get(id) is not seat.mine}
-        self._found = self._places(wanted), {id: _end(self._seats[id].mine) for id in wanted}
+        self._find(wanted)
 
     def look_at(self, changes: Changes) -> list[Mail]:
         """What is new in the conversations that changed."""
         self.since = changes.cursor
-        wishes = self._unread.wishes(self.asked.agent)
-        return self._given(*self._unread.questions.together(lambda: self._unread_in(changes, wishes)))
+        (state, document, _), self._wishes = self._wishes, self._unread.wishes(self.asked.agent)
+        is_new = state != self._wishes.state or document.get("reading") != self._wishes.document.get("reading")
+        self._unread.questions.together(lambda: self._look_at(changes, is_new))
+        return self._given()
 
-    def _unread_in(self, changes: Changes, wishes: Wishes) -> _Unread:
+    def _look_at(self, changes: Changes, is_new: bool) -> None:
+        """Ask the index what is unread after changes, given whether what the agent may or wants to hear is new, too."""
         changed = {change.id for change in changes.changes}
-        was, self._wishes = self._wishes, wishes
-        if wishes.differ(was):
+        if is_new:
             self._sit()
             self.stands = {id: seat.behind.read for id, seat in self._seats.items()} | self.stands
         is_more = any(change.kind != "appended" for change in changes.changes)
@@ -114,33 +115,34 @@ class Listener:
         changed &= self._seats.keys()
         for id in changed:
             self.stands.setdefault(id, self._seats[id].behind.read if id in back else ())
-        ends = {id: _end(self._seats[id].mine) for id in changed}
+        self._find(changed)
         for change in changes.changes:
             if change.kind == "appended" and change.id in changed and change.messages:
                 at = change.count - 1
-                ends[change.id] = at, self._unread.questions.marks(change.id, [at], refresh=False).get(at, ("", ""))[1]
-        return self._places(changed), ends
+                there = self._unread.questions.marks(change.id, [at], refresh=False)
+                self._ends[change.id] = at, there.get(at, ("", ""))[1]
 
     def _sit(self) -> None:
-        seats = self._unread.seats(self.asked.agent, self.asked.part, refresh=False, wishes=self._wishes)
+        seats = self._unread.seats(self.asked.agent, self.asked.part, self._wishes)
         self._seats = {id: seat for id, seat in seats.items() if self.asked.conversation in (None, id)}
         self._others -= self._seats.keys()
 
-    def _places(self, ids: Iterable[str]) -> dict[str, list[Place]]:
-        return {id: self._unread.unread(self._seats[id], self.stands[id]) for id in ids}
+    def _find(self, ids: Iterable[str]) -> None:
+        self._found = {id: self._unread.unread(self._seats[id], self.stands[id]) for id in ids}
+        self._ends = {id: (mine.entries - 1, mine.last) for id in self._found for mine in [self._seats[id].mine]}
 
-    def _given(self, unread: Mapping[str, list[Place]], ends: Mapping[str, Mark]) -> list[Mail]:
-        """The messages at these places, given the last message of each conversation that is known."""
-        found = {id: mail for id, places in unread.items() if (mail := self._read(id, places)) is not None}
+    def _given(self) -> list[Mail]:
+        """The messages that were found, up to the limit."""
+        found = {id: mail for id, places in self._found.items() if (mail := self._read(id, places)) is not None}
         # By time; the messages of one conversation stay in its order.
         mail = list(islice(merge(*found.values(), key=lambda each: each.timestamp), self._limit))
         given = {each.conversation: each for each in mail}
         for id, there in found.items():
             last, marks = given.get(id), []
             if last is not None:
-                marks = [(each.place, each.front) for each in unread[id] if each.place <= last.at]
-            if last is (there[-1] if there else None) and ends[id][1]:  # So it has seen what is not for it, too.
-                marks.append(ends[id])
+                marks = [(each.place, each.front) for each in self._found[id] if each.place <= last.at]
+            if last is (there[-1] if there else None) and self._ends[id][1]:  # So it saw what is not for it, too.
+                marks.append(self._ends[id])
             if marks:
                 self.stands[id] = trail_of([*self.stands[id], *marks], max(marks)[0])
         return mail
@@ -150,8 +152,3 @@ class Listener:
             return mail_at(self._unread.store, self._seats[id], {each.place: each for each in places})
         except (NotFound, InvalidDocument, Refused):
             return None  # It went, was damaged, or is not for the agent any more.
-
-
-def _end(mine: Mine) -> Mark:
-    """The last message of a conversation."""
-    return mine.entries - 1, mine.last

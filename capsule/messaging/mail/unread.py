@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -47,10 +47,6 @@ class Wishes(NamedTuple):
     document: Mapping[str, Any]
     version: Version | None
 
-    def differ(self, other: Wishes) -> bool:
-        """Whether the agent may read something else, or wants to hear of something else."""
-        return (self.state, self.document.get("reading")) != (other.state, other.document.get("reading"))
-
 
 @dataclass(slots=True, eq=False)
 class Seat:
@@ -69,11 +65,8 @@ class Seat:
     mine: Mine
     behind: Behind
     interest: Interest
-    is_read: bool = field(init=False)
-    item: InboxItem | None = field(init=False, default=None)
-
-    def __post_init__(self) -> None:
-        self.is_read = (self.mine.entries - 1, self.mine.last) in self.behind.read  # As in most conversations.
+    is_read: bool
+    item: InboxItem | None = None
 
 
 #: On what a seat depends: the conversation, the agent's cursor, those of parts, and what it wants to hear of.
@@ -100,25 +93,22 @@ class Unread:
         version: Any = state.reads.get((AGENT.name, agent))
         return Wishes(state, self._people.documents.as_read(agent, version), version)
 
-    def seats(
-        self, agent: str, part: Part | None = None, *, refresh: bool = True, wishes: Wishes | None = None
-    ) -> dict[str, Seat]:
-        """The conversations that an agent takes part in, the latest first.
+    def seats(self, agent: str, part: Part | None = None, wishes: Wishes | None = None) -> dict[str, Seat]:
+        """The conversations that an agent takes part in, the latest first, as the index has them.
 
         Args:
             agent: The agent.
             part: The part of them that it reads; None: everything.
-            refresh: Whether to bring the index up to date before; else the answer is what it has.
             wishes: What `wishes` gave just now; None: it is asked.
 
-        Cost: bringing the index up to date, and some microseconds for each conversation.
+        Cost: some microseconds for each conversation.
         """
         state, document, _ = wishes or self.wishes(agent)
         reading, cursors = document.get("reading") or {}, document.get("cursors") or {}
         for_state, kept = self._kept.get(agent, (state, {}))
         parts, kept = parts_in(cursors), kept if for_state == state else {}
         now: dict[str, tuple[_Basis, Seat | None]] = {}
-        for mine in self.questions.mine(agent, refresh=refresh):
+        for mine in self.questions.mine(agent, refresh=False):
             id, was = mine.id, kept.get(mine.id)
             basis = mine, cursors.get(id), parts.get(id), reading.get(id)
             now[id] = was if was is not None and was[0] == basis else (basis, self._seat(agent, state, *basis))
@@ -144,7 +134,7 @@ class Unread:
             agent if interest.only_mentions else "",
             covered=tuple((part, marks_of(its)) for part, its in (parts or {}).items()),
         )
-        return Seat(agent, mine, behind, interest)
+        return Seat(agent, mine, behind, interest, _is_read(mine, behind))
 
     def unread(self, seat: Seat, read: tuple[Mark, ...] | None = None) -> list[Place]:
         """The unread messages of a conversation; those behind `read`, if a listener stands elsewhere than the agent."""
@@ -173,16 +163,11 @@ class Unread:
     def inbox(self, agent: str, part: Part | None = None) -> Inbox:
         """The inbox of an agent, or of the part that it reads.
 
-        Cost: as `seats`, and two questions to the index for each conversation that changed and is not read.
+        Cost: bringing the index up to date, as `seats`, and a question for each conversation that changed and is not
+        read.
         """
-        wishes = self.wishes(agent)
         self.questions.refresh()
-
-        def ask() -> Inbox:
-            seats = self.seats(agent, part, refresh=False, wishes=wishes).values()
-            return Inbox.of(item for seat in seats if (item := self._item(seat)) is not None)
-
-        return self.questions.together(ask)
+        return Inbox.of(item for seat in self.seats(agent, part).values() if (item := self._item(seat)) is not None)
 
     def pointer(self, agent: str) -> str:
         """How much is unread that may wake an agent, and from whom. See `Messages.pointer`."""
@@ -192,13 +177,13 @@ class Unread:
         """Where others mention an agent, in the conversations that it takes part in, the latest first."""
         blocked = Interest.of(None, self.wishes(agent).state.profiles[agent]).blocked
         found = self.questions.behind(Behind(not_by=(agent, *blocked), mentioning=agent))
-        seats = self.seats(agent, refresh=False)
+        seats = self.seats(agent)
         return [place for place in found if place.conversation in seats]
 
     def mentions(self, agent: str, in_states: Collection[str], kind: str | None, limit: int) -> list[Mention]:
         """See `Messages.mentions`."""
         concerns, wanted = self._people.documents.part(agent, "concerns"), dict[str, dict[int, Any]]()
-        places, seats = self.mentioned(agent), self.seats(agent, refresh=False)
+        places, seats = self.mentioned(agent), self.seats(agent)
 
         @cache
         def unread(id: str) -> int:
@@ -227,9 +212,13 @@ class Unread:
 def _at(seat: Seat, part: Part) -> Seat:
     """A seat, as far as a part is concerned."""
     read = (*seat.behind.read, *dict(seat.behind.covered).get(part, ()))
-    there = Seat(seat.agent, seat.mine, replace(seat.behind, read=read, part=part), seat.interest)
-    there.is_read = there.is_read or seat.is_read
-    return there
+    behind = replace(seat.behind, read=read, part=part)
+    return Seat(seat.agent, seat.mine, behind, seat.interest, seat.is_read or _is_read(seat.mine, behind))
+
+
+def _is_read(mine: Mine, behind: Behind) -> bool:
+    """Whether the last message was read, as in most conversations."""
+    return (mine.entries - 1, mine.last) in behind.read
 
 
 def mail_at(store: CoreStore, seat: Seat, places: Mapping[int, Place]) -> list[Mail]:

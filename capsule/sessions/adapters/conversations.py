@@ -90,12 +90,13 @@ class Conversations(Adapter):
         if agent not in self._listening:
             self._store.inner.acting(agent).inner.part(People).announce(agent, +1)
             self._listening.add(agent)
-        marks, receipts = {}, self._store.inner.part(Receipts)
-        for id, seat in self._store.inner.part(Unread).seats(agent).items():
+        marks, receipts, messages = {}, self._store.inner.part(Receipts), self._store.inner.part(Unread)
+        messages.questions.refresh()
+        for id, seat in messages.seats(agent).items():
             if seat.is_read:
                 continue
             try:
-                unread = self._store.inner.part(Unread).unread(seat)
+                unread = messages.unread(seat)
                 places = dict(sorted((each.place, each) for each in unread)[:_MOST])
                 mail = mail_at(self._store, seat, places)
             except (NotFound, InvalidDocument, Refused):
