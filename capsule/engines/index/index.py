@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule.engines.index.database import Database, Progress, Unusable, is_busy, is_of_no_use
 from capsule.engines.index.hidden import NOTHING, Hidden, hide
@@ -45,8 +45,8 @@ class Index:
         self._guard = threading.RLock()
         self._database = Database(derived, self._fill)
         self._pid = os.getpid()
-        #: The thread that reads within a transaction; 0: none.
-        self._reader = 0
+        #: The thread that reads within a transaction (0: none), and its connection.
+        self._reader: tuple[int, Any] = 0, None
         _all.add(self)
         self._reset()
 
@@ -139,20 +139,20 @@ class Index:
             progress: As for `refresh`.
         """
 
-        def read() -> T:
-            db, is_within = self._database.connection, self._reader != 0
-            if not is_within:
-                db.execute("BEGIN")
-                self._reader = threading.get_ident()
-            try:
-                return ask(db, NOTHING if asker is None else hide(db, self.hidden(asker)))
-            finally:
-                if not is_within:
-                    self._reader = 0
-                    db.execute("COMMIT")
+        reader, db = self._reader
+        if reader == threading.get_ident():
+            return ask(db, NOTHING if asker is None else hide(db, self.hidden(asker)))
 
-        if self._reader == threading.get_ident():
-            return read()
+        def read() -> T:
+            db = self._database.connection
+            db.execute("BEGIN")
+            self._reader = threading.get_ident(), db
+            try:
+                return self.query(asker, ask)
+            finally:
+                self._reader = 0, None
+                db.execute("COMMIT")
+
         # Who may read these conversations depends on others.
         return self._doing(read, ids if asker is None or not ids else None, progress)
 

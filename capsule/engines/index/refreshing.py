@@ -156,7 +156,8 @@ class FilesIndex(Index):
         """Bring the rows of these files up to date."""
         from capsule.engines.index.tables.rows import Rows
 
-        self._await_the_missing(touched)
+        if None in touched.values():
+            self._await_the_missing(touched)
         # Takes in other programs' versions outside of the transaction.
         known = {id: file and self._known(file) for id, file in touched.items()}
         left = list(touched.items())

@@ -122,7 +122,7 @@ class Messages(Sending):
     def _begin(
         self, agent: str | None, conversation: str | None, part: Part | None, limit: int, timeout_s: float, caller: int
     ) -> Listener:
-        who, questions = self._store.inner.subject(agent), self._owner.questions
+        who, questions = self._store.inner.subject(agent), self._unread.questions
         if limit < 1:
             raise InvalidInput("limit: at least one message")
         self._people.documents.seen(who)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidDocument, NotFound, Refused
@@ -123,8 +124,9 @@ class Listener:
                 self._ends[change.id] = at, there.get(at, ("", ""))[1]
 
     def _sit(self) -> None:
-        seats = self._unread.seats(self.asked.agent, self.asked.part, self._wishes)
-        self._seats = {id: seat for id, seat in seats.items() if self.asked.conversation in (None, id)}
+        self._seats = self._unread.seats(self.asked.agent, self.asked.part, self._wishes)
+        if self.asked.conversation is not None:
+            self._seats = {id: seat for id, seat in self._seats.items() if id == self.asked.conversation}
         self._others -= self._seats.keys()
 
     def _find(self, ids: Iterable[str]) -> None:
@@ -135,7 +137,7 @@ class Listener:
         """The messages that were found, up to the limit."""
         found = {id: mail for id, places in self._found.items() if (mail := self._read(id, places)) is not None}
         # By time; the messages of one conversation stay in its order.
-        mail = list(islice(merge(*found.values(), key=lambda each: each.timestamp), self._limit))
+        mail = list(islice(merge(*found.values(), key=attrgetter("timestamp")), self._limit))
         given = {each.conversation: each for each in mail}
         for id, there in found.items():
             last, marks = given.get(id), []

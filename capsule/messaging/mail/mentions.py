@@ -73,8 +73,9 @@ class Interest:
         """The kind of the mention of an agent in a message; empty: the message doesn't mention it."""
         about = entry.get("mentions")
         valid, kinds = (about.get("valid"), about.get("kinds")) if isinstance(about, dict) else (None, None)
-        name = next((name for name in (agent, EVERYBODY) if isinstance(valid, list) and name in valid), "")
-        if not name or entry.get("from") in self.blocked:
+        there = valid if isinstance(valid, list) else ()
+        name = agent if agent in there else EVERYBODY
+        if name not in there or entry.get("from") in self.blocked:
             return ""
         kind = kinds.get(name) if isinstance(kinds, dict) else None
         return kind if kind in KINDS else KINDS[0]

@@ -54,9 +54,8 @@ class Receipts:
             pending = self._pending.setdefault(agent, {})
             for key, mark in marks.items():  # Of two threads that listen, one may have been given more.
                 pending[key] = max(mark, pending.get(key, mark))
-        return ",".join(
-            f"{quote(key, safe='/')}:{place}:{quote(mark, safe='')}" for key, (place, mark) in marks.items()
-        )
+        named = [f"{quote(key, safe='/')}:{place}:{quote(mark, safe='')}" for key, (place, mark) in marks.items()]
+        return ",".join(named)
 
     def pending(self, agent: str) -> Marks:
         """All that an agent was given on this store, once."""

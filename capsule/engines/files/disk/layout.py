@@ -26,6 +26,8 @@ LOCAL = frozenset({"commands", "doorbells", "homes", "imports", "keys", "webhook
 NESTED = {"inbound": "sessions", "outbound": "sessions"}
 #: The kinds of documents, all of them: a purge visits each.
 KINDS = LOCAL | NESTED.keys() | {"agents", "applied", "conversations", "overrides", "projects", "sessions"}
+#: The folder of each kind, from the root.
+_FOLDERS = {kind: f"{DERIVED_NAME}/{kind}" if kind in LOCAL else NESTED.get(kind, kind) for kind in KINDS}
 #: Where the files of a kind lie that are no documents; `attachments` belong to all.
 FOLDERS = {"inbox": "sessions/{}/inbox", "outbox": "sessions/{}/outbox", "attachments": "attachments"}
 _GITIGNORE = b"# Derived and transient: rebuilt from the files, never committed.\n*\n"
@@ -52,18 +54,18 @@ class Layout(NamedTuple):
 
     def documents(self, kind: str) -> str:
         """The directory that all documents of a kind lie in, or below. Raises ValueError: it is not in `KINDS`."""
-        if kind not in KINDS:
+        if kind not in _FOLDERS:
             raise ValueError(f"{kind!r} is no kind of documents in engines/files/disk/layout.py")
-        return f"{self.root}/{DERIVED_NAME}/{kind}" if kind in LOCAL else f"{self.root}/{NESTED.get(kind, kind)}"
+        return f"{self.root}/{_FOLDERS[kind]}"
 
     def directory(self, kind: str, id: str) -> str:
         """The directory that a document lies in."""
         return f"{self.root}/{NESTED[kind]}/{id}" if kind in NESTED else self.documents(kind)
 
     def document(self, kind: str, id: str) -> str:
-        if kind not in NESTED:
-            return f"{self.documents(kind)}/{check_id(id)}.json"
-        return f"{self.directory(kind, check_id(id))}/{kind}.json"
+        if kind in NESTED or kind not in _FOLDERS:
+            return f"{self.directory(kind, check_id(id))}/{kind}.json"
+        return f"{self.root}/{_FOLDERS[kind]}/{check_id(id)}.json"
 
     def temporary(self, kind: str, id: str) -> str:
         """The name a new version is written under; whoever holds the document's mutex owns it."""
