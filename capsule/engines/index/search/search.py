@@ -292,19 +292,26 @@ class _Search:
         The bm25 of a title and that of a message don't compare. So titles are scaled: the best one fits as well as the
         best message, and the n-th title never scores more than the n-th message.
         """
-        best = max((fit for fit, _, _ in messages), default=1.0)
-        best_title = max((fit for fit, _, _ in titles), default=0.0) or 1.0
-        titles = [(fit / best_title * best, time_ms, num) for fit, time_ms, num in titles]
         weigh, page = self._profile.weigh, self._page
         scores = weigh(messages, page.now_ms)
-        scored = [(score, match[1], match[2], False) for score, match in zip(scores, messages, strict=True)]
+        given = page.given
+        scored = [
+            (score, time_ms, num, False)
+            for score, (_, time_ms, num) in zip(scores, messages, strict=True)
+            if num not in given
+        ]
+        if not titles:
+            return scored
+        best = max((fit for fit, _, _ in messages), default=1.0)
+        best_title = max(fit for fit, _, _ in titles) or 1.0
+        titles = [(fit / best_title * best, time_ms, num) for fit, time_ms, num in titles]
         named = sorted(
             ((score, *match[1:], True) for score, match in zip(weigh(titles, page.now_ms), titles, strict=True)),
             reverse=True,
         )
         most = [*nlargest(len(named), scores), *(inf for _ in named)]
         capped = [(min(hit[0], most[place]), *hit[1:]) for place, hit in enumerate(named)]
-        return [hit for hit in (*scored, *capped) if hit[2] not in (page.given_titles if hit[3] else page.given)]
+        return scored + [hit for hit in capped if hit[2] not in page.given_titles]
 
     # -- What is shown of it --------------------------------------------------------------------------------------
 
