@@ -100,7 +100,7 @@ def test_a_listener_looks_at_a_message_that_is_not_for_it_once(store: Store) -> 
     unread = Unread(store)
     wishes = unread.wishes("anna")
     listener = Listener(unread, since, asked, 10, None, wishes)
-    store.questions.together(lambda: listener.sit(wishes.document))
+    store.questions.together(lambda: listener.sit(wishes[1]))
     assert listener.look() == []
     for count in (2, 3):
         store.messages.send("to bob, too", agent="anna", to="bob")

@@ -59,6 +59,8 @@ class FilesIndex(Index):
         #: Files that may have changed although their signatures did not; and those with several names.
         self._again: set[str] = set()
         self._linked: set[str] = set()
+        #: What the store knew of files that are being taken in; each counts once.
+        self._met: dict[str, Known | None] = {}
         self._refreshes = 0
         self._scanned_ns = 0
 
@@ -158,8 +160,9 @@ class FilesIndex(Index):
 
         if None in touched.values():
             self._await_the_missing(touched)
+        self._met = {}
         # Takes in other programs' versions outside of the transaction.
-        known = {id: file and self._known(file) for id, file in touched.items()}
+        self._met = {id: self._known(file) for id, file in touched.items() if file is not None}
         left = list(touched.items())
         sizes = [] if progress is None else [0 if file is None else file.signature.size for file in touched.values()]
         while left:
@@ -167,7 +170,7 @@ class FilesIndex(Index):
             db.execute("BEGIN IMMEDIATE")
             try:
                 rows = Rows(db)
-                noted = [(id, *self._one(rows, id, file, known[id])) for id, file in now]
+                noted = [(id, *self._one(rows, id, file)) for id, file in now]
                 self._commit(db, rows, started_ns, whole=whole and not left)
             except BaseException:
                 with suppress(sqlite3.Error):
@@ -220,6 +223,8 @@ class FilesIndex(Index):
         if not file.regular:
             return None
         id = file.id
+        if (met := self._met.pop(id, None)) is not None and met.signature == file.signature:
+            return met
         try:
             # As `FileStorage.known` says it; but most files of a fresh clone have no note, and one look tells that.
             noted = self._storage.noted(self._kind, id)
@@ -232,9 +237,8 @@ class FilesIndex(Index):
         except CapsuleError:
             return None
 
-    def _one(self, rows: Rows, id: str, file: Scanned | None, known: Known | None) -> tuple[Signature | None, bool]:
-        """Bring the rows of one file up to date, given what the store knew of it; its signature there, and whether to
-        look again."""
+    def _one(self, rows: Rows, id: str, file: Scanned | None) -> tuple[Signature | None, bool]:
+        """Bring the rows of one file up to date; its signature there, and whether to look again."""
         row = rows.get(id)
         file = self._storage.find(self._kind, id) if file is not None else None
         state = None
@@ -245,7 +249,7 @@ class FilesIndex(Index):
                 is_same = file.signature == (row["inode"], row["size"], row["mtime_ns"], row["ctime_ns"])
                 if is_same and not row["racy"] and id not in self._again:
                     return file.signature, False  # Another process was here first.
-                state = self._found(file, row, known, verify=is_same)
+                state = self._found(file, row, verify=is_same)
                 if state is not None and row["racy"] and not is_same and state.start:
                     # Only the end was read: what lies before may have changed within the same tick as the last time.
                     state = state._replace(young=True)
@@ -256,20 +260,13 @@ class FilesIndex(Index):
         rows.put(id, row, state)
         return state.signature, state.young
 
-    def _found(
-        self, file: Scanned, before: Row | None, known: Known | None = None, *, verify: bool = False
-    ) -> Found | None:
+    def _found(self, file: Scanned, before: Row | None, *, verify: bool = False) -> Found | None:
         """A file as it is, once the tear of a crash is mended and a program that writes it in place is done."""
         from capsule.engines.index.reading import look
 
-        def know(scanned: Scanned) -> Known | None:
-            nonlocal known
-            last, known = known, None
-            return last if last is not None and last.signature == scanned.signature else self._known(scanned)
-
         deadline, is_ours, now = time.monotonic() + _QUIET_S, False, file
         while True:
-            state = look(self._storage, self._kind, now, know, before, verify)
+            state = look(self._storage, self._kind, now, self._known, before, verify)
             if is_ours or state is None or not state.damaged or not file.regular:
                 return state
             is_ours = state.mendable or self._remembers(file.id)

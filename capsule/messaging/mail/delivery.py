@@ -127,8 +127,8 @@ class Messages(Sending):
             raise InvalidInput("limit: at least one message")
         self._people.documents.seen(who)
         since = questions.changes(None, 1).cursor  # First, so that what comes from here on ends the wait.
-        wishes = self._unread.wishes(who)
-        if wishes.version is None:
+        _, document, version = wishes = self._unread.wishes(who)
+        if version is None:
             self._people.known(who)
         acting = self._store.inner.acting(who)
         if conversation is not None:
@@ -138,9 +138,9 @@ class Messages(Sending):
         before = self._waits.pop((asked, caller), None)
         listener = Listener(self._unread, since, asked, limit, before if timeout_s > 0 else None, wishes)
         if marks := self._receipts.pending(who):
-            self._receipts.acknowledge(who, marks, wishes.version, listener.sit)
+            self._receipts.acknowledge(who, marks, version, listener.sit)
         else:
-            questions.together(lambda: listener.sit(wishes.document))
+            questions.together(lambda: listener.sit(document))
         return listener
 
     def _heard(self, listener: Listener, mail: list[Mail]) -> Heard:

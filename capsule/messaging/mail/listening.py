@@ -83,7 +83,7 @@ class Listener:
 
     def sit(self, document: Mapping[str, Any]) -> None:
         """Ask the index, within one question, what is unread, given the agent's document as it is to be."""
-        self._wishes = self._wishes._replace(document=document)
+        self._wishes = self._wishes[0], document, None
         self._sit()
         wanted = {id for id, seat in self._seats.items() if not seat.is_read}
         if self._before is None:
@@ -98,7 +98,7 @@ class Listener:
         """What is new in the conversations that changed."""
         self.since = changes.cursor
         (state, document, _), self._wishes = self._wishes, self._unread.wishes(self.asked.agent)
-        is_new = state != self._wishes.state or document.get("reading") != self._wishes.document.get("reading")
+        is_new = (state, document.get("reading")) != (self._wishes[0], self._wishes[1].get("reading"))
         self._unread.questions.together(lambda: self._look_at(changes, is_new))
         return self._given()
 

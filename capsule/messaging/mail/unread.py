@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from capsule.engines.answers import Behind
 from capsule.errors import InvalidDocument, NotFound, Refused
@@ -27,25 +27,10 @@ from capsule.timestamps import ms_of
 
 if TYPE_CHECKING:
     from capsule.engines.answers import Mark, Mine, Place
-    from capsule.engines.values import Version
     from capsule.store.store import CoreStore
 
 #: The types of conversations that are messages between agents.
 TYPES = ("direct", "group", "channel")
-
-
-class Wishes(NamedTuple):
-    """What of all conversations counts as unread depends on, as it was at one moment.
-
-    Attributes:
-        state: What decisions on what the agent may read depend on.
-        document: The agent's document, which has what it wants to hear of, and how far it has read.
-        version: The version of the document; None: there is none that can be read.
-    """
-
-    state: policy.State
-    document: Mapping[str, Any]
-    version: Version | None
 
 
 @dataclass(slots=True, eq=False)
@@ -71,6 +56,9 @@ class Seat:
 
 #: On what a seat depends: the conversation, the agent's cursor, those of parts, and what it wants to hear of.
 _Basis = tuple["Mine", Any, Any, Any]
+#: What of all conversations counts as unread depends on: what decides what an agent may read; its document, which has
+#: what it wants to hear of and how far it has read; and the version of that, None if there is none that can be read.
+Wishes = tuple[policy.State, Mapping[str, Any], Any]
 
 
 class Unread:
@@ -91,7 +79,7 @@ class Unread:
         """The wishes of an agent, as they are now."""
         state = self._people.directory.state(agent)
         version: Any = state.reads.get((AGENT.name, agent))
-        return Wishes(state, self._people.documents.as_read(agent, version), version)
+        return state, self._people.documents.as_read(agent, version), version
 
     def seats(self, agent: str, part: Part | None = None, wishes: Wishes | None = None) -> dict[str, Seat]:
         """The conversations that an agent takes part in, the latest first, as the index has them.
@@ -175,7 +163,7 @@ class Unread:
 
     def mentioned(self, agent: str) -> list[Place]:
         """Where others mention an agent, in the conversations that it takes part in, the latest first."""
-        blocked = Interest.of(None, self.wishes(agent).state.profiles[agent]).blocked
+        blocked = Interest.of(None, self.wishes(agent)[0].profiles[agent]).blocked
         found = self.questions.behind(Behind(not_by=(agent, *blocked), mentioning=agent))
         seats = self.seats(agent)
         return [place for place in found if place.conversation in seats]

@@ -21,7 +21,9 @@ from capsule.format.documents.channels import Channel
 from capsule.format.documents.members import members_in
 from capsule.format.facts import IN_LIST, TEXT
 
-_LAST = "(SELECT front FROM messages WHERE capsule = capsules.num ORDER BY at DESC LIMIT 1)"
+#: The digest of the ids up to a message, as marks have it.
+_FRONT = "iif(front IS NULL, '', printf('sha256:%014x', front))"
+_LAST = f"(SELECT {_FRONT} FROM messages WHERE capsule = capsules.num ORDER BY at DESC LIMIT 1)"
 _MINE = f"""SELECT id, head, title, entries, archived, updated_at, tag, {_LAST} FROM capsules
     WHERE num IN (SELECT capsule FROM members WHERE agent = ?) AND damaged = ''
     ORDER BY updated_ms DESC, mtime_ns DESC, id DESC"""
@@ -41,17 +43,12 @@ def mine(db: sqlite3.Connection, agent: str) -> list[Mine]:
 
 @lru_cache(maxsize=20_000)
 def _mine(
-    id: str, head: str, title: str, entries: int, archived: int, updated_at: str, tag: str, last: int | None
+    id: str, head: str, title: str, entries: int, archived: int, updated_at: str, tag: str, last: str | None
 ) -> Mine:
     """What a row says. Of a row that stays as it is, it is worked out once."""
     of = orjson.loads(head)
     whose = members_in(of[_MEMBERS]), of[_HISTORY], of[_CHANNEL] and Channel(**of[_CHANNEL]), of[_MAKER]
-    return Mine(id, of[_TYPE], title, entries, bool(archived), updated_at, *whose, _digest(last), tag)
-
-
-def _digest(front: int | None) -> str:
-    """The digest of the ids up to a message, as marks have it."""
-    return "" if front is None else f"sha256:{front:014x}"
+    return Mine(id, of[_TYPE], title, entries, bool(archived), updated_at, *whose, last or "", tag)
 
 
 def marks(
@@ -59,11 +56,10 @@ def marks(
 ) -> dict[int, tuple[str, str]]:
     wanted = ", ".join(map(str, map(int, places)))
     question = (
-        f"SELECT at, id, front FROM messages AS m WHERE capsule = {_NUM} AND at IN ({wanted}) AND {hidden.of_messages}"
+        f"SELECT at, id, {_FRONT} FROM messages AS m"
+        f" WHERE capsule = {_NUM} AND at IN ({wanted}) AND {hidden.of_messages}"
     )
-    # As `_digest`: a cursor asks for many.
-    rows = db.execute(question, (conversation,))
-    return {at: (id, "" if front is None else f"sha256:{front:014x}") for at, id, front in rows}
+    return {at: (id, front) for at, id, front in db.execute(question, (conversation,))}
 
 
 def _first_behind(db: sqlite3.Connection, conversation: str | None, read: Sequence[Mark]) -> int:
@@ -124,8 +120,7 @@ def behind(db: sqlite3.Connection, wanted: Behind, conversation: str | None, hid
     condition, values = _condition(db, wanted, conversation, hidden)
     where, bound = ("", ()) if conversation is None else ("c.id = ? AND ", (conversation,))
     question = (
-        "SELECT c.id, m.at, m.id, m.front FROM messages AS m JOIN capsules AS c ON c.num = m.capsule"
+        f"SELECT c.id, m.at, m.id, {_FRONT} FROM messages AS m JOIN capsules AS c ON c.num = m.capsule"
         f" WHERE {where}c.gone = 0 AND {condition} ORDER BY m.time_ms DESC, m.num DESC"
     )
-    rows = db.execute(question, (*bound, *values))
-    return [Place(id, at, message, _digest(front)) for id, at, message, front in rows]
+    return list(map(Place._make, db.execute(question, (*bound, *values))))
