@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput, NotFound
-from capsule.messaging.mail.cursors import Part, key_of, named_by, part_named
+from capsule.messaging.mail.cursors import key_of, named_by, part_named
 from capsule.messaging.mail.listening import Asked, Listener
 from capsule.messaging.mail.mail import Heard, History, Inbox, Mail, Mention
 from capsule.messaging.mail.mentions import KINDS
@@ -76,17 +76,17 @@ class Messages(Sending):
 
         Cost: as `inbox`, and reading the messages; waiting costs next to nothing.
         """
-        until, caller = time.monotonic() + timeout_s, threading.get_ident()
-        listener = self._begin(agent, conversation, part_named(topic, thread), limit, timeout_s, caller)
-        mail, who = listener.look(), listener.asked.agent
+        asked = Asked(self._store.inner.subject(agent), conversation, part_named(topic, thread))
+        listener = self._begin(asked, limit, timeout_s, threading.get_ident())
+        mail, until = listener.look(), time.monotonic() + timeout_s
         if not mail and timeout_s > 0:
-            with self._store.inner.acting(who).inner.part(People).listening(who):
+            with self._store.inner.acting(asked.agent).inner.part(People).listening(asked.agent):
                 while not mail and (left_s := until - time.monotonic()) > 0:
                     changes = self._owner.wait_for_changes(listener.since, timeout_s=left_s)
                     if not changes.changes:
                         break  # The time is up, or the store was closed.
                     mail = listener.look_at(changes)
-        return self._heard(listener, mail)
+        return self._heard(asked, listener, mail)
 
     async def await_mail(
         self,
@@ -107,22 +107,20 @@ class Messages(Sending):
         """
         from asyncio import to_thread  # A short command needs no event loop, and asyncio takes long to import.
 
-        until, caller, part = time.monotonic() + timeout_s, threading.get_ident(), part_named(topic, thread)
-        listener = await to_thread(self._begin, agent, conversation, part, limit, timeout_s, caller)
-        mail, who = await to_thread(listener.look), listener.asked.agent
+        asked = Asked(self._store.inner.subject(agent), conversation, part_named(topic, thread))
+        listener = await to_thread(self._begin, asked, limit, timeout_s, threading.get_ident())
+        mail, until = await to_thread(listener.look), time.monotonic() + timeout_s
         if not mail and timeout_s > 0:
-            with self._store.inner.acting(who).inner.part(People).listening(who):
+            with self._store.inner.acting(asked.agent).inner.part(People).listening(asked.agent):
                 while not mail and (left_s := until - time.monotonic()) > 0:
                     changes = await self._owner.await_changes(listener.since, timeout_s=left_s)
                     if not changes.changes:
                         break
                     mail = await to_thread(listener.look_at, changes)
-        return self._heard(listener, mail)
+        return self._heard(asked, listener, mail)
 
-    def _begin(
-        self, agent: str | None, conversation: str | None, part: Part | None, limit: int, timeout_s: float, caller: int
-    ) -> Listener:
-        who, questions = self._store.inner.subject(agent), self._unread.questions
+    def _begin(self, asked: Asked, limit: int, timeout_s: float, caller: int) -> Listener:
+        who, questions = asked.agent, self._unread.questions
         if limit < 1:
             raise InvalidInput("limit: at least one message")
         self._people.documents.seen(who)
@@ -131,10 +129,9 @@ class Messages(Sending):
         if version is None:
             self._people.known(who)
         acting = self._store.inner.acting(who)
-        if conversation is not None:
-            acting.head(conversation)  # Raises if it may not listen there.
+        if asked.conversation is not None:
+            acting.head(asked.conversation)  # Raises if it may not listen there.
         acting.inner.part(People).announce(who)
-        asked = Asked(who, conversation, part)
         before = self._waits.pop((asked, caller), None)
         listener = Listener(self._unread, since, asked, limit, before if timeout_s > 0 else None, wishes)
         if marks := self._receipts.pending(who):
@@ -143,8 +140,7 @@ class Messages(Sending):
             questions.together(lambda: listener.sit(document))
         return listener
 
-    def _heard(self, listener: Listener, mail: list[Mail]) -> Heard:
-        asked = listener.asked
+    def _heard(self, asked: Asked, listener: Listener, mail: list[Mail]) -> Heard:
         self._waits[asked, threading.get_ident()] = listener
         return Heard(mail, self._receipts.given(asked.agent, mail, asked.part), timed_out=not mail)
 
@@ -173,8 +169,7 @@ class Messages(Sending):
 
         Cost: writing a small file.
         """
-        who = self._people.known(agent)
-        questions = self._owner.questions
+        who, questions = self._people.known(agent), self._owner.questions
         if cursor is not None or conversation is None:
             if marks := self._receipts.pending(who) if cursor is None else marks_in(cursor):
                 questions.refresh({named_by(key)[0] for key in marks})

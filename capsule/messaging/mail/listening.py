@@ -50,7 +50,6 @@ class Listener:
         wishes: What counts as unread for the agent now.
 
     Attributes:
-        asked: Who listens to what.
         since: The place in the journal from which to wait.
         stands: By conversation, messages up to which it was given everything, as a cursor names them.
         done: The conversations of which it has given all there was.
@@ -69,7 +68,7 @@ class Listener:
         self._found: dict[str, list[Place]] = {}
         #: The last message of each of these conversations that is known.
         self._ends: dict[str, Mark] = {}
-        self.asked = asked
+        self._asked = asked
         self.since = since
         self.stands: dict[str, tuple[Mark, ...]] = {}
         self.done: dict[str, Mine] = {}
@@ -97,7 +96,7 @@ class Listener:
     def look_at(self, changes: Changes) -> list[Mail]:
         """What is new in the conversations that changed."""
         self.since = changes.cursor
-        (state, document, _), self._wishes = self._wishes, self._unread.wishes(self.asked.agent)
+        (state, document, _), self._wishes = self._wishes, self._unread.wishes(self._asked.agent)
         is_new = (state, document.get("reading")) != (self._wishes[0], self._wishes[1].get("reading"))
         self._unread.questions.together(lambda: self._look_at(changes, is_new))
         return self._given()
@@ -124,9 +123,9 @@ class Listener:
                 self._ends[change.id] = at, there.get(at, ("", ""))[1]
 
     def _sit(self) -> None:
-        self._seats = self._unread.seats(self.asked.agent, self.asked.part, self._wishes)
-        if self.asked.conversation is not None:
-            self._seats = {id: seat for id, seat in self._seats.items() if id == self.asked.conversation}
+        self._seats = self._unread.seats(self._asked.agent, self._asked.part, self._wishes)
+        if self._asked.conversation is not None:
+            self._seats = {id: seat for id, seat in self._seats.items() if id == self._asked.conversation}
         self._others -= self._seats.keys()
 
     def _find(self, ids: Iterable[str]) -> None:

@@ -144,8 +144,7 @@ class Documents:
         version = edited(self._engine, self.kind.name, id, edit, known)
         assert version is not None  # What is not there is made.
         last = self._last.get(id)
-        is_same = last is not None and last[0].data == version.data
-        self._last[id] = version, last[1] if last and is_same else codec.decode(version.data, id)
+        self._last[id] = version, last[1] if last and last[0].data == version.data else codec.decode(version.data, id)
 
     def delete(self, id: str) -> None:
         """Move a document to the trash. Raises NotFound. Cost: moving a small file."""

@@ -93,10 +93,10 @@ class Conversations(Adapter):
         marks, receipts, messages = {}, self._store.inner.part(Receipts), self._store.inner.part(Unread)
         messages.questions.refresh()
         for id, seat in messages.seats(agent).items():
-            if seat.is_read:
+            unread = [] if seat.is_read else messages.unread(seat)
+            if not unread:
                 continue
             try:
-                unread = messages.unread(seat)
                 places = dict(sorted((each.place, each) for each in unread)[:_MOST])
                 mail = mail_at(self._store, seat, places)
             except (NotFound, InvalidDocument, Refused):

@@ -294,12 +294,8 @@ class _Search:
         """
         weigh, page = self._profile.weigh, self._page
         scores = weigh(messages, page.now_ms)
-        given = page.given
-        scored = [
-            (score, time_ms, num, False)
-            for score, (_, time_ms, num) in zip(scores, messages, strict=True)
-            if num not in given
-        ]
+        matches, given = zip(scores, messages, strict=True), page.given
+        scored = [(score, time_ms, num, False) for score, (_, time_ms, num) in matches if num not in given]
         if not titles:
             return scored
         best = max((fit for fit, _, _ in messages), default=1.0)
