@@ -129,8 +129,9 @@ class Listener:
         self._others -= self._seats.keys()
 
     def _find(self, ids: Iterable[str]) -> None:
-        self._found = {id: self._unread.unread(self._seats[id], self.stands[id]) for id in ids}
-        self._ends = {id: (mine.entries - 1, mine.last) for id in self._found for mine in [self._seats[id].mine]}
+        seats = {id: self._seats[id] for id in ids}
+        self._found = {id: self._unread.unread(seat, self.stands[id]) for id, seat in seats.items()}
+        self._ends = {id: (seat.mine.entries - 1, seat.mine.last) for id, seat in seats.items()}
 
     def _given(self) -> list[Mail]:
         """The messages that were found, up to the limit."""
