@@ -73,7 +73,8 @@ class FileStorage:
         self.mutexes = Mutexes(self.sys, self._mutex_files)
         self.sys.give_up_idle = weakref.WeakMethod(self.mutexes.give_up_idle)  # Weak, as a cycle would keep them open.
         self.leases = FileLeases(self.sys, self.layout, self.mutexes)
-        self._checked: set[str] = set()
+        #: The directories that are no symlinks, by kind, or for a nested kind by their path.
+        self._checked: dict[str, str] = {}
         _open_storages.add(self)
 
     def hold(self, kind: str, id: str, timeout_s: float | None = None) -> HeldDocument:
@@ -94,7 +95,7 @@ class FileStorage:
             with whole_files.naming(directory, "look at"):
                 self.layout.check(self.sys, directory)
             if kind not in LOCAL:
-                self._checked.add(checked)
+                self._checked[checked] = directory
         return directory
 
     def path(self, kind: str, id: str) -> str:
@@ -215,11 +216,12 @@ class FileStorage:
         if kind in NESTED:
             return sorted(scanned.id for scanned in self.scan(kind))
         directory = self.layout.documents(kind)
-        with whole_files.naming(directory, "list"):
-            try:
-                names = self.sys.listdir(directory)
-            except FileNotFoundError:
-                return []
+        try:
+            names = self.sys.listdir(directory)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise whole_files.failure(error, directory, "list") from error
         self._directory(kind)
         return sorted(name[: -len(_SUFFIX)] for name in names if name.endswith(_SUFFIX) and name[0] != ".")
 
@@ -257,7 +259,8 @@ class FileStorage:
         """One document as a scan meets it; None when there is none of that name. Any text may be the id."""
         if "/" in id or "\0" in id or id.startswith("."):
             return None
-        path = f"{self._directory(kind, id)}/{kind if kind in NESTED else id}{_SUFFIX}"
+        directory = self._checked.get(kind) or self._directory(kind, id)
+        path = f"{directory}/{kind if kind in NESTED else id}{_SUFFIX}"
         try:
             status = self.sys.lstat(path)
         except (FileNotFoundError, NotADirectoryError):

@@ -99,10 +99,9 @@ class Directory:
         project, channel = profiles[subject].project, object.channel if object is not None else None
         reaches = channel is not None and (GLOBAL in (channel.scope, project) or channel.scope == project)
         is_asked = object is None or (object.type == "channel" and not reaches)
-        read = (profile for profile in profiles.values() if profile.version is not _UNREADABLE)
-        reads = {(AGENT.name, profile.id): profile.version for profile in read}
+        reads = {(AGENT.name, id): each.version for id, each in profiles.items() if each.version is not _UNREADABLE}
         sight = self.sight(project, reads) if is_asked else frozenset()
-        hidden = (id for id in ids if object is None and profiles[id].discoverable == "private")
+        hidden = [] if object is not None else [id for id in ids if profiles[id].discoverable == "private"]
         met = frozenset(id for id in hidden if self._engine.exists(CONVERSATIONS, direct_id(subject, id)))
         return State(profiles, sight, met, reads=reads)
 
