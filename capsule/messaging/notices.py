@@ -134,20 +134,13 @@ def _lines(store: CoreStore, agent: str) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file that may have a block for an agent.
-
-    Attributes:
-        path: The file; no symlink.
-        folder: The folder of the agent's project; no symlink.
-        settings: The settings of the store.
-        is_made: Whether it is made when it is not there.
-    """
+    """A file that may have a block for an agent. Neither it nor the folder of the agent's project is a symlink."""
 
     path: str
     folder: str
     agent: str
     settings: Settings
-    is_made: bool
+    is_made: bool  # When it is not there.
 
     def read(self) -> bytes | None:
         """What it holds; None: it is not there. Raises as `clean` does."""
