@@ -25,7 +25,7 @@ BUILT_IN = {
 }
 #: What the core asks of a room: what it has to say before an agent reads or writes (`store.inner.Guard`), and which of
 #: its objects keep traces of deleted texts, with the method that removes them.
-GUARD = "capsule.messaging.guard:Guard"
+GUARD = "capsule.messaging.people.directory:Directory"
 KEEPERS = {"capsule.sessions.sessions:Sessions": "compact", "capsule.transfer.importing:Import": "forget"}
 BIND = "capsule.sessions.work.toolkit:bind"
 CLONE = "capsule.git:open"

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from capsule.engines.machine import Machine
     from capsule.engines.questions import Questions
     from capsule.format.documents.head import ParsedHead
+    from capsule.rules.consent import State
+    from capsule.rules.policy import Object
     from capsule.rules.visibility import Sight
 
 T = TypeVar("T")
@@ -73,11 +75,14 @@ class Transaction(Protocol):
         state: What else is known of it.
         reads: What else the decision on the next write read. If any of it has another version when that is written,
             the write raises `Interfered`, and nothing is written.
+        judged: The conversation as the agent was let in to it, and the state by which; None: no agent was judged. The
+            other decisions on it are by the same state, whose documents are in `reads`.
     """
 
     id: str
     name: str
     reads: Reads
+    judged: tuple[Object, State] | None
 
     @property
     def head(self) -> ParsedHead: ...

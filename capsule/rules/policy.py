@@ -218,16 +218,16 @@ def may(subject: str | None, action: Action, object: Object, state: State = _EMP
         state: What else counts.
     """
     decision = _decided(subject, action, object, state)
-    if not decision.allowed or _is_in_reach(subject, action, object, state.reach):
+    if not decision.allowed or state.reach is None or _is_in_reach(subject, action, object, state.reach):
         return decision
     about = f"{_SAID.get(action, action)} {object.type} {object.id}"
     hint = "a person can allow it to send there" if action == "append" or object.type == "direct" else ""
     return Decision(False, f"{subject} may not {about} in its session: it is no destination", hint)
 
 
-def _is_in_reach(subject: str | None, action: Action, object: Object, reach: Set[str] | None) -> bool:
+def _is_in_reach(subject: str | None, action: Action, object: Object, reach: Set[str]) -> bool:
     """Whether an action stays within the session that it is done in: it lets nobody else read what the session says."""
-    if reach is None or action in ("find", "read"):
+    if action in ("find", "read"):
         return True
     is_listed = object.channel is not None and object.channel.access != "private"
     is_alone = object.is_closed and not is_listed and object.present <= {subject}

@@ -152,7 +152,7 @@ class AgentView:
             if kind == CONVERSATIONS:
                 object = policy.Object.at(transaction.head)
                 state = self._state_of(object, ())
-                transaction.reads = state.reads
+                transaction.judged, transaction.reads = (object, state), state.reads
                 reading = policy.may(self.agent, "read", object, state)
                 joins = not reading.allowed and policy.may(self.agent, "join", object, state).allowed
                 if not joins:

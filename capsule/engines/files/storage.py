@@ -214,11 +214,12 @@ class FileStorage:
         if kind in NESTED:
             return sorted(scanned.id for scanned in self.scan(kind))
         directory = self.layout.documents(kind)
-        with whole_files.naming(directory, "list"):
-            try:
-                names = self.sys.listdir(directory)
-            except FileNotFoundError:
-                return []
+        try:
+            names = self.sys.listdir(directory)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise whole_files.failure(error, directory, "list") from error
         self._directory(kind)
         return sorted(name[: -len(_SUFFIX)] for name in names if name.endswith(_SUFFIX) and name[0] != ".")
 

@@ -17,6 +17,8 @@ from capsule.format.json import canonical, codec
 
 if TYPE_CHECKING:
     from capsule.engines.memory.engine import MemoryEngine
+    from capsule.rules.consent import State
+    from capsule.rules.policy import Object
 
 
 class Stored:
@@ -51,6 +53,7 @@ class MemoryTransaction:
         self.id = id
         self.name = engine.name(kind, id)
         self.reads: Reads = {}
+        self.judged: tuple[Object, State] | None = None
         self._kind = kind
         self._engine = engine
         self._now = stored

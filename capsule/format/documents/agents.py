@@ -65,9 +65,14 @@ def project_of(document: Document) -> str:
     return document.get("project") or (project_id(path) if path else GLOBAL)
 
 
+def is_project_id(text: str) -> bool:
+    """Whether `text` may be the id of a project."""
+    return len(text) <= MAX_PROJECT_ID and _PROJECT.fullmatch(text) is not None
+
+
 def check_project_id(text: str) -> str:
     """`text`, if it may be the id of a project. Raises InvalidInput."""
-    if len(text) > MAX_PROJECT_ID or not _PROJECT.fullmatch(text):
+    if not is_project_id(text):
         letters = "small letters, digits and - between them, at the end - and 6 hexadecimal digits"
         raise InvalidInput(f"{text[:60]!r} is no project id: {letters}, at most {MAX_PROJECT_ID}")
     return text

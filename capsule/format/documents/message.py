@@ -80,7 +80,7 @@ def _mapping(message: Any) -> dict[str, Any]:
 
 def _known(key: str, value: Any) -> Any:
     """The value of a known field as it is written."""
-    if key in _IDS and type(value) is str and value:
+    if type(value) is str and value and (key in _IDS or (key == "from" and is_id(value))):
         return value
     wrong = fault(_FIELDS[key], value)
     if wrong:

@@ -17,6 +17,7 @@ _INSIDE = {
     part: [(field.name, inside) for field in fields if (inside := f"{part}.{field.name}".lstrip(".")) in PARTS]
     for part, fields in PARTS.items()
 }
+_MESSAGE = names("history")
 #: The objects of entries in documents without a history. Their order says nothing.
 _SORTED = ("dm", "requests", "reading", "concerns", "cursors", "links")
 
@@ -46,7 +47,7 @@ def _in_order(part: str, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def order_message(message: Mapping[str, Any]) -> dict[str, Any]:
     """The same message with its keys in canonical order, as a new dict."""
-    return _ordered(message, names("history"))
+    return _ordered(message, _MESSAGE)
 
 
 def order_record(record: Mapping[str, Any], part: str) -> dict[str, Any]:
@@ -61,11 +62,14 @@ def order_record(record: Mapping[str, Any], part: str) -> dict[str, Any]:
 @lru_cache(maxsize=1024)
 def is_in_order(keys: tuple[str, ...]) -> bool:
     """Whether the keys of a message stand in canonical order. A conversation has few sets of keys."""
-    return tuple(_ordered(dict.fromkeys(keys), names("history"))) == keys
+    return tuple(_ordered(dict.fromkeys(keys), _MESSAGE)) == keys
 
 
 def _ordered(fields: Mapping[str, Any], order: tuple[str, ...]) -> dict[str, Any]:
-    ordered = {key: fields[key] for key in order if key in fields}
+    ordered = {}
+    for key in order:
+        if key in fields:
+            ordered[key] = fields[key]
     if len(ordered) < len(fields):
         for key, value in fields.items():
             if key not in ordered:

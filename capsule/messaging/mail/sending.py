@@ -109,7 +109,7 @@ class Sending:
         """
         sender = self._people.known(agent)
         acting = self._store.inner.acting(sender)
-        if sum(target is not None for target in (to, conversation, channel)) > 1:
+        if (to, conversation, channel).count(None) < 2:
             raise InvalidInput("give one of `to`, `conversation` and `channel`")
         if channel is not None:
             conversation = acting.inner.part(Channels).resolve(channel, sender)
@@ -117,10 +117,9 @@ class Sending:
             to = self._only_other(sender) if to is None else self._people.directory.resolve(to, sender)
             conversation = direct_id(sender, to)
         self._people.documents.seen(sender)
-        message: Entry = {"role": "user", "content": text, "from": sender}
-        given: Entry = {"topic": topic, "replyTo": reply_to, "intent": intent, "priority": priority}
-        given |= {"confidence": confidence, "model": model, "metadata": metadata}
-        message |= {name: value for name, value in given.items() if value is not None}
+        message: Entry = {"role": "user", "content": text, "from": sender, "topic": topic, "replyTo": reply_to}
+        message |= {"intent": intent, "priority": priority, "confidence": confidence, "model": model}
+        message["metadata"] = metadata
         if thread is not None:
             message |= self._in_thread(acting, conversation, thread, topic)
         keyed = None if idempotency_key is None else keyed_message(conversation, idempotency_key, message)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from capsule import timestamps
 from capsule.errors import CapsuleError, InvalidInput, Refused
@@ -22,9 +22,6 @@ from capsule.messaging.people.people import People
 from capsule.messaging.people.registration import Registration
 from capsule.rules.consent import DISCOVERABLE, DM_POLICIES, consent
 from capsule.rules.policy import Object, Profile, ensure, may
-
-if TYPE_CHECKING:
-    pass
 
 
 class Agents(Registration):

@@ -19,6 +19,7 @@ from capsule.format.documents.agents import GLOBAL, direct_id, is_agent_id, proj
 from capsule.format.kinds import AGENT, PROJECT
 from capsule.messaging.people.documents import AgentDocuments, Document, ProjectDocuments
 from capsule.rules.policy import Object, Profile, State, may
+from capsule.store.inner import Guard
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
@@ -28,8 +29,8 @@ _NOTHING = State()
 _UNREADABLE = object()
 
 
-class Directory:
-    """The agents and the projects of a store.
+class Directory(Guard):
+    """The agents and the projects of a store, and what the core asks before an agent reads or writes.
 
     Args:
         engine: The engine of the whole store.
@@ -101,10 +102,9 @@ class Directory:
         project, channel = profiles[subject].project, object.channel if object is not None else None
         reaches = channel is not None and (GLOBAL in (channel.scope, project) or channel.scope == project)
         is_asked = object is None or (object.type == "channel" and not reaches)
-        read = (profile for profile in profiles.values() if profile.version is not _UNREADABLE)
-        reads = {(AGENT.name, profile.id): profile.version for profile in read}
+        reads = {(AGENT.name, id): each.version for id, each in profiles.items() if each.version is not _UNREADABLE}
         sight = self.sight(project, reads) if is_asked else frozenset()
-        hidden = (id for id in ids if object is None and profiles[id].discoverable == "private")
+        hidden = [] if object is not None else [id for id in ids if profiles[id].discoverable == "private"]
         met = frozenset(id for id in hidden if self._engine.exists(CONVERSATIONS, direct_id(subject, id)))
         return State(profiles, sight, met, reads=reads)
 
@@ -222,6 +222,10 @@ class Directory:
         own = self.profile(text)
         found = meant(text, project, [own] if project in (None, own.project) else self.profiles().values())
         return found or (None if project and is_agent_id(text) else text)
+
+    def identity_for(self, store: Any, text: str, folder: str | None) -> str:
+        """See `capsule.store.inner.Guard`."""
+        return self.identity(text, folder) or str(store.agents.identity(text, folder))
 
     def project_folder(self, folder: str) -> str | None:
         """The folder of a project: this one, or the nearest one above it. Cost: one scan of a directory."""

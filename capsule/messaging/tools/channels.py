@@ -18,7 +18,6 @@ from capsule.mcp_server.tools.answers.results import Answer, Rows, answer, rows
 from capsule.messaging.tools.messages import Agents
 
 if TYPE_CHECKING:
-    from capsule.format.documents.head import Head
     from capsule.messaging.channels import Settings
 
 
@@ -55,14 +54,12 @@ def manage_group(
             done, heads = "Renamed", [groups.rename(id, name)]
         case "list":
             done, heads = "Your groups", groups.list()
-    mine = list(map(_group, heads))
+    mine = [
+        Group(id=head.id, name=head.title[:200], members=[each.id for each in head.participants if each.is_in])
+        for head in heads
+    ]
     lines = [f"{group.id} {quoted(group.name)}, members: {', '.join(map(word, group.members))}" for group in mine]
     return answer(f"{done}: " + "\n".join(lines) if lines else "You are in no group.", Groups(groups=mine))
-
-
-def _group(head: Head) -> Group:
-    members = [member.id for member in head.participants if member.is_in]
-    return Group(id=head.id, name=head.title[:200], members=members)
 
 
 def manage_channel(

@@ -216,10 +216,6 @@ def _message(mail: Mail, forms: frozenset[str]) -> Message:
     return Message.model_validate({**mail.as_json(), "content": text, "length": length})
 
 
-def _with_marks(message: Message) -> str:
-    return _about(message) + message.content
-
-
 def _about(message: Message) -> str:
     said = f"{word(message.type)} {word(message.conversation)}, message {word(message.id)}"
     said += f" from {word(message.sender)} {word(message.timestamp)}"
@@ -268,7 +264,7 @@ def read_messages(
 def _fitting(mail: Iterable[Mail], forms: frozenset[str]) -> tuple[list[Message], int]:
     """Messages as an answer has them, and how many of them fit into one."""
     shown = [_message(each, forms) for each in mail]
-    return shown, len(fitting(shown, _with_marks, _BUDGET, forms))
+    return shown, len(fitting(shown, lambda each: _about(each) + each.content, _BUDGET, forms))
 
 
 def mentions(

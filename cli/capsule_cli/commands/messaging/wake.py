@@ -44,6 +44,7 @@ def install(names: Names, at: At = None, project: Project = False, user: User = 
     A message rings at once; if it is not read, again after 1, 5 and 30 minutes. The bell says how many messages wait
     and from whom, and never what they say.
     """
+    from capsule.messaging.doorbells import registry
     from capsule.messaging.tools import hooks as settings
 
     hooked, target = _chosen(names, at)
@@ -51,7 +52,10 @@ def install(names: Names, at: At = None, project: Project = False, user: User = 
     program, options = clients.executable_words(), clients.named_options(asked.as_)
     plans = [settings.install(client, scope, places, program, options) for client in hooked]
     if target is not None:
-        _note(target, dry_run)
+        with acting() as (store, agent):
+            if not dry_run:
+                registry.register(store, agent, target)
+        answer(target.as_json(), f"{agent} is rung at {' '.join(target.address.values())}")
     if plans:
         clients.carry_out(plans, places, dry_run, is_there=True)
 
@@ -131,12 +135,3 @@ def _chosen(names: Iterable[str], at: str | None) -> tuple[list[Client], Target 
     refuse(at and len(with_address) != 1, f"is for one of {', '.join(ADDRESSED)}", "--address")
     target = Target(with_address[0], {ADDRESSED[with_address[0]]: at}) if at else None
     return [client for client in HOOKED if client.name in names], target
-
-
-def _note(target: Target, dry_run: bool) -> None:
-    from capsule.messaging.doorbells import registry
-
-    with acting() as (store, agent):
-        if not dry_run:
-            registry.register(store, agent, target)
-    answer(target.as_json(), f"{agent} is rung at {' '.join(target.address.values())}")
