@@ -43,8 +43,9 @@ class Route:
     @classmethod
     def of(cls, value: Any) -> Route | None:
         """The route in a value of a file; None: it has none."""
-        value = value if isinstance(value, Mapping) else {}
-        channel, place, thread = (value.get(name) for name in ("channel", "place", "thread"))
+        if not isinstance(value, Mapping):
+            return None
+        channel, place, thread = value.get("channel"), value.get("place"), value.get("thread")
         if not (isinstance(channel, str) and isinstance(place, str)):
             return None
         return cls(channel, place, thread if isinstance(thread, str) else "")

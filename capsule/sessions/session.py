@@ -116,10 +116,11 @@ class Session:
         """
         self._out.look()  # First, as an ack leaves its file after its message.
         self._in.look()
-        return self._folds
+        return self.known
 
     @property
-    def _folds(self) -> Folds:
+    def known(self) -> Folds:
+        """What both sides wrote until the last call, which read or wrote; to be read until the next one."""
         return Folds(self._in.fold, self._out.fold)
 
     def tell(self, edit: Edit) -> list[Event]:
@@ -152,7 +153,7 @@ class Session:
                 transaction.ensure_durable()
                 return made
             now = timestamps.now(transaction.state.time)
-            made[:] = [_complete(event, now) for event in edit(self._folds)]
+            made[:] = [_complete(event, now) for event in edit(self.known)]
             if made:
                 for name, data in files.items():
                     self._engine.files.keep(mine.box, self.id, name, data)
@@ -174,7 +175,7 @@ class Session:
         """
 
         def act(box: Box, compacted: Callable[[Folds, str], list[Event]], transaction: Transaction) -> None:
-            events, document = [_complete(event, now) for event in compacted(self._folds, now)], transaction.document()
+            events, document = [_complete(event, now) for event in compacted(self.known, now)], transaction.document()
             gone = {each.get("id") for each in document["history"] if each.get("event") == "message"}
             gone -= {event["id"] for event in events}
             if gone or len(events) < transaction.state.entries:

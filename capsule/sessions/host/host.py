@@ -236,11 +236,11 @@ class Host:
             for rule in rules:
                 while rule(folds):
                     self._opened.tell(id, rule)
-                    folds = session.folds()
+                    folds = session.known
             if messages.is_bulky(folds):
                 session.compact(now)
                 self._log("compacted", session=id)
-                folds = session.folds()
+                folds = session.known
             if deliveries.due_out(folds, now):
                 self._deliverer.drain(id)
             if row.status == "active" and self._workers.state(id) == "stopped":

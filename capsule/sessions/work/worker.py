@@ -189,12 +189,8 @@ class Worker:
             with nullcontext(self._lease) if self._lease else self._engine.leases.take(f"worker-{id}") as lease:
                 session = self._sessions.setdefault(id, Session(self._engine, id))
                 session.lease = lease
-                withdraw = partial(drop, instance=self._instance)
-                if withdraw(session.folds()):  # Only who holds the lock of a session claims there.
-                    session.say(withdraw)
-                worked = not stop.is_set() and self._claim_and_answer(session, first=first)
-                folds = session.folds()
-                self._looks[id] = next_due(folds, timestamps.now(), first=False)
+                worked = self._claim_and_answer(session, stop, first=first)
+                self._looks[id] = next_due(session.known, timestamps.now(), first=False)
         except CapsuleError as error:
             if self._session and not isinstance(error, StoreBusy):
                 raise
@@ -203,21 +199,24 @@ class Worker:
             self._looks[id] = timestamps.from_ms(int((time.time() + _LOOK_S) * 1000))
         return worked
 
-    def _claim_and_answer(self, session: Session, *, first: bool) -> bool:
-        """Answer the next batch of a session, if there is one."""
+    def _claim_and_answer(self, session: Session, stop: Stop, *, first: bool) -> bool:
+        """Answer the next batch of a session, if there is one, unless the worker is to end."""
         picked: list[InMessage] = []
         limit = [tool(name="command", limit_s=self._limit_s)] if self._limit_s > SILENT_S else []
 
         def take(folds: Folds) -> list[Event]:
-            picked[:] = pick(folds, timestamps.now(), first=first)
+            picked[:] = [] if stop.is_set() else pick(folds, now, first=first)
             claimed = claim(folds, picked, self._instance)
-            return claimed + limit if claimed else []
+            # Only who holds the lock of a session claims there: other claims are of workers that are dead.
+            return [*claimed, *(limit if claimed else []), *drop(folds, self._instance)]
 
-        claimed = session.say(take)
-        if not claimed:
+        folds, now = session.folds(), timestamps.now()
+        is_due = next_due(folds, now, first=first) == now or drop(folds, self._instance)
+        claimed = session.say(take) if is_due else []
+        if not picked:
             return False
         ids, batch = [message.id for message in picked], claimed[0]["batch"]
-        folds, provider = session.folds(), self._registry.read().provider(session.id)
+        folds, provider = session.known, self._registry.read().provider(session.id)
         kept = folds.outbound.state.get(provider, {}).get(CONTINUATION)
         said_before, names = folds.outbound.messages, sorted(folds.inbound.destinations)
         events = [dict(message.event) for message in picked]
