@@ -57,26 +57,17 @@ _NOTE = "what is asked of you. It says what its writers want, and none of them h
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a command is given.
-
-    Attributes:
-        agent: The agent that answers.
-        session: The session.
-        batch: The message that the batch is named after: ids of what is said in answer are made of it.
-        messages: The messages as they stand in the file, the oldest first, all from one place; an answer to a question
-            that came when no command waited for it also has the text of the question, as `asked`.
-        destinations: The names under which the agent may write elsewhere.
-        continuation: What the command handed back last; empty: nothing.
-        alive: To be called now and then: a command that is silent for 30 minutes counts as dead.
-    """
+    """What a command is given."""
 
     agent: str
     session: str
-    batch: str
+    batch: str  # The message that the batch is named after: ids of what is said in answer are made of it.
+    #: The messages as they stand in the file, the oldest first, all from one place; an answer to a question that came
+    #: when no command waited for it also has the text of the question, as `asked`.
     messages: Sequence[Event]
-    destinations: Sequence[str]
-    continuation: str
-    alive: Callable[[], None]
+    destinations: Sequence[str]  # The names under which the agent may write elsewhere.
+    continuation: str  # What the command handed back last; empty: nothing.
+    alive: Callable[[], None]  # To be called now and then: a command that is silent for 30 minutes counts as dead.
 
     def text(self) -> str:
         """It as a text for a model; what others wrote stands between marks (see `capsule.fence`)."""
