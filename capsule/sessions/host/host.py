@@ -205,7 +205,7 @@ class Host:
         self._trying("serve", id, partial(self._look_at, id))
 
     def _trying(self, task: str, id: str, act: Callable[[], None]) -> None:
-        """Do something for a session; task it raises is shown, and tried again later."""
+        """Do something for a session; what it raises is shown, and it is tried again later."""
         try:
             act()
         except Exception as error:

@@ -21,7 +21,7 @@ from capsule.sessions.events import Event, Route
 from capsule.sessions.host.opened import Opened
 from capsule.sessions.registry import UNSERVED, MessagingGroup
 from capsule.sessions.rules import questions, wirings
-from capsule.sessions.rules.messages import is_bulky, receive
+from capsule.sessions.rules.messages import brought, is_bulky, receive
 
 if TYPE_CHECKING:
     from capsule.sessions.adapters.interface import Arrived
@@ -106,18 +106,7 @@ class Router:
         for arrived, decision in items:
             came_by = Route(arrived.channel, arrived.place, arrived.thread or decision.serves[3])
             if decision.outcome != "ignored":
-                message = events.incoming(
-                    id=arrived.id,
-                    content=arrived.text,
-                    kind=arrived.kind,
-                    trigger=decision.outcome,
-                    sender=arrived.sender,
-                    route=came_by,
-                    timestamp=arrived.at or None,
-                    hops=arrived.hops,
-                    attachments=arrived.attachments,
-                    wiring=decision.wiring or None,
-                )
+                message = brought(arrived, trigger=decision.outcome, route=came_by, wiring=decision.wiring or None)
                 try:
                     new = receive(folds, [message])
                 except InvalidInput as error:  # The session has it with other content, which stays.
