@@ -126,14 +126,12 @@ class Host:
                 self._serve(stop)
 
     def _serve(self, stop: threading.Event) -> None:
-        notices: Notices | None = None
         touched: Collection[tuple[str, str]] | None = None
+        notices = Notices(self._engine.tracker)  # Before the first look, so that nothing happens in between.
         try:
             for adapter in self._adapters.values():
                 adapter.start(self._router)
             while not stop.is_set():
-                if notices is None or not notices.is_open:  # Before the look, so that nothing happens in between.
-                    notices, touched = Notices(self._engine.tracker()), None
                 self._turn(touched)
                 self._wait(notices)
                 touched = notices.changed()
@@ -142,8 +140,7 @@ class Host:
             self._deliverer.close()
             for adapter in self._adapters.values():
                 adapter.stop()
-            if notices is not None:
-                notices.close()
+            notices.close()
             self._log("stopped")
 
     def _ring(self) -> bool:

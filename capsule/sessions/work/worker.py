@@ -145,7 +145,7 @@ class Worker:
         about = {"agent": self._agent, "pid": os.getpid()} | ({"session": self._session} if self._session else {})
         self._engine.leases.take(self._instance, about)
         longest_s, stop = _LOOK_S if stop is None else _OFTEN_S, stop or Stop()
-        notices, began = Notices(self._engine.tracker()), time.monotonic()
+        notices, began = Notices(self._engine.tracker), time.monotonic()
         idle_since = began
         self._look_at(None)
         while not stop.is_set():
@@ -158,11 +158,8 @@ class Worker:
             due_in_s = longest_s if due_at_s is None else max(0.0, due_at_s - time.time())
             if (self._session and time.monotonic() - began > _TURN_S) if due_in_s <= 0 else idle_left_s <= 0:
                 return
-            select.select([notices.fileno()], [], [], min(longest_s, max(0.0, idle_left_s), due_in_s))
-            written = notices.changed()
-            if not notices.is_open:
-                notices = Notices(self._engine.tracker())
-            self._look_at(written)
+            select.select([notices], [], [], min(longest_s, max(0.0, idle_left_s), due_in_s))
+            self._look_at(notices.changed())
 
     def _look_at(self, written: Collection[tuple[str, str]] | None) -> None:
         """Note which sessions are to be looked at. Args: the documents that were written; None: any."""

@@ -43,7 +43,6 @@ def run(*, store: str | None = None, agent: str, command: Sequence[str], **more:
         agent, command, more: Arguments of `worker_of`.
     """
     from capsule import Refused, Store
-    from capsule.engines.values import Notices
     from capsule.sessions.work.worker import worker_of
 
     if os.environ.get("CAPSULE_SESSION"):
@@ -51,7 +50,7 @@ def run(*, store: str | None = None, agent: str, command: Sequence[str], **more:
     signal.signal(signal.SIGTERM, _end)
     with Store.open(store, keep_locks=False) as opened:
         if agent == "-":
-            Notices(opened.engine.tracker()).close()  # What it loads is there when a message comes.
+            opened.engine.tracker().close()  # What it loads is there when a message comes.
             agent, more["session"] = sys.stdin.readline().strip(), sys.stdin.readline().strip()
             if not agent:  # The host has ended.
                 return
