@@ -225,7 +225,9 @@ def _event(event: str, role: str = "system", content: str = "", **fields: Any) -
 def _given(**fields: Any) -> dict[str, Any]:
     """The fields that say something, with their times as the format writes them."""
     given = {name: value for name, value in fields.items() if value is not None}
-    return given | {name: utc(name, given[name]) for name in given.keys() & _TIMES}
+    for name in given.keys() & _TIMES:
+        given[name] = utc(name, given[name])
+    return given
 
 
 def _checked(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -65,13 +65,12 @@ class _File(Generic[F]):
 
     def write(self, other: _File[Any], act: Callable[[Transaction], T], lease: Lease | None) -> T:
         """What `act` gives, in a transaction in which both folds are up to date, for who has the lease."""
-        other.look()  # What is to be taken in there needs its mutex, which a writer there may have while it waits here.
 
         def write() -> T:
             with self._engine.transaction(self.kind, self.id) as transaction:
                 transaction.reads = {} if lease is None else lease.reads
                 self._take(transaction.follow(self._place))
-                other.look()
+                other.look()  # A writer there has taken in its file before it looks here: nobody waits for it.
                 result = act(transaction)
                 self._take(transaction.follow(self._place))
                 return result

@@ -15,8 +15,8 @@ from capsule.sessions.work.worker import Worker
 from tests.messaging.test_calls import calls_of
 from tests.sessions.hosting import echo, group
 
-#: The most that they may take; 435 and 42 were reached.
-TURN, LOOK = 445, 45
+#: The most that they may take; 418 and 42 were reached.
+TURN, LOOK = 428, 45
 
 
 def test_a_worker_runs_few_functions_to_answer_and_to_see_that_there_is_nothing_to_do(tmp_path: Path) -> None:
