@@ -84,11 +84,11 @@ class Notices:
         return None if names is None else {(kind, id) for kind, _, id in parts}
 
     def fileno(self) -> int:
-        """See `Tracker.fileno`. It may be another one after `changed`."""
+        """The descriptor that can be read when there is an answer to be had; it may be another one after `changed`."""
         return self._tracker.fileno()
 
     def close(self) -> None:
-        """See `Tracker.close`."""
+        """Give back what it holds."""
         self._tracker.close()
 
 

@@ -33,7 +33,7 @@ _Items = list[tuple["Arrived", "Decision"]]
 
 
 class Router:
-    """What the adapters of a host give their messages to. See `Receiver`.
+    """What the adapters of a host give their messages to: see `Receiver`.
 
     Args:
         opened: The sessions.
@@ -46,7 +46,6 @@ class Router:
         self._alone = threading.Lock()
 
     def receive(self, arrived: Sequence[Arrived]) -> None:
-        """See `Receiver.receive`."""
         by_session: dict[Serves, _Items] = defaultdict(list)
         sessions: list[str] = []
         errors: list[Exception] = []
