@@ -38,7 +38,6 @@ UNSERVED = "unserved"
 EVERY = "."
 #: Words for which a wiring has others today.
 _OLDER = frozenset({"trigger_rules", "response_scope"})
-_TRIES = 50
 
 
 @dataclass(frozen=True, slots=True)

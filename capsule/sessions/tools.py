@@ -120,13 +120,11 @@ async def ask_question(
 
 
 async def _answered(toolkit: Toolkit, question: str, timeout_s: float) -> Event:
-    notices, ends = Notices(toolkit.engine.tracker()), time.monotonic() + timeout_s
+    notices, ends = Notices(toolkit.engine.tracker), time.monotonic() + timeout_s
     try:
         while not (reply := toolkit.answer(question)) and (left_s := ends - time.monotonic()) > 0:
             with anyio.move_on_after(left_s):
                 await _told(notices, toolkit.session)
-            if not notices.is_open:
-                notices = Notices(toolkit.engine.tracker())
         return reply or {}
     finally:
         notices.close()

@@ -35,7 +35,7 @@ _MOST = 500
 
 
 class Conversations(Adapter):
-    """The directs, groups and channels of a store, for each agent that has workers.
+    """The directs, groups and channels of a store, for each agent that has workers: see `Adapter`.
 
     Args:
         store: The store.
@@ -53,16 +53,13 @@ class Conversations(Adapter):
         self._listening: set[str] = set()
 
     def start(self, receiver: Receiver) -> None:
-        """See `Adapter.start`."""
         self._thread = threading.Thread(target=self._run, args=(receiver,), name="capsule-conversations", daemon=True)
         self._thread.start()
 
     def look(self) -> None:
-        """See `Adapter.look`."""
         self._woken.set()
 
     def stop(self) -> None:
-        """See `Adapter.stop`."""
         self._stopped = True
         self._woken.set()
         if self._thread is not None:
@@ -116,7 +113,7 @@ class Conversations(Adapter):
             receipts.acknowledge(agent, marks)
 
     def deliver(self, out: Outgoing) -> str:
-        """See `Adapter.deliver`. Cost: as `Messages.send`; an edit, as `Edits.message`."""
+        """Send a message as its agent, or edit one that it sent. Cost: reading and writing a conversation."""
         if out.kind == "edit":
             self._store.inner.acting(out.agent).edits.message(out.place, out.target, out.text)
             return out.target
