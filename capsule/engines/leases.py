@@ -29,6 +29,7 @@ class Lease(NamedTuple):
 
     @property
     def reads(self) -> dict[tuple[str, str], Lease]:
+        """The entry for `Reads` that makes a write depend on this lease."""
         return {(LEASES, self.name): self}
 
     def __enter__(self) -> Self:

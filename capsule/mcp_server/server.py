@@ -110,7 +110,7 @@ class CapsuleServer(MCPServer[Any]):
         from capsule.mcp_server.tools.registry import lean
 
         in_loop = annotations.read_only_hint or inspect.iscoroutinefunction(fn)
-        self.add_tool(fn if in_loop else self._turns.taken(fn), annotations=annotations)
+        self.add_tool(fn if in_loop else self._turns.in_turn(fn), annotations=annotations)
         tool = sdk.tool_of(self, fn.__name__)
         assert tool is not None
         tool.description = " ".join(tool.description.split())

@@ -255,8 +255,8 @@ class Channels(OfOneType):
         """
         who, (name, _, project) = self._who(agent), channel.partition("@")
         if "_" in channel:  # No name has one, and every id.
-            if (found := self._found(channel, who)) is not None:
-                return found
+            if (listed := self._found(channel, who)) is not None:
+                return listed
             _, project, name = (*channel.split("_"), "", "")[:3]
         scopes = [project] if project else [] if who is None else [self._scope("project", who), GLOBAL]
         name_of = self._people.directory.project_name
@@ -273,7 +273,12 @@ class Channels(OfOneType):
         raise NotFound(f"there is no channel {channel[:80]!r}{whom}", id=channel)
 
     def resolve(self, channel: str, agent: str | None = None) -> str:
-        """Find the id of a `channel` that an `agent` finds. Raises and costs as `get`."""
+        """Find the id of a `channel` that an `agent` finds.
+
+        Raises NotFound, and InvalidInput if several have this name.
+
+        Cost: by its id, reading the beginning of its file, if it changed; by its name, bringing the index up to date.
+        """
         return self.get(channel, agent=agent).id
 
     def members(self, channel: str, *, agent: str | None = None) -> list[Member]:
@@ -296,7 +301,7 @@ class Channels(OfOneType):
             channel: The channel.
             agent: The agent that asks.
 
-        Raises as `members`. Cost: bringing the index up to date.
+        Raises NotFound, InvalidInput, and Refused if the agent may not read it. Cost: bringing the index up to date.
         """
         who = self._who(agent)
         acting = self._store.inner.acting(who)

@@ -152,7 +152,10 @@ class _File:
     is_made: bool
 
     def read(self) -> bytes | None:
-        """What it holds; None: it is not there. Raises as `clean` does."""
+        """What it holds; None: it is not there.
+
+        Raises Refused if it lies outside of the project; Refused or StorageFailed if the system did not permit it.
+        """
         if not self.path.startswith(os.path.join(self.folder, "")):
             raise Refused(f"{self.path} lies outside of the project {self.folder}, and stays as it is", path=self.path)
         return content(self.path, self.settings.document_bytes)
@@ -161,7 +164,10 @@ class _File:
         """Give the block the lines that `lines` answers, when it is told whether there is a block.
 
         Returns:
-            Whether that changed the file. Raises as `clean` does.
+            Whether that changed the file.
+
+        Raises the errors of `read`; InvalidDocument: its block is broken, or it is no text; StoreBusy: other programs
+        write it again and again.
         """
         for _ in range(_TRIES):
             before = self.read()

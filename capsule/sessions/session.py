@@ -170,7 +170,7 @@ class Session:
         Args:
             now: The time.
 
-        Raises as `tell`. Cost: proportional to the files, of which each is bounded.
+        Raises StoreBusy, Refused, StorageFailed. Cost: proportional to the files, of which each is bounded.
         """
 
         def act(box: Box, compacted: Callable[[Folds, str], list[Event]], transaction: Transaction) -> None:

@@ -111,6 +111,7 @@ class AgentView:
     # -- What is judged -------------------------------------------------------------------------------------------
 
     def may(self, action: policy.Action, object: policy.Object) -> policy.Decision:
+        """What the policies say of an action of the agent."""
         return policy.may(self.agent, action, object, self._state_of(object, ()))
 
     def since(self, head: Document) -> str:
@@ -123,6 +124,10 @@ class AgentView:
         return reads_from(self.agent, object, head["createdAt"])
 
     def seen_from(self, id: str) -> str:
+        """The time from which the agent reads a conversation; empty: all of it.
+
+        Raises Refused if it may not read it, and NotFound if it is not to know that there is one.
+        """
         try:
             head = self._engine.head(id)[0]
         except InvalidDocument:
@@ -227,9 +232,9 @@ class AgentView:
             raise Refused(f"agent {self.agent} hears of conversations alone", path="")
         return self._engine.tracker(kind)
 
-    def outside_edits(self, what: str = "this") -> NoReturn:
+    def outside_edits(self, purpose: str = "this") -> NoReturn:
         """Raises Refused: an agent has neither the paths of documents nor versions from outside."""
-        why = f"{what} needs the files of the store, which agent {self.agent} does not reach, only a person"
+        why = f"{purpose} needs the files of the store, which agent {self.agent} does not reach, only a person"
         raise Refused(why, path="")
 
     def _finds(self, agent: str) -> bool:

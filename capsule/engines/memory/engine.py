@@ -215,7 +215,7 @@ class MemoryEngine:
 
 
 class MemoryLeases:
-    """The leases of one store in memory."""
+    """The leases of one store in memory. See `Leases`, which describes the methods."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()

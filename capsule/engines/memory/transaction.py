@@ -32,12 +32,13 @@ class Stored:
 
     @property
     def data(self) -> bytes:
+        """The bytes of this version, encoded when they are first asked for."""
         if not self._data:
             self._data = codec.encode(self.document)
         return self._data
 
     def follow(self, since: tuple[str, int] | None) -> News:
-        """A place is a tag and a number of entries."""
+        """The entries since a place, which is a tag and a number of entries."""
         history = self.document["history"]
         tag, count = since or ("", 0)
         goes_on = tag == self.tag

@@ -124,7 +124,7 @@ def register(store: CoreStore, agent: str, target: Target) -> None:
 
 def forget(store: CoreStore, agent: str, target: Target) -> None:
     """Ring a target no more. Raises Refused, StorageFailed. Cost: a small durable write, when it was registered."""
-    _edit(store, agent, lambda found: found.without(target))
+    _edit(store, agent, lambda known: known.without(target))
 
 
 def claim(store: CoreStore, agent: str, target: Target) -> Target | None:
@@ -188,24 +188,24 @@ def ring(store: CoreStore, agent: str, pointer: Callable[[], str]) -> bool:
 def _ring(store: CoreStore, agent: str, pointer: Callable[[], str]) -> bool:
     now, chosen = timestamps.now(), list[Bell]()
 
-    def change(found: Bells) -> Bells:
-        chosen[:] = [bell for bell in found.bells if not _watches(bell) and due(bell.rung, found.read, now)]
-        return found.plus(*(_rung(bell, now) for bell in chosen))
+    def change(known: Bells) -> Bells:
+        chosen[:] = [bell for bell in known.bells if not _watches(bell) and due(bell.rung, known.read, now)]
+        return known.plus(*(_rung(bell, now) for bell in chosen))
 
-    found, told = bells(store, agent), ""
-    if change(found) != found and (told := pointer()):
-        found = _edit(store, agent, change)
+    known, text = bells(store, agent), ""
+    if change(known) != known and (text := pointer()):
+        known = _edit(store, agent, change)
     else:
         chosen.clear()  # No ring is due, or the agent has read everything meanwhile.
-    failed = [(bell, why) for bell in chosen if (why := attempt(bell.target, bell_text(agent, told)))]
+    failed = [(bell, why) for bell in chosen if (why := attempt(bell.target, bell_text(agent, text)))]
     if failed:
         for bell, why in failed:
             _log.warning("the doorbell %s of %s: %s", bell.target.client, agent, why)
         after = tuple(replace(_rung(bell, now), failed=why) for bell, why in failed)
-        found = _edit(store, agent, lambda found: found.plus(*after))
+        known = _edit(store, agent, lambda known: known.plus(*after))
     return any(
-        is_there(store, bell) if _watches(bell) else not bell.failed and outstanding(bell.rung, found.read)
-        for bell in found.bells
+        is_there(store, bell) if _watches(bell) else not bell.failed and outstanding(bell.rung, known.read)
+        for bell in known.bells
     )
 
 
@@ -229,7 +229,7 @@ def ask(store: CoreStore, agent: str) -> None:
 
     Raises Refused, StorageFailed. Cost: a small durable write.
     """
-    _edit(store, agent, lambda found: found.plus(*(replace(it, asked=True) for it in found.bells if _watches(it))))
+    _edit(store, agent, lambda known: known.plus(*(replace(it, asked=True) for it in known.bells if _watches(it))))
 
 
 def attempt(target: Target, text: str) -> str:
@@ -252,8 +252,8 @@ def _rung(bell: Bell, now: str) -> Bell:
     return replace(bell, rung=(*bell.rung, now)[-_RINGS:], failed="", asked=False)
 
 
-def _last(found: Bells) -> str:
-    return max((time for bell in found.bells for time in bell.rung), default="")
+def _last(known: Bells) -> str:
+    return max((time for bell in known.bells for time in bell.rung), default="")
 
 
 def _edit(store: CoreStore, agent: str, change: Callable[[Bells], Bells]) -> Bells:
@@ -275,10 +275,10 @@ def _decoded(value: dict[str, Any] | None) -> Bells:
     if value is None:
         return Bells()
     try:
-        found = (
+        known = (
             Bell(Target(it["client"], it["address"], it["instance"]), tuple(it["rung"]), it["failed"], it["asked"])
             for it in value["bells"]
         )
-        return Bells(tuple(found), value["read"])
+        return Bells(tuple(known), value["read"])
     except (LookupError, TypeError):
         return Bells()

@@ -117,11 +117,11 @@ class Listener:
 
     def _given(self, ends: Mapping[str, Mark]) -> list[Mail]:
         """The messages of these conversations behind where it stands, given the last message of each that is known."""
-        found = {id: mail for id in ends if (mail := self._read(id)) is not None}
+        mails = {id: mail for id in ends if (mail := self._read(id)) is not None}
         # By time; the messages of one conversation stay in its order.
-        mail = list(islice(merge(*found.values(), key=lambda each: each.timestamp), self._limit))
+        mail = list(islice(merge(*mails.values(), key=lambda each: each.timestamp), self._limit))
         given = {each.conversation: each for each in mail}
-        for id, there in found.items():
+        for id, there in mails.items():
             last = given.get(id)
             marks: list[Mark] = [(last.at, last.front)] if last is not None else []
             if last is (there[-1] if there else None):  # So it has seen what is not for it, too.

@@ -46,7 +46,7 @@ class Receipts:
         self._guard = threading.Lock()
         self._pending: dict[str, dict[str, Mark]] = {}
 
-    def given(self, agent: str, mail: Iterable[Mail], part: Part | None = None) -> str:
+    def note_given(self, agent: str, mail: Iterable[Mail], part: Part | None = None) -> str:
         """Note what an agent was given of the part that it reads; the cursor that names it."""
         marks = {key_of(each.conversation, part): (each.at, each.front) for each in mail}
         with self._guard:
@@ -89,7 +89,7 @@ class Receipts:
                 was, marks_at = marks_of(cursors.get(key)), partial(questions.marks, id, refresh=False)
                 if first_behind(was, marks_at) > place:
                     continue
-                found = questions.behind(Behind(was, (agent,), mentioning=agent, part=part), id, refresh=False)
+                mentions = questions.behind(Behind(was, (agent,), mentioning=agent, part=part), id, refresh=False)
                 # A message that was moved or removed is no mark: what stands behind the cursor comes again. Asked last,
                 # as others bring the index up to date meanwhile: what was found before is of the same state then.
                 cursor = cursor_at(place, message, marks_at)
@@ -99,7 +99,7 @@ class Receipts:
                 for other, its in parts.get(id, {}).items() if part is None else ():
                     if first_behind(marks_of(its), marks_at) <= place + 1:
                         del cursors[key_of(id, other)]  # The cursor of the conversation says as much.
-                read |= {each.message: {"conversation": id} for each in found if each.place <= place}
+                read |= {each.message: {"conversation": id} for each in mentions if each.place <= place}
             if read := {id: about for id, about in read.items() if id not in concerns}:
                 now = timestamps.now()
                 document["concerns"] = concerns | {id: {**about, "readAt": now} for id, about in read.items()}

@@ -154,9 +154,9 @@ class Unread:
     def mentioned(self, agent: str) -> list[Place]:
         """Where others mention an agent, in the conversations that it takes part in, the latest first."""
         blocked = Interest.of(None, self.wishes(agent)[0].profiles[agent]).blocked
-        found = self._store.questions.behind(Behind(not_by=(agent, *blocked), mentioning=agent))
+        places = self._store.questions.behind(Behind(not_by=(agent, *blocked), mentioning=agent))
         seats = self.seats(agent, refresh=False)
-        return [place for place in found if place.conversation in seats]
+        return [place for place in places if place.conversation in seats]
 
     def mentions(self, agent: str, in_states: Collection[str], kind: str | None, limit: int) -> list[Mention]:
         """See `Messages.mentions`."""
@@ -176,15 +176,15 @@ class Unread:
             now = "done" if done_at else "read" if read_at or at < unread(conversation) else "unread"
             if now in in_states:
                 wanted.setdefault(conversation, {})[at] = place, now, read_at, done_at
-        found = []
+        mentions = []
         for conversation, states in wanted.items():
             ids, seat = {at: place for at, (place, *_) in states.items()}, seats[conversation]
             with suppress(NotFound, InvalidDocument, Refused):  # As for a listener.
                 mail = reversed(mail_at(self._store, seat, ids))
                 since = (each for each in mail if ms_of(each.timestamp) >= seat.behind.since_ms)
-                found += [Mention(each, *states[each.at][1:]) for each in since]
-        found = [each for each in found if kind in (None, each.mail.mention)]
-        return sorted(found, key=lambda each: each.mail.timestamp, reverse=True)[:limit]
+                mentions += [Mention(each, *states[each.at][1:]) for each in since]
+        mentions = [each for each in mentions if kind in (None, each.mail.mention)]
+        return sorted(mentions, key=lambda each: each.mail.timestamp, reverse=True)[:limit]
 
 
 def mail_at(store: CoreStore, seat: Seat, places: Mapping[int, Place]) -> list[Mail]:

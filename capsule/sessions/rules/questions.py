@@ -88,7 +88,7 @@ def tell(folds: Folds, events: Sequence[Event]) -> list[Event]:
 
 
 def cancelled(state: State, id: str, now: str) -> Result:
-    """Withdraw a question: who waits learns that there is no answer. Raises as `answer`."""
+    """Withdraw a question: who waits learns that there is no answer. Raises NotFound: there is none."""
     question = _question(state, id)
     if question.state == "open":
         question = replace(question, state="cancelled", closed_at=now)
