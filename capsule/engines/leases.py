@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, Self
 
 _INSTANCE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-#: Under this kind and its name a decision names the lease that it needs; see `Reads`.
+#: The kind under which `Reads` names the lease that a decision needs.
 LEASES = "leases"
 
 

@@ -21,7 +21,7 @@ _NAMED = {"today": 0, "yesterday": 1}
 
 
 def one_of(fitting: list[str], prefix: str, noun: str = "conversation", remedy: Remedy = _LIST) -> str:
-    """The one of these ids that `prefix` means. `noun` names what they are of, and `remedy` shows which there are.
+    """The id of `fitting` that `prefix` means. `noun` says what the ids belong to, and `remedy` how to list them.
 
     Raises:
         NotFound: None is meant.

@@ -273,12 +273,7 @@ class Channels(OfOneType):
         raise NotFound(f"there is no channel {channel[:80]!r}{whom}", id=channel)
 
     def resolve(self, channel: str, agent: str | None = None) -> str:
-        """Find the id of a `channel` that an `agent` finds.
-
-        Raises NotFound, and InvalidInput if several have this name.
-
-        Cost: by its id, reading the beginning of its file, if it changed; by its name, bringing the index up to date.
-        """
+        """Find the id of a channel that `agent` finds. Raises NotFound, InvalidInput. Cost: as `list`, or less."""
         return self.get(channel, agent=agent).id
 
     def members(self, channel: str, *, agent: str | None = None) -> list[Member]:

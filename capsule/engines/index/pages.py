@@ -56,11 +56,11 @@ class Continuation:
     given_titles: set[int] = field(default_factory=set)
 
     def cursor(self, generation: str, asked: str) -> str:
-        """The text of it.
+        """The cursor as text.
 
         Args:
             generation: Of the index (16 hexadecimal digits): the numbers are good for no other.
-            asked: What was asked, in any words: another search can't go on here.
+            asked: What was asked, in any words: the cursor fits no other search.
         """
         given = [_steps(self.given), _steps(self.given_titles)]
         numbers = orjson.dumps([self.now_ms, self.top, self.top_title, self.having, *given])

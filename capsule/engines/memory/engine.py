@@ -192,7 +192,7 @@ class MemoryEngine:
     # -- All conversations -----------------------------------------------------------------------------------------
 
     def questions(self, asker: Sight | None = None) -> Asking:
-        """The index is made with the first question."""
+        """The questions of an asker; the first one makes the index."""
         from capsule.engines.index.asking import Asking
         from capsule.engines.memory.index import MemoryIndex
 
@@ -207,7 +207,7 @@ class MemoryEngine:
         return tracker
 
     def close(self) -> None:
-        """The documents stay, for other users of the engine."""
+        """Close the index. The documents stay, for other users of the engine."""
         with self._guard:
             index, self._index = self._index, None
         if index is not None:

@@ -75,7 +75,7 @@ class MemoryTransaction:
         return list(self._now.document["history"])
 
     def ensure_durable(self) -> None:
-        """Nothing here outlives the process."""
+        """Do nothing: no document outlives the process."""
 
     def append(
         self,
@@ -87,7 +87,7 @@ class MemoryTransaction:
         head: Document | None,
         ends_active: bool,
     ) -> None:
-        """Cost: a copy of the list of entries."""
+        """Append entries. Cost: a copy of the list of entries."""
         document = self._now.document if head is None else self._with_head(head)
         document = document | {"updatedAt": stamp, "history": [*document["history"], *entries]}
         self._write(document, new_tag=head is not None, time=time, ends_active=ends_active)

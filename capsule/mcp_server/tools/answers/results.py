@@ -50,7 +50,7 @@ A = TypeVar("A", bound=Answer)
 class Row(Answer):
     """One thing, with the fields that `--json` of the command line prints."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", json_schema_extra=None)  # Its schema has no fields to say this.
 
 
 class Rows(Answer):
