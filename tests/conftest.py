@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -105,14 +106,20 @@ def repository() -> Path:
     return ROOT
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """The directory of a fresh store."""
-    root = tmp_path / "store"
+@pytest.fixture(scope="session")
+def initialised(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that nobody opens. It is copied for each test, as making one waits for the disk."""
+    root = tmp_path_factory.mktemp("initialised")
     Store.init(root)
     # Where a busy machine stops the holder of a mutex for a while, the others wait.
     (root / "capsule.toml").write_text('[storage]\nmutex_timeout = "90s"\n', encoding="utf-8")
     return root
+
+
+@pytest.fixture
+def root(tmp_path: Path, initialised: Path) -> Path:
+    """The directory of a fresh store."""
+    return Path(shutil.copytree(initialised, tmp_path / "store"))
 
 
 @pytest.fixture
