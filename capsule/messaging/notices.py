@@ -154,7 +154,8 @@ class _File:
     def read(self) -> bytes | None:
         """What it holds; None: it is not there.
 
-        Raises Refused if it lies outside of the project; Refused or StorageFailed if the system did not permit it.
+        Raises Refused: it lies outside of the project; InvalidDocument: it is no regular file, or too large; and
+        Refused or StorageFailed: the system did not permit it.
         """
         if not self.path.startswith(os.path.join(self.folder, "")):
             raise Refused(f"{self.path} lies outside of the project {self.folder}, and stays as it is", path=self.path)

@@ -91,7 +91,7 @@ class Agents(Registration):
 
         Raises:
             NotFound: There is no such agent.
-            InvalidInput: Both are the same agent.
+            InvalidInput: Both are the same agent, or several have this name.
             Refused: The store acts for another agent.
             StoreBusy: A writer holds a conversation; the word is written.
 
@@ -108,7 +108,7 @@ class Agents(Registration):
 
         Raises:
             NotFound: There is no such agent.
-            InvalidInput: Both are the same agent.
+            InvalidInput: Both are the same agent, or several have this name.
             Refused: The store acts for another agent.
             StoreBusy: A writer holds a conversation; the word is written.
 
