@@ -104,13 +104,13 @@ def installed(names: Iterable[str] = ()) -> list[Room]:
 
     Raises Refused: no package has such a room.
     """
-    found = []
+    present = []
     for name in BUILT_IN:
         try:
-            found.append(load(f"capsule.{name}.room:ROOM"))
+            present.append(load(f"capsule.{name}.room:ROOM"))
         except Refused:
             continue
-    return found + [of_others(name) for name in names]
+    return present + [of_others(name) for name in names]
 
 
 def of_others(name: str) -> Room:

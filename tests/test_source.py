@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -126,7 +127,6 @@ MODULES = {
     for folder in ("capsule", "cli/capsule_cli")
     for path in sorted((ROOT / folder).rglob("*.py"))
 }
-TREES = {name: ast.parse(path.read_text(encoding="utf-8"), str(path)) for name, path in MODULES.items()}
 
 
 def is_in(module: str, package: str) -> bool:
@@ -138,22 +138,32 @@ def layer(module: str) -> int:
     return max(fits)[1]
 
 
-def nodes(tree: ast.AST, *, running: bool = False, loading: bool = False) -> Iterator[ast.AST]:
+@cache
+def tree(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
+
+
+@cache
+def nodes(module: str, *, running: bool = False, loading: bool = False) -> Sequence[ast.AST]:
     """The nodes of a module: all, without `if TYPE_CHECKING` (running), or what runs on import only (loading)."""
-    for node in ast.iter_child_nodes(tree):
+    nodes, left = [], list(ast.iter_child_nodes(tree(module)))
+    while left:
+        node = left.pop()
         typing_only = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
         if (running or loading) and typing_only:
             continue
         if loading and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             continue
-        yield node
-        yield from nodes(node, running=running, loading=loading)
+        nodes.append(node)
+        left += ast.iter_child_nodes(node)
+    return nodes
 
 
+@cache
 def imports(module: str, *, loading: bool = False) -> set[str]:
     """The modules of this project that `module` imports: when it is loaded, or whenever and for types too."""
     found = set()
-    for node in nodes(TREES[module], loading=loading):
+    for node in nodes(module, loading=loading):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names if alias.name in MODULES}
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module in MODULES:
@@ -202,7 +212,7 @@ def test_no_imports_form_a_circle_but_those_with_a_reason() -> None:
 
 def test_only_a_store_uses_its_private_names() -> None:
     stores = {"store", "acting", "owner", "copy", "main", "inner"}
-    for module, node in ((name, node) for name in MODULES for node in nodes(TREES[name])):
+    for module, node in ((name, node) for name in MODULES for node in nodes(name)):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
             owner = dotted(node.value).rpartition(".")[2].lstrip("_")
             assert owner not in stores, f"{module}:{node.lineno}: use {owner}.inner, not {node.attr}"
@@ -210,7 +220,7 @@ def test_only_a_store_uses_its_private_names() -> None:
 
 def test_imports_are_absolute() -> None:
     for module in MODULES:
-        relative = [node.lineno for node in nodes(TREES[module]) if isinstance(node, ast.ImportFrom) and node.level]
+        relative = [node.lineno for node in nodes(module) if isinstance(node, ast.ImportFrom) and node.level]
         assert not relative
 
 
@@ -218,7 +228,7 @@ def test_the_rooms_above_the_engines_use_no_files_and_no_processes() -> None:
     above = [name for name in MODULES if any(is_in(name, room) for room in ABOVE_ENGINES)]
     above = [name for name in above if not any(is_in(name, room) for room in BEYOND_THE_STORE)]
     assert above
-    for module, node in ((name, node) for name in above for node in nodes(TREES[name], running=True)):
+    for module, node in ((name, node) for name in above for node in nodes(name, running=True)):
         place = f"{module}:{getattr(node, 'lineno', 0)}"
         if isinstance(node, ast.Attribute) and dotted(node).startswith("os."):
             assert dotted(node) in HARMLESS, place
@@ -233,7 +243,7 @@ def test_the_rooms_above_the_engines_use_no_files_and_no_processes() -> None:
 
 
 def test_one_module_takes_kernel_locks_and_portalocker_takes_them() -> None:
-    found = [(module, node) for module, tree in TREES.items() for node in nodes(tree)]
+    found = [(module, node) for module in MODULES for node in nodes(module)]
     named = {(module, alias.name) for module, node in found if isinstance(node, ast.Import) for alias in node.names}
     named |= {(module, str(node.module)) for module, node in found if isinstance(node, ast.ImportFrom)}
     takers = {module for module, name in named if name.partition(".")[0] in ("msvcrt", "portalocker")}
@@ -244,7 +254,7 @@ def test_one_module_takes_kernel_locks_and_portalocker_takes_them() -> None:
 
 def test_only_the_doors_use_standard_streams_and_the_environment() -> None:
     below = [name for name in MODULES if layer(name) < layer("capsule.mcp_server")]
-    for module, node in ((name, node) for name in below for node in nodes(TREES[name])):
+    for module, node in ((name, node) for name in below for node in nodes(name)):
         place = f"{module}:{getattr(node, 'lineno', 0)}"
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             assert node.func.id not in {"print", "input"}, place
@@ -264,8 +274,8 @@ def test_no_text_below_the_doors_names_a_command() -> None:
     for module in (name for name in MODULES if layer(name) < layer("capsule.mcp_server")):
         if any(is_in(module, room) for room in READ_IN_A_SHELL):
             continue
-        docs = {id(node.value) for node in ast.walk(TREES[module]) if isinstance(node, ast.Expr)}
-        for node in ast.walk(TREES[module]):
+        docs = {id(node.value) for node in nodes(module) if isinstance(node, ast.Expr)}
+        for node in nodes(module):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
                 found = re.search(rf"capsule ({commands})\b", node.value)
                 assert not found, f"{module}:{node.lineno}: {node.value!r}"
@@ -285,12 +295,12 @@ def test_every_module_is_short_and_has_a_docstring() -> None:
     for module in MODULES:
         lines = MODULES[module].read_text(encoding="utf-8").count("\n")
         assert lines <= LONGER.get(module, MOST_LINES), f"{module} has {lines} lines; split it by what its parts know"
-        assert ast.get_docstring(TREES[module]), f"{module} has no docstring"
+        assert ast.get_docstring(tree(module)), f"{module} has no docstring"
 
 
 def test_every_except_names_its_errors() -> None:
     for module in MODULES:
-        for node in nodes(TREES[module]):
+        for node in nodes(module):
             assert not (isinstance(node, ast.ExceptHandler) and node.type is None), f"{module}:{node.lineno}"
 
 
@@ -306,15 +316,15 @@ def test_private_interfaces_of_the_sdk_are_used_in_one_module() -> None:
     private |= {*vars(server), *vars(server._lowlevel_server), "_connection", "_server_instances"}
     private = {name for name in private if name.startswith("_") and not name.startswith("__")}
     assert "_lowlevel_server" in private
-    for module, tree in TREES.items():
+    for module in MODULES:
         # Attributes that our classes set themselves are not the SDK's.
-        attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+        attributes = [node for node in nodes(module) if isinstance(node, ast.Attribute)]
         own = {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
-        own |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+        own |= {node.name for node in nodes(module) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
         found = {node.attr for node in attributes} & private - own
         imported = {
             node.module or ""
-            for node in ast.walk(tree)
+            for node in nodes(module)
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("mcp", "mcp_types")
         }
         found |= {name for name in imported if "._" in name}
@@ -332,10 +342,10 @@ def test_private_interfaces_of_typer_are_used_in_one_module() -> None:
     private = {name for name in private if name.startswith("_") and not name.startswith("__")}
     private |= {"registered_commands", "registered_groups", "registered_callback"}
     private |= {"type_descriptor", "get_runtime_param"}
-    for module, tree in TREES.items():
+    for module in MODULES:
         if module == "capsule_cli.framework" or not module.startswith("capsule_cli"):
             continue
-        for node in ast.walk(tree):
+        for node in nodes(module):
             place = f"{module}:{getattr(node, 'lineno', 0)}; use capsule_cli.framework"
             if isinstance(node, ast.ImportFrom):
                 assert not (node.module or "").startswith("typer."), place
@@ -349,7 +359,7 @@ def test_private_interfaces_of_typer_are_used_in_one_module() -> None:
 
 def test_one_module_starts_git() -> None:
     for module in MODULES:
-        for node in nodes(TREES[module]):
+        for node in nodes(module):
             started = isinstance(node, ast.List | ast.Tuple) and node.elts and ast.unparse(node.elts[0]) == "'git'"
             # The demo runs git's commands as a person does, in a separate repository.
             assert not started or module in (RUNS_GIT, "capsule_cli.commands.demo.demo"), (

@@ -151,6 +151,7 @@ def names_file(sys: Syscalls, path: str, fd: int) -> os.stat_result | None:
 
 
 def signature(status: os.stat_result) -> Signature:
+    """The signature in the status of a file."""
     return Signature(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 

@@ -1,4 +1,4 @@
-"""What the questions to an engine are answered with, and what of messages a question is about.
+"""The answers of an engine to questions, and which messages a question is about.
 
 What must stay true: nothing here belongs to one kind of engine.
 """

@@ -71,8 +71,6 @@ class Transaction(Protocol):
     Attributes:
         id: The document's id.
         name: Its name in errors: its path, or its kind and id.
-        head: The fields of a conversation except context and history, parsed.
-        state: What else is known of it.
         reads: What else the decision on the next write read. If any of it has another version when that is written,
             the write raises `Interfered`, and nothing is written.
         judged: The conversation as the agent was let in to it, and the state by which; None: no agent was judged. The
@@ -85,10 +83,12 @@ class Transaction(Protocol):
     judged: tuple[Object, State] | None
 
     @property
-    def head(self) -> ParsedHead: ...
+    def head(self) -> ParsedHead:
+        """The fields of a conversation except context and history, parsed."""
 
     @property
-    def state(self) -> DocumentState: ...
+    def state(self) -> DocumentState:
+        """What else is known of the document."""
 
     def document(self) -> Document:
         """The whole document, current and in canonical order; not to be changed in place. Cost: one parse."""
@@ -207,26 +207,23 @@ class Trash(Protocol):
 
 
 class Engine(Protocol):
-    """The documents of one store.
-
-    Attributes:
-        files: What it keeps beside them.
-        trash: What was deleted.
-        machine: What is of this machine alone, whatever the engine.
-        leases: Who has a name.
-    """
+    """The documents of one store."""
 
     @property
-    def files(self) -> Files: ...
+    def files(self) -> Files:
+        """The files that it keeps beside the documents."""
 
     @property
-    def trash(self) -> Trash: ...
+    def trash(self) -> Trash:
+        """What was deleted."""
 
     @property
-    def machine(self) -> Machine: ...
+    def machine(self) -> Machine:
+        """What belongs to this machine alone, whatever the engine."""
 
     @property
-    def leases(self) -> Leases: ...
+    def leases(self) -> Leases:
+        """Who holds which name."""
 
     # -- One document ----------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What is of this machine alone: how to wake an agent here, which commands may run, keys and secrets.
+"""What belongs to this machine alone: how to wake an agent here, which commands may run, keys and secrets.
 
 What must stay true: it is beside the engine and never in it, so that a shared engine carries none of it; and a document
 that this user did not write here counts as missing, as what it says may be run.

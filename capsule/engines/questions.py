@@ -90,7 +90,7 @@ class Listing:
 
     @property
     def words(self) -> str:
-        """What a cursor of this list belongs to."""
+        """What was asked for, as text: a cursor fits only the same list."""
         return f"list {self.filter} {self.order}"
 
     def of(self, heads: Iterable[Head]) -> list[Head]:
@@ -133,7 +133,10 @@ class Search:
 
     @property
     def words(self) -> str:
-        """What a cursor of this search belongs to. Without the times: `2h ago` is another time for the next page."""
+        """What was asked for, as text: a cursor fits only the same search.
+
+        It has no times: `2h ago` is another time for the next page.
+        """
         asked = (self.query, self.roles, self.senders, self.ids, self.tags, self.mode, self.title_only)
         return repr((*asked, self.branch, self.in_tools, self.profile, self.where))
 
@@ -241,4 +244,4 @@ class Questions(Protocol):
         """
 
     def rebuild(self, progress: Progress | None = None) -> None:
-        """Forget what answers are made from, and make it anew from the documents."""
+        """Rebuild what answers are made from, out of the documents."""

@@ -16,7 +16,8 @@ class Version(Protocol):
     """One version of a document of a kind without entries. Only its engine can compare it with another one."""
 
     @property
-    def data(self) -> bytes: ...
+    def data(self) -> bytes:
+        """The bytes of this version."""
 
 
 #: The documents without entries that a decision read, by kind and id, each with its version; None: there was none. And

@@ -110,7 +110,7 @@ class CapsuleServer(MCPServer[Any]):
         from capsule.mcp_server.tools.registry import lean
 
         in_loop = annotations.read_only_hint or inspect.iscoroutinefunction(fn)
-        self.add_tool(fn if in_loop else self._turns.taken(fn), annotations=annotations)
+        self.add_tool(fn if in_loop else self._turns.in_turn(fn), annotations=annotations)
         tool = sdk.tool_of(self, fn.__name__)
         assert tool is not None
         tool.description = " ".join(tool.description.split())
@@ -182,7 +182,7 @@ class CapsuleServer(MCPServer[Any]):
             raise errors.of_tool(name, error, arguments) from error.__cause__
 
     def _tell_repeated(self, tool: Tool, arguments: dict[str, Any], store: Store, result: CallToolResult) -> None:
-        """Say below an answer that the same call was made before, if that does more than making it once."""
+        """Add to an answer that the same call was made before, if two calls do more than one."""
         hints = tool.annotations or ToolAnnotations()
         is_reading = needed_by(tool.name, hints, arguments) == "read"
         if is_reading or hints.idempotent_hint or arguments.get("idempotencyKey"):

@@ -27,7 +27,7 @@ class Stores:
     """
 
     def __init__(self, store: Store, access: Access | None = None, kept: dict[str, Any] | None = None) -> None:
-        #: Set when the only client has said all that it will say: nothing is waited for any more.
+        #: Set when the only client has closed its input: no call waits any more.
         self.ended = anyio.Event()
         self._main = store
         store.remember_own()

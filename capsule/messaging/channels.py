@@ -254,8 +254,8 @@ class Channels(OfOneType):
         """
         who, (name, _, project) = self._who(agent), channel.partition("@")
         if "_" in channel:  # No name has one, and every id.
-            if (found := self._found(channel, who)) is not None:
-                return found
+            if (listed := self._found(channel, who)) is not None:
+                return listed
             _, project, name = (*channel.split("_"), "", "")[:3]
         scopes = [project] if project else [] if who is None else [self._scope("project", who), GLOBAL]
         name_of = self._people.directory.project_name
@@ -272,7 +272,7 @@ class Channels(OfOneType):
         raise NotFound(f"there is no channel {channel[:80]!r}{whom}", id=channel)
 
     def resolve(self, channel: str, agent: str | None = None) -> str:
-        """Find the id of a `channel` that an `agent` finds. Raises and costs as `get`."""
+        """Find the id of a channel that `agent` finds. Raises NotFound, InvalidInput. Cost: as `list`, or less."""
         return self.get(channel, agent=agent).id
 
     def members(self, channel: str, *, agent: str | None = None) -> list[Member]:
@@ -293,7 +293,7 @@ class Channels(OfOneType):
             channel: The channel.
             agent: The agent that asks.
 
-        Raises as `members`. Cost: bringing the index up to date.
+        Raises NotFound, InvalidInput, and Refused if the agent may not read it. Cost: bringing the index up to date.
         """
         id = self._head(channel, agent).id
         return self._store.inner.acting(self._who(agent)).questions.values("topic", id)

@@ -143,7 +143,11 @@ class _File:
     is_made: bool  # When it is not there.
 
     def read(self) -> bytes | None:
-        """What it holds; None: it is not there. Raises as `clean` does."""
+        """What it holds; None: it is not there.
+
+        Raises Refused: it lies outside of the project; InvalidDocument: it is no regular file, or too large; and
+        Refused or StorageFailed: the system did not permit it.
+        """
         if not self.path.startswith(os.path.join(self.folder, "")):
             raise Refused(f"{self.path} lies outside of the project {self.folder}, and stays as it is", path=self.path)
         return content(self.path, self.settings.document_bytes)
@@ -152,7 +156,10 @@ class _File:
         """Give the block the lines that `lines` answers, when it is told whether there is a block.
 
         Returns:
-            Whether that changed the file. Raises as `clean` does.
+            Whether that changed the file.
+
+        Raises the errors of `read`; InvalidDocument: its block is broken, or it is no text; StoreBusy: other programs
+        write it again and again.
         """
         for _ in range(_TRIES):
             before = self.read()

@@ -166,7 +166,7 @@ class Inbound(Fold):
         before = self.attempts.get(id, Attempts())
         self.attempts[id] = Attempts(int(event["attempts"]), timestamps.sortable(event["nextAt"]), before.round)
 
-    def _settle(self, event: Event, settled: dict[str, str], word: str) -> None:
+    def _take_outcome(self, event: Event, settled: dict[str, str], word: str) -> None:
         id, next_at = event["message"], timestamps.sortable(event.get("nextAt") or "")
         if next_at:
             self.attempts[id] = Attempts(0, next_at, self.attempts.get(id, Attempts()).round + 1)
@@ -177,10 +177,10 @@ class Inbound(Fold):
         self.notices.pop(id, None)
 
     def _take_delivered(self, event: Event) -> None:
-        self._settle(event, self.delivered, "platformId")
+        self._take_outcome(event, self.delivered, "platformId")
 
     def _take_undeliverable(self, event: Event) -> None:
-        self._settle(event, self.undeliverable, "reason")
+        self._take_outcome(event, self.undeliverable, "reason")
 
     def _take_destinations(self, event: Event) -> None:
         self.destinations = {name: dict(entry) for name, entry in event["destinations"].items()}

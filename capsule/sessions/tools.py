@@ -33,27 +33,36 @@ if TYPE_CHECKING:
 
 
 class Sent(Answer):
+    """A message that was sent; `earlier`: an earlier call did that."""
+
     message: str
     earlier: str | None = None
 
 
 class Scheduled(Answer):
+    """A task that was scheduled, or the tasks that were found."""
+
     message: str | None = None
     earlier: str | None = None
     found: list[Row] | None = None
 
 
 class Kept(Answer):
+    """The values that a session keeps."""
+
     kept: dict[str, str] | None = None
 
 
 class Answered(Answer):
+    """A question that was asked, and its answer."""
+
     question: str
     earlier: str | None = None
     value: str | None = None
     sender: Annotated[str | None, Field(alias="from")] = None
 
 
+#: An answer that a question offers: a docstring would stand in the schema, and each model pays for that.
 class Option(BaseModel):
     label: str
     value: str

@@ -25,7 +25,7 @@ class TrashView:
         self._trash = trash
 
     def entries(self, kind: str) -> list[Trashed]:
-        """Cost: reading each entry."""
+        """The entries that the agent could read before they were deleted. Cost: reading each entry."""
         return [trashed for trashed in self._trash.entries(kind) if self._is_seen(kind, trashed)]
 
     def _is_seen(self, kind: str, trashed: Trashed) -> bool:
@@ -53,7 +53,7 @@ class TrashView:
         self._trash.restore(kind, id, token)
 
     def drop(self, token: str) -> None:
-        """Of messages that came back: the agent may see them, and changed the conversation."""
+        """Erase an entry, unasked: its messages came back by a change that this agent was allowed to make."""
         self._trash.drop(token)
 
     def purge(self, older_than_s: float) -> list[str]:

@@ -38,7 +38,7 @@ _KINDS = frozenset({CONVERSATIONS, "agents", "projects", "overrides", "applied"}
 
 
 def sees(engine: Engine, id: str) -> bool:
-    """Whether who has this engine may read a conversation, or could before it was deleted.
+    """Whether the holder of this engine may read a conversation, or could before it was deleted.
 
     Cost: reading its head; of one that is gone, the trash.
     """
@@ -67,12 +67,12 @@ class AgentView:
         self.agent = agent
         self._engine = engine
         self._state_of = state_of
-        # What the agent has as it is: it tells of no conversation that the agent may not read.
+        # Passed on unchanged: they say nothing of conversations that the agent may not read.
         self.name, self.close = engine.name, engine.close
         self.leases = LeasesView(engine.leases, self._finds)
 
     def questions(self, asker: Sight | None = None) -> Questions:
-        """It is always the agent who asks."""
+        """The questions of this agent, whatever `asker` is."""
         return self._engine.questions(Sight(self.agent, self._state_of(None, ())))
 
     def _of(self, kind: str) -> Engine:
@@ -100,7 +100,7 @@ class AgentView:
     def _refuse(self, *args: Any, **named: Any) -> NoReturn:
         raise Refused(f"agent {self.agent} may not do this, only a person", path="")
 
-    #: What an agent has not.
+    #: Not for agents.
     follow = _refuse
 
     @property
@@ -111,6 +111,7 @@ class AgentView:
     # -- What is judged -------------------------------------------------------------------------------------------
 
     def may(self, action: policy.Action, object: policy.Object) -> policy.Decision:
+        """What the policies say of an action of the agent."""
         return policy.may(self.agent, action, object, self._state_of(object, ()))
 
     def since(self, head: Document) -> str:
@@ -123,6 +124,10 @@ class AgentView:
         return reads_from(self.agent, object, head["createdAt"])
 
     def seen_from(self, id: str) -> str:
+        """The time from which the agent reads a conversation; empty: all of it.
+
+        Raises Refused if it may not read it, and NotFound if it is not to know that there is one.
+        """
         try:
             head = self._engine.head(id)[0]
         except InvalidDocument:
@@ -143,9 +148,9 @@ class AgentView:
 
     @contextmanager
     def transaction(self, kind: str, id: str) -> Iterator[Transaction]:
-        """Who may not read the document is let in to join it, and else learns nothing.
+        """An agent that may not read the document gets the transaction only if it may join.
 
-        Raises Refused or NotFound.
+        Raises Refused, or NotFound if the agent is not to know of the document.
         """
         with self._judged(kind, id), self._of(kind).transaction(kind, id) as transaction:
             joins = False
@@ -177,7 +182,7 @@ class AgentView:
         return [id for id in ids if id in seen]
 
     def head(self, id: str) -> tuple[Document, int]:
-        """The size of a file that the agent reads in part is not told: 0."""
+        """The size is 0 if the agent may read only a part of the file."""
         with self._judged(CONVERSATIONS, id):
             head, size = self._engine.head(id)
         return head, 0 if self.since(head) else size
@@ -218,18 +223,18 @@ class AgentView:
 
     @property
     def machine(self) -> Machine:
-        """An agent reaches some kinds of documents."""
+        """The documents of this machine, of the kinds that an agent may use."""
         return self._engine.machine.for_agent(self.agent)
 
     def tracker(self, kind: str | None = None) -> Tracker:
-        """Raises Refused for what is not about conversations."""
+        """Raises Refused for any kind but conversations."""
         if kind != CONVERSATIONS:
             raise Refused(f"agent {self.agent} hears of conversations alone", path="")
         return self._engine.tracker(kind)
 
-    def outside_edits(self, what: str = "this") -> NoReturn:
+    def outside_edits(self, purpose: str = "this") -> NoReturn:
         """Raises Refused: an agent has neither the paths of documents nor versions from outside."""
-        why = f"{what} needs the files of the store, which agent {self.agent} does not reach, only a person"
+        why = f"{purpose} needs the files of the store, which agent {self.agent} does not reach, only a person"
         raise Refused(why, path="")
 
     def _finds(self, agent: str) -> bool:
@@ -246,13 +251,13 @@ class LeasesView:
         self.take, self.release, self.is_live = leases.take, leases.release, leases.is_live
 
     def beat(self, *args: Any, **named: Any) -> NoReturn:
-        """Raises Refused: it is of sessions."""
+        """Raises Refused: only sessions use it."""
         raise Refused("an agent says nothing of who works for a session, only a person", path="")
 
     beaten = beat
 
     def live(self) -> dict[str, dict[str, Any]]:
-        """See `Leases.live`. An instance that serves no agent is seen."""
+        """What each live instance says about itself, of agents that this one finds and of no agent."""
         return {id: about for id, about in self._live().items() if self._finds(about.get("agent", ""))}
 
 

@@ -266,7 +266,9 @@ class Writing(Reading):
         return self.update(id, untagged=tags)
 
     def pin(self, id: str, on: bool = True) -> Head:
-        """Pin a conversation to the top of the list, or unpin it. Raises and costs as `rename`.
+        """Pin a conversation to the top of the list, or unpin it.
+
+        Raises the errors of `append`. Cost: copying the file.
 
         Args:
             id: The conversation.

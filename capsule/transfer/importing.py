@@ -163,7 +163,7 @@ class _Run:
 
     def finish(self) -> None:
         try:
-            self._settle(0)
+            self._report_until(0)
         finally:
             self._pool.shutdown()
             if not self._is_dry_run:
@@ -180,7 +180,7 @@ class _Run:
                 progress(done + min(part.at, file.size), total, self.report)
             done += file.size
             progress(done, total, self.report)
-        self._settle(0)
+        self._report_until(0)
         progress(done, total, self.report)
 
     def _taken(self, file: File) -> Iterator[File]:
@@ -287,7 +287,7 @@ class _Run:
 
     def _exists(self, id: str) -> bool:
         if any(pending.taken.id == id for pending in self._pending):
-            self._settle(0)
+            self._report_until(0)
         return self._store.engine.exists(KIND, id)
 
     def _put(self, new: _Made) -> bool:
@@ -299,7 +299,7 @@ class _Run:
                 self._note(new, "skipped")
                 return False
             if not self._is_dry_run:
-                self._settle(_AT_ONCE - 1)
+                self._report_until(_AT_ONCE - 1)
                 new.write = self._pool.submit(write_new, self._store.inner, new.document, has_checked_messages=True)
             self._note(new, "imported")
             return False
@@ -333,9 +333,9 @@ class _Run:
         new.taken = replace(new.taken, state=state or new.taken.state)
         new.read.awaited += 1
         self._pending.append(new)
-        self._settle(_AT_ONCE)
+        self._report_until(_AT_ONCE)
 
-    def _settle(self, most: int) -> None:
+    def _report_until(self, most: int) -> None:
         """Report what became of drafts, until at most so many are behind a write that is under way."""
         while self._pending and (len(self._pending) > most or self._pending[0].write is None):
             new = self._pending.popleft()

@@ -135,7 +135,7 @@ class Asking(Questions):
         return self._sealed(journal.behind(self._place(cursor), messages))
 
     def _place(self, cursor: str) -> str:
-        """The place in the journal. A cursor of the owner counts for an agent by its time: its number is a count."""
+        """The place in the journal. Of an owner's cursor an agent uses only the time: its number is a count."""
         if self._asker is None or "." not in cursor:
             return self._opened(cursor)
         from capsule.engines.index.tables.journal import Cursor

@@ -243,7 +243,7 @@ class Database:
                 self._remove(inode)
 
     def drop(self) -> None:
-        """As `discard`, whatever index lies there. Raises as `Derived.try_lock`."""
+        """Have the index built anew, whatever lies there. Raises Refused, StorageFailed."""
         self.forget()
         if self._kept is not None:
             self._remove(None)

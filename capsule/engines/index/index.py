@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from capsule.rules.visibility import Sight
 
 T = TypeVar("T")
-#: For so many agents it is kept what they may not read.
+#: The number of agents for which the index remembers what they may not read.
 _MOST = 1000
 _TRIES = 4
 
@@ -51,14 +51,14 @@ class Index:
         self._reset()
 
     def _reset(self) -> None:
-        """Know nothing of the rows there are."""
+        """Forget everything about the rows."""
         self._heads: dict[str, Head] | None = None
         self._stale: set[str] = set()
         #: Everything that was acknowledged before this time is in the rows.
         self._fresh_ns = 0
         #: By agent, what it may not read.
         self._hidden: dict[str, tuple[Sight, dict[str, int | None]]] = {}
-        #: By agent, how far the journal was read from its last cursor on, without a change that it may know of.
+        #: By agent: its last cursor, and the place up to which the journal has no change behind it for this agent.
         self.read_to: dict[str, tuple[str, str]] = {}
         self._seals: dict[str, Seal] = {}
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 #: The signature that no file has.
 NOTHING = Signature(0, 0, 0, 0)
-#: A clock that ticks every 10 ms, and then some; and for file systems that know whole seconds (FAT: two) only.
+#: More than a tick of the clock (10 ms); and for file systems that store only whole seconds (FAT: two).
 _YOUNG_NS, _YOUNG_COARSE_NS = 50_000_000, 2_100_000_000
 _SECOND_NS = 1_000_000_000
 _TRIES = 5
@@ -157,7 +157,7 @@ def look(
             return file._replace(young=is_young(signature, started), mendable=bool(file.damaged) and _is_mendable(data))
     except CapsuleError as error:
         return damaged(error.message)
-    # Somebody writes it all the time: what was read last will do, and is looked at again.
+    # It is written all the time: take what was read last, and read the file again later.
     return whole(data, NOTHING, path, id, None, None, True)._replace(young=True)
 
 
@@ -229,7 +229,7 @@ def whole(
 def _sound(data: bytes, signature: Signature, path: str, id: str, known: Known | None) -> Found:
     vouched = known is not None and known.anatomy is not None
     document, canonical_layout = _document(data, path, id, vouched=vouched)
-    # A head that stands in the usual place is told as it stands; so does `Store.head`.
+    # As `Store.head` does: if the head is in its usual place, list it as it stands in the file.
     is_usual = data.endswith(b"]\n}\n") and anatomy.head_of(data) is not None
     head = Head.of(document, path, signature.size) if is_usual else None
     at = anatomy.survey(data) if canonical_layout else None
@@ -313,7 +313,7 @@ _DEEP = b"\n" + b" " * 120
 
 
 def _rest(document: dict[str, Any]) -> tuple[int, int]:
-    """Checksums of the head without what is told apart, and of the context."""
+    """Checksums of the head, without lock and `updatedAt`, and of the context."""
     metadata = {key: value for key, value in document.get("metadata", {}).items() if key != "lock"}
     head = {key: value for key, value in document.items() if key not in ("history", "context", "updatedAt", "metadata")}
     return zlib.crc32(orjson.dumps([head, metadata])), zlib.crc32(orjson.dumps(document.get("context")))

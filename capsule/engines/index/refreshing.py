@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 #: Files taken in within one transaction, for which other processes wait.
 _BATCH = 50
-#: No event tells of a write through a mapping: so often the files are looked at in any case.
+#: Time between two scans without an event: a write through a memory mapping causes none.
 _RESCAN_NS = 10_000_000_000
-#: An editor that moves the old version away before it writes the new one is done within this time.
+#: Some editors move the old version away before they write the new one; this long a missing file is waited for.
 _QUIET_S, _POLL_S = 0.15, 0.002
-#: After a power cut, bytes may be older than the times that go with them by what the system writes back late.
+#: After a power cut a file may have newer times than bytes, by as long as the system delays writing them.
 _WRITTEN_BACK_NS = 60_000_000_000
 
 

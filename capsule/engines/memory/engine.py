@@ -193,7 +193,7 @@ class MemoryEngine:
     # -- All conversations -----------------------------------------------------------------------------------------
 
     def questions(self, asker: Sight | None = None) -> Asking:
-        """The index is made with the first question."""
+        """The questions of an asker; the first one makes the index."""
         from capsule.engines.index.asking import Asking
         from capsule.engines.memory.index import MemoryIndex
 
@@ -208,7 +208,7 @@ class MemoryEngine:
         return tracker
 
     def close(self) -> None:
-        """The documents stay, for other users of the engine."""
+        """Close the index. The documents stay, for other users of the engine."""
         with self._guard:
             index, self._index = self._index, None
         if index is not None:
@@ -216,7 +216,7 @@ class MemoryEngine:
 
 
 class MemoryLeases:
-    """The leases of one store in memory."""
+    """The leases of one store in memory. See `Leases`, which describes the methods."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()

@@ -34,12 +34,13 @@ class Stored:
 
     @property
     def data(self) -> bytes:
+        """The bytes of this version, encoded when they are first asked for."""
         if not self._data:
             self._data = codec.encode(self.document)
         return self._data
 
     def follow(self, since: tuple[str, int] | None) -> News:
-        """A place is a tag and a number of entries."""
+        """The entries since a place, which is a tag and a number of entries."""
         history = self.document["history"]
         tag, count = since or ("", 0)
         goes_on = tag == self.tag
@@ -77,7 +78,7 @@ class MemoryTransaction:
         return list(self._now.document["history"])
 
     def ensure_durable(self) -> None:
-        """Nothing here outlives the process."""
+        """Do nothing: no document outlives the process."""
 
     def append(
         self,
@@ -89,7 +90,7 @@ class MemoryTransaction:
         head: Document | None,
         ends_active: bool,
     ) -> None:
-        """Cost: a copy of the list of entries."""
+        """Append entries. Cost: a copy of the list of entries."""
         document = self._now.document if head is None else self._with_head(head)
         document = document | {"updatedAt": stamp, "history": [*document["history"], *entries]}
         self._write(document, new_tag=head is not None, time=time, ends_active=ends_active)

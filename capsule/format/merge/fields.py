@@ -49,24 +49,24 @@ def _time(text: Any) -> str:
 
 
 def _strictness(words: tuple[str, ...]) -> Callable[[Any], int]:
-    """How little a policy grants: one that is absent as the first of these, and one that is unknown less than all."""
+    """How strict a policy is. An absent one counts as the first of these, and an unknown one as stricter than all."""
     return lambda value: 0 if value is ABSENT else words.index(value) if value in words else len(words)
 
 
 def _distance(cursor: Any) -> tuple[int, str]:
-    """How far a cursor is: its place, then its message, as ids sort by time. One that a side took away is nowhere."""
+    """How far a cursor is: its place, then its message, as ids sort by time. A removed cursor is before all others."""
     fields = cursor if isinstance(cursor, dict) else {}
     place, message = fields.get("at"), fields.get("message")
     return place if type(place) is int else -1, message if isinstance(message, str) else ""
 
 
 def _caution(entry: Any) -> int:
-    """How little an entry about another agent grants: a block is kept, and an allowance that was taken away is gone."""
+    """How strict an entry about another agent is: a block, then a removed entry, then an allowance."""
     return 1 if entry is ABSENT else 0 if entry.get("permission") == "allow" else 2
 
 
 def _narrowness(link: Any) -> int:
-    """How little a link lets see: one that was ended stays so."""
+    """How little a link shows; an ended link shows least."""
     return 3 if link is ABSENT else 2 if link.get("enabled") is False else int(link.get("direction") != "both")
 
 

@@ -93,9 +93,9 @@ class Heads:
         return merged(base, ours, theirs, self._clash, where) or ABSENT
 
     def _clash(self, where: tuple[str, ...], ours: Any, theirs: Any) -> Any:
-        """Both changed a field, and no rule says which stands; until a person does, the value decides.
+        """Note a conflict in a field without a rule. The greater value stands until a person resolves it.
 
-        Of two accesses of a channel it is the closer one.
+        Of two accesses of a channel the stricter one stands.
         """
         kept = max(ours, theirs, key=lambda value: (_closeness(where, value), bytes_of(value)))
         self.conflicts.append(Conflict.of(where, ((ours, None), (theirs, None)), kept))
@@ -143,7 +143,7 @@ class Heads:
 
 
 def _closeness(where: tuple[str, ...], value: Any) -> int:
-    """How many an access of a channel keeps out; 0 of any other field."""
+    """How strict an access of a channel is; 0 for any other field."""
     if where != ("metadata", "channel", "access"):
         return 0
     return ACCESSES.index(value) if value in ACCESSES else len(ACCESSES)

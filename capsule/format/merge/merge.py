@@ -161,7 +161,7 @@ def _has_gone(was: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
 
 
 def _went(was: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Where it went; and, when that was gone by then, what took its place, if anything did."""
+    """Where a version went; and what took the place of that message if it was deleted since."""
     wanted = wanted_in(now)
     return (now.get(_NODE, ABSENT), ABSENT) if wanted is None or wanted == wanted_in(was) else wanted
 
@@ -173,7 +173,7 @@ def _lateness(current: Any, histories: Histories) -> tuple[bool, str, bytes]:
 
 
 def _made_good(current: str, base: Side, there: set[str], history: Sequence[Mapping[str, Any]]) -> str | None:
-    """What takes the place of a message that was deleted, as in the store."""
+    """The message that takes the place of a deleted one, as in the store."""
     gone = {at for at, id in enumerate(base.ids) if id not in there}
     path = base.tree.path_to(base.tree.active_leaf(current))
     removed = [*takewhile(gone.__contains__, reversed(path))]

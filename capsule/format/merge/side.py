@@ -37,13 +37,13 @@ class Side:
 
     Attributes:
         ids: The messages' ids, in order.
-        entries: The messages by their ids; of two of one id the second has another one here.
-        written: What is written for each, without its `parent`.
+        entries: The messages by their ids; if two have one id, the second has a new one here.
+        written: The bytes of each, without its `parent`.
         above: The id of the message that each answers; None: none.
-        parents: The same, or `LINE` or `BESIDE`; also the id of a parent that is not there, or was deleted before an
-            earlier merge.
-        answered: The last of these: the parents by `metadata.originalParent`.
-        noted: All messages that have that field, whether it counts or not.
+        parents: The same, or `LINE` or `BESIDE`. A parent may be missing: it was deleted, perhaps before an earlier
+            merge.
+        answered: The parents that `metadata.originalParent` names.
+        noted: All messages that have this field, whether it counts or not.
     """
 
     def __init__(

@@ -128,6 +128,7 @@ class Without:
 
 
 def parent_id(history: list[Entry], tree: Tree, place: int) -> str | None:
+    """The id of the message above the one at a place; None: it is a root."""
     above = tree.parents[place]
     return None if above < 0 else str(history[above]["id"])
 

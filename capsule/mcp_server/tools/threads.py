@@ -25,7 +25,7 @@ class Turns:
         self._threads = anyio.CapacityLimiter(_THREADS)
         self._turns: WeakValueDictionary[str, anyio.CapacityLimiter] = WeakValueDictionary()
 
-    def taken(self, call: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    def in_turn(self, call: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
         """`call` run in a thread when it is its turn. It names its conversation, if any, as `id` or `conversation`."""
 
         @functools.wraps(call)

@@ -282,10 +282,10 @@ def _decoded(value: dict[str, Any] | None) -> Bells:
     if value is None:
         return Bells()
     try:
-        found = (
+        known = (
             Bell(Target(it["client"], it["address"], it["instance"]), tuple(it["rung"]), it["failed"], it["asked"])
             for it in value["bells"]
         )
-        return Bells(tuple(found), value["read"])
+        return Bells(tuple(known), value["read"])
     except (LookupError, TypeError):
         return Bells()

@@ -96,9 +96,9 @@ def named_by(key: str) -> tuple[str, Part | None]:
 
 def parts_in(cursors: Mapping[str, Any]) -> dict[str, dict[Part, Any]]:
     """The cursors of parts, by conversation."""
-    found: dict[str, dict[Part, Any]] = {}
+    parts: dict[str, dict[Part, Any]] = {}
     for key in [key for key in cursors if "/" in key]:  # Few of thousands have one.
         conversation, part = named_by(key)
         if part is not None:
-            found.setdefault(conversation, {})[part] = cursors[key]
-    return found
+            parts.setdefault(conversation, {})[part] = cursors[key]
+    return parts

@@ -103,7 +103,12 @@ class Messages(Sending):
         Args:
             agent, timeout_s, conversation, topic, thread, limit: As `listen` takes them.
 
-        Raises and costs as `listen`.
+        Raises:
+            NotFound: There is no such agent or conversation.
+            InvalidInput: Both a topic and a thread are given.
+            Refused: The agent does not take part in the conversation.
+
+        Cost: bringing the index up to date, and reading the messages; waiting costs next to nothing.
         """
         from asyncio import to_thread  # A short command needs no event loop, and asyncio takes long to import.
 
@@ -142,7 +147,7 @@ class Messages(Sending):
 
     def _heard(self, asked: Asked, listener: Listener, mail: list[Mail]) -> Heard:
         self._waits[asked, threading.get_ident()] = listener
-        return Heard(mail, self._receipts.given(asked.agent, mail, asked.part), timed_out=not mail)
+        return Heard(mail, self._receipts.note_given(asked.agent, mail, asked.part), timed_out=not mail)
 
     def ack(
         self,
@@ -177,8 +182,8 @@ class Messages(Sending):
         else:
             acting, part = self._store.inner.acting(who), part_named(topic, thread)
             last = acting.engine.tail(conversation, 0)[1] - 1  # Raises if it may not read there.
-            found = (conversation, last) if message is None else questions.find(message, conversation)
-            if found is None:
+            place = (conversation, last) if message is None else questions.find(message, conversation)
+            if place is None:
                 raise NotFound(f"conversation {conversation} has no message {message!r:.100}", id=str(message))
             mark = message or questions.marks(conversation, [last]).get(last, ("",))[0]
             self._receipts.acknowledge(who, {key_of(conversation, part): (found[1], mark)})
@@ -201,7 +206,7 @@ class Messages(Sending):
         Args:
             agent: The reader.
 
-        Raises and costs as `inbox`.
+        Raises NotFound, Refused. Cost: bringing the index up to date, and some microseconds for each conversation.
         """
         return self._unread.pointer(self._people.known(agent))
 
@@ -286,7 +291,7 @@ class Messages(Sending):
         parts = [dict([part])] if (part := part_named(topic, thread)) else []
         only = None
         if asked := [*parts, *([] if where is None else [where])]:
-            only = {found.message for found in acting.questions.messages({"$and": asked}, conversation)}
+            only = {place.message for place in acting.questions.messages({"$and": asked}, conversation)}
         from capsule.store.pages import page_of
 
         page = page_of(acting.engine, conversation, limit, None, before or after, only)

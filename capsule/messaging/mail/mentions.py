@@ -35,17 +35,17 @@ def mentioned(text: str) -> dict[str, str]:
 
     Cost: none without an `@`; else some tens of microseconds, and once 60 milliseconds to load a parser.
     """
-    found: dict[str, str] = {}
+    kinds: dict[str, str] = {}
     if "@" not in text:
-        return found
+        return kinds
     from markdown_it import MarkdownIt
 
     for block in MarkdownIt("commonmark").parse(text[:_MOST]):
         for piece in block.children or ():
             if piece.type == "text":
                 for name, kind in _MENTION.findall(_URL.sub(" ", piece.content)):
-                    found[name] = kind or found.get(name, KINDS[0])
-    return dict(islice(found.items(), _MOST_NAMES))
+                    kinds[name] = kind or kinds.get(name, KINDS[0])
+    return dict(islice(kinds.items(), _MOST_NAMES))
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class Receipts:
         self._guard = threading.Lock()
         self._pending: dict[str, dict[str, Mark]] = {}
 
-    def given(self, agent: str, mail: Iterable[Mail], part: Part | None = None) -> str:
+    def note_given(self, agent: str, mail: Iterable[Mail], part: Part | None = None) -> str:
         """Note what an agent was given of the part that it reads; the cursor that names it."""
         marks = {key_of(each.conversation, part): (each.at, each.front) for each in mail}
         with self._guard:

@@ -159,24 +159,24 @@ class Sending:
 
     def _in_thread(self, acting: CoreStore, conversation: str, id: str, topic: str | None) -> Entry:
         """The thread that a message is in, and the topic of the thread, unless another one is given."""
-        found = self._owner.questions.find(id, conversation)
+        place = self._owner.questions.find(id, conversation)
         root: Entry = {}
         with suppress(NotFound):  # Of what it does not find, the sender hears no more than of what is not there.
-            root = {} if found is None else entry_at(acting, *found)
+            root = {} if place is None else entry_at(acting, *place)
         if not root:
             raise InvalidInput(f"thread: {id[:80]!r} is the id of no message in conversation {conversation}")
         return {"thread": root.get("thread") or id, "topic": topic or root.get("topic")}
 
     def _named(self, text: str, sender: str) -> dict[str, tuple[str, str]]:
         """The names that a text mentions: of each the agent that the sender means (empty: nobody), and the kind."""
-        found = {}
+        named = {}
         for name, kind in mentioned(text).items():
             try:
                 id = EVERYBODY if f"@{name}" == EVERYBODY else self._people.directory.resolve(name, sender)
             except (NotFound, InvalidInput):
                 id = ""
-            found[name] = id, kind
-        return found
+            named[name] = id, kind
+        return named
 
     def _ensure_heard(self, object: policy.Object, sender: str, to: str | None) -> None:
         """Raise InvalidInput if nobody would get a message. In a channel those who come later read it."""
@@ -211,10 +211,10 @@ class Sending:
         """Ring for the recipients that don't listen, and leave word for those that are away; what became of each."""
         owner, sender, people = self._owner, entry["from"], self._owner.inner.part(People)
         if object.type == "channel":
-            told = set((entry.get("mentions") or {}).get("valid", ())) - {EVERYBODY, sender}
+            recipients = set((entry.get("mentions") or {}).get("valid", ())) - {EVERYBODY, sender}
         else:
-            told = {id for id in object.present - {sender} if self._people.documents.exists(id)}
-        states = dict.fromkeys(sorted(told), "stored")
+            recipients = {id for id in object.present - {sender} if self._people.documents.exists(id)}
+        states = dict.fromkeys(sorted(recipients), "stored")
         here = {id for kind in (doorbells.KIND, KIND_OF_HOMES) for id in owner.engine.machine.ids(kind)} - {sender}
         idle = [id for id in sorted(here) if policy.relation(id, object) == "member" and not people.listened(id)]
         online = people.online() if idle else {}

@@ -186,15 +186,15 @@ class Unread:
             now = "done" if done_at else "read" if read_at or at < unread(conversation) else "unread"
             if now in in_states:
                 wanted.setdefault(conversation, {})[at] = place, now, read_at, done_at
-        found = []
+        mentions = []
         for conversation, states in wanted.items():
             ids, seat = {at: place for at, (place, *_) in states.items()}, seats[conversation]
             with suppress(NotFound, InvalidDocument, Refused):  # As for a listener.
                 mail = reversed(mail_at(self.store, seat, ids))
                 since = (each for each in mail if ms_of(each.timestamp) >= seat.behind.since_ms)
-                found += [Mention(each, *states[each.at][1:]) for each in since]
-        found = [each for each in found if kind in (None, each.mail.mention)]
-        return sorted(found, key=lambda each: each.mail.timestamp, reverse=True)[:limit]
+                mentions += [Mention(each, *states[each.at][1:]) for each in since]
+        mentions = [each for each in mentions if kind in (None, each.mail.mention)]
+        return sorted(mentions, key=lambda each: each.mail.timestamp, reverse=True)[:limit]
 
 
 def _at(seat: Seat, part: Part) -> Seat:

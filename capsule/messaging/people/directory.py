@@ -118,10 +118,10 @@ class Directory(Guard):
 
     def known_to(self, agent: str | None) -> list[str]:
         """As `found_by`, with the agent itself."""
-        found = self.found_by(agent)
-        return found if agent is None or not self.agents.exists(agent) else sorted({agent, *found})
+        known = self.found_by(agent)
+        return known if agent is None or not self.agents.exists(agent) else sorted({agent, *known})
 
-    def settle(self, *agents: str) -> None:
+    def drain(self, *agents: str) -> None:
         """Wait until each write has ended that was judged by what the documents said before.
 
         Args:
@@ -156,7 +156,7 @@ class Directory(Guard):
         own = self.profile(by).project if by is not None else ""
         if not at and (theirs := self.profile(name).project) and own in ("", theirs):
             return name
-        named = [found for id, found in self.profiles().items() if name in (found.name, id)]
+        named = [profile for id, profile in self.profiles().items() if name in (profile.name, id)]
         places: list[Iterable[str]] = [self._projects_named(project)] if at else []
         if own and not at:
             places = [[own], [GLOBAL], self.sight(own)]
@@ -220,8 +220,8 @@ class Directory(Guard):
         path = folder and self.project_folder(folder)
         project = project_id(path) if path else None
         own = self.profile(text)
-        found = meant(text, project, [own] if project in (None, own.project) else self.profiles().values())
-        return found or (None if project and is_agent_id(text) else text)
+        agent = meant(text, project, [own] if project in (None, own.project) else self.profiles().values())
+        return agent or (None if project and is_agent_id(text) else text)
 
     def identity_for(self, store: Any, text: str, folder: str | None) -> str:
         """See `capsule.store.inner.Guard`."""

@@ -107,7 +107,10 @@ class Documents:
         return self.kind.read(data, self._engine.name(self.kind.name, id))
 
     def part(self, id: str, field: str) -> Document:
-        """The object in a field of a document; empty if there is none, or no such document. Costs as `read`."""
+        """The object in a field of a document; empty if there is none, or no such document.
+
+        Cost: an lstat, and reading a small file if it changed.
+        """
         return (self.find(id) or {}).get(field) or {}
 
     def as_read(self, id: str, version: Version | None) -> Document:
@@ -179,8 +182,8 @@ class AgentDocuments(Documents):
 
         Cost: reading a small file.
         """
-        found = self._engine.machine.read(KIND_OF_HOMES, id)
-        return None if found is None else str(found.get("project"))
+        home = self._engine.machine.read(KIND_OF_HOMES, id)
+        return None if home is None else str(home.get("project"))
 
     def set_home(self, id: str, path: str) -> None:
         """Note the folder in which an agent works on this machine. Cost: as `home`, and a small file if it is new."""

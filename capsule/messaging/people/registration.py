@@ -79,7 +79,11 @@ class Registration:
         Returns:
             Its id. It is registered, and has joined the default channels of its scope.
 
-        Raises and costs as `register`.
+        Raises:
+            InvalidInput: The name or the folder can't be accepted, or several agents of this name are meant.
+            Refused, StorageFailed: The system did not permit it.
+
+        Cost: reading small files; writing them if there is no such agent yet.
         """
         here = self.at(folder) if name is None and folder else []
         id = self._directory.identity(name, folder) if name is not None else here[0] if len(here) == 1 else None
@@ -199,7 +203,7 @@ class Registration:
         self.documents.edit(about.id, lambda document: document.update(where))
         self._directory.projects.edit(where["project"], lambda _: None, partial(new_project, path))
         self._set_home(about.id, path)
-        self._directory.settle(about.id)
+        self._directory.drain(about.id)
         return self._with_defaults(about.id, ())
 
     def _ensure_manages(self, id: str) -> None:

@@ -28,6 +28,8 @@ DIRECTORY = ("agents", "channels", "projects")
 
 
 class Known(Answer):
+    """An agent that the caller may find."""
+
     id: str
     name: str = ""
     project: str = ""
@@ -42,10 +44,14 @@ class Known(Answer):
 
 
 class Agents(Answer):
+    """The agents that the caller may find."""
+
     agents: list[Known]
 
 
 class Status(Answer):
+    """What an agent says of itself."""
+
     status: str
 
 

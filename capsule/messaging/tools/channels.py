@@ -22,12 +22,16 @@ if TYPE_CHECKING:
 
 
 class Group(Answer):
+    """A group and its members."""
+
     id: str
     name: str
     members: list[str]
 
 
 class Groups(Answer):
+    """The groups of the caller."""
+
     groups: list[Group]
 
 

@@ -41,6 +41,8 @@ From = Annotated[str, Field(alias="from")]
 
 
 class Sent(Answer):
+    """A message that was sent, and what became of it for each recipient."""
+
     conversation: str
     message: str
     recipients: dict[str, str]
@@ -48,6 +50,8 @@ class Sent(Answer):
 
 
 class Message(Answer):
+    """A message as its recipient gets it."""
+
     conversation: str
     type: str
     id: str
@@ -71,24 +75,32 @@ _MORE |= {name: name for name in ("intent", "priority", "confidence", "model")}
 
 
 class Heard(Answer):
+    """New messages, and the cursor that acknowledges them."""
+
     messages: list[Message]
     cursor: str
     timed_out: bool = False
 
 
 class History(Answer):
+    """A page of the messages of a conversation."""
+
     messages: list[Message]
     before: str | None = None
     after: str | None = None
 
 
 class Last(Answer):
+    """The last message of a conversation."""
+
     sender: From
     content: str
     timestamp: str
 
 
 class Unread(Answer):
+    """A conversation with unread messages."""
+
     id: str
     type: str
     name: str = ""
@@ -98,6 +110,8 @@ class Unread(Answer):
 
 
 class Inbox(Answer):
+    """The conversations with unread messages."""
+
     unread: int
     conversations: list[Unread]
 

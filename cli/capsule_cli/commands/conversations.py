@@ -89,7 +89,7 @@ def list_(
 
 
 def _source(store: Store, id: str) -> str:
-    """The id of a conversation that has summaries; one that is gone is named by its whole id."""
+    """The id of a conversation that has summaries; a deleted one needs its whole id."""
     try:
         return store.resolve(id)
     except NotFound:

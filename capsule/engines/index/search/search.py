@@ -20,7 +20,7 @@ import orjson
 from capsule import timestamps
 from capsule.engines.answers import Found, Hit, Snippet
 from capsule.engines.index.hidden import Hidden
-from capsule.engines.index.pages import Page
+from capsule.engines.index.pages import Continuation
 from capsule.engines.index.search.corpus import measured
 from capsule.engines.index.search.query import Query, parse
 from capsule.engines.index.search.ranking import WINDOW, Profile, profile_of
@@ -67,12 +67,12 @@ def search(db: sqlite3.Connection, asked: Search, hidden: Hidden) -> Found:
         return Found([], None, 0)  # Half a surrogate pair can't be written to a file, or asked for.
     generation = str(db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
     if asked.cursor is not None:
-        page = Page.of(asked.cursor, generation, asked.words)
+        page = Continuation.of(asked.cursor, generation, asked.words)
     else:
         newest = "SELECT num FROM {} WHERE {} ORDER BY num DESC LIMIT 1"
         message = db.execute(newest.format("messages AS m", hidden.of_messages)).fetchone() or (0,)
         title = db.execute(newest.format("capsules AS c", hidden.of_conversations)).fetchone() or (0,)
-        page = Page(asked.now_ms, *message, *title)
+        page = Continuation(asked.now_ms, *message, *title)
     where = ("TRUE", []) if asked.where is None else Fits(db, hidden).of(asked.where).condition(db)
     result = _Search(db, asked, query, profile, page, hidden, where).found(generation)
     for page.having in [] if result.hits or asked.cursor is not None else query.weaker():
@@ -91,7 +91,7 @@ class _Search:
         asked: Search,
         query: Query,
         profile: Profile,
-        page: Page,
+        page: Continuation,
         hidden: Hidden,
         where: tuple[str, list[Any]],
     ) -> None:

@@ -91,7 +91,7 @@ def read(db: sqlite3.Connection, generation: str, cursor: Cursor, limit: int) ->
         fields = orjson.loads(text)
         skip = cursor.skip if seq == cursor.seq + 1 else 0
         if skip and "messages" in fields:
-            # The rest of a change whose beginning was told by itself.
+            # The rest of a change whose beginning was reported by itself.
             kind, fields["messages"] = "appended", fields["messages"][skip:]
         fields["before"] = str(Cursor(generation, seq - 1, since_ms, skip))
         changes.append(_change(kind, id, at_ms, str(Cursor(generation, seq, since_ms)), fields))

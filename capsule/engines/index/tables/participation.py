@@ -54,6 +54,7 @@ def _mine(
 def marks(
     db: sqlite3.Connection, conversation: str, places: Iterable[int], hidden: Hidden
 ) -> dict[int, tuple[str, str]]:
+    """By place: the id of the message there, and the digest of the ids up to it; hidden ones are left out."""
     wanted = ", ".join(map(str, map(int, places)))
     question = (
         f"SELECT at, id, {_FRONT} FROM messages AS m"
@@ -70,6 +71,7 @@ def _first_behind(db: sqlite3.Connection, conversation: str | None, read: Sequen
 
 
 def find(db: sqlite3.Connection, message: str, conversation: str | None, hidden: Hidden) -> tuple[str, int] | None:
+    """The conversation and the place of a message, looked for in one conversation or in all; None: it is not there."""
     # The newest have the highest numbers; an index of all ids would be a third of the texts.
     where, order, bound = ("", "num", ()) if conversation is None else (f"capsule = {_NUM} AND", "at", (conversation,))
     where = f"{where} {hidden.of_messages}"
@@ -101,6 +103,7 @@ def _condition(
 
 
 def said(db: sqlite3.Connection, conversation: str, wanted: Behind, hidden: Hidden) -> Said:
+    """How many messages of a conversation are wanted, who wrote them, and the last of them."""
     condition, values = _condition(db, wanted, conversation, hidden)
     rows = db.execute(
         "SELECT m.sender, count(*), min(m.at), max(m.at) FROM messages AS m INDEXED BY messages_in_order"
@@ -117,6 +120,7 @@ def said(db: sqlite3.Connection, conversation: str, wanted: Behind, hidden: Hidd
 
 
 def behind(db: sqlite3.Connection, wanted: Behind, conversation: str | None, hidden: Hidden) -> list[Place]:
+    """The places of the wanted messages, of one conversation or of all (None), the latest first."""
     condition, values = _condition(db, wanted, conversation, hidden)
     where, bound = ("", ()) if conversation is None else ("c.id = ? AND ", (conversation,))
     question = (

@@ -48,7 +48,7 @@ class Rows:
         self._db.execute(f"UPDATE capsules SET {columns} WHERE num = ?", (*values.values(), num))
 
     def _begin(self, num: int, id: str, values: dict[str, Any]) -> None:
-        """Have a row say these values and nothing else."""
+        """Make a row anew with these values, and nothing in the other columns."""
         self._db.execute("INSERT OR REPLACE INTO capsules(num, id) VALUES(?, ?)", (num, id))
         self._set(num, values)
 
@@ -59,7 +59,7 @@ class Rows:
         self.changes.append((kind, id, {**fields, "source": source}))
 
     def remove(self, id: str, row: Row, *, by_store: bool) -> None:
-        """The file is gone; the row stays, as it may come back."""
+        """Note that the file is gone. The row stays, as the file may come back."""
         self._remove_messages("capsule", row["num"])
         self._db.execute("DELETE FROM members WHERE capsule = ?", (row["num"],))
         words.change_title(self._db, row["num"], (row["title"], row["tags"]), words.NO_TITLE)

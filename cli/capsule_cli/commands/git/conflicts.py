@@ -59,7 +59,7 @@ def resolve(
         settled = []
         for dispute in _meant(store, id, field, only_one=keep is not None or value is not None):
             chosen = _chosen(dispute, keep, value)
-            store.conflicts.settle(id, dispute.field, chosen)
+            store.conflicts.resolve(id, dispute.field, chosen)
             settled.append({"field": dispute.field, "value": chosen})
         left = [conflict.as_json() for conflict in store.conflicts.list(id)]
     done = "\n".join(f"{id}: {one_line(entry['field'])} is {_shown(entry['value'])}" for entry in settled)

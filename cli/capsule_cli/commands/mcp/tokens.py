@@ -34,7 +34,7 @@ def tokens_of(root: str) -> Tokens:
 def _tokens() -> Tokens:
     from capsule import locate
 
-    ensure_person("tokens")  # With a token one is any agent.
+    ensure_person("tokens")  # Whoever has a token can be any agent.
     return tokens_of(locate.find_store(asked.store))
 
 
