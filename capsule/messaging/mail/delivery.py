@@ -186,7 +186,7 @@ class Messages(Sending):
             if place is None:
                 raise NotFound(f"conversation {conversation} has no message {message!r:.100}", id=str(message))
             mark = message or questions.marks(conversation, [last]).get(last, ("",))[0]
-            self._receipts.acknowledge(who, {key_of(conversation, part): (found[1], mark)})
+            self._receipts.acknowledge(who, {key_of(conversation, part): (place[1], mark)})
 
     def inbox(self, *, agent: str | None = None, topic: str | None = None, thread: str | None = None) -> Inbox:
         """List the conversations with unread messages, the latest first. It marks nothing as read.
