@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from mcp.server.mcpserver.tools import Tool
 
     from capsule.mcp_server.stores import Stores
-    from capsule.public import Store
+    from capsule.store.store import CoreStore
 
 
 class CapsuleServer(MCPServer[Any]):
@@ -78,7 +78,7 @@ class CapsuleServer(MCPServer[Any]):
         self.added: Sequence[Added] = ()
         #: The values of arguments of resources and prompts, by name.
         self.choices: dict[str, Sequence[str]] = {}
-        self.list_also: Callable[[Store, str | None], tuple[list[Resource], str | None]] = lambda *_: ([], None)
+        self.list_also: Callable[[CoreStore, str | None], tuple[list[Resource], str | None]] = lambda *_: ([], None)
         self._turns, self._calls, self._register = Turns(), Calls(), register
         bus = Bus()
         super().__init__(name, subscriptions=bus, **{"log_level": "WARNING", **options})
@@ -117,7 +117,7 @@ class CapsuleServer(MCPServer[Any]):
         tool.parameters = {**lean(tool.parameters), "additionalProperties": False}
         tool.fn_metadata.output_schema = lean(tool.fn_metadata.output_schema)
 
-    def leave(self, store: Store) -> None:
+    def leave(self, store: CoreStore) -> None:
         """Close the store of a client that has gone."""
         for added in self.added:
             if added.leave is not None:
@@ -181,7 +181,7 @@ class CapsuleServer(MCPServer[Any]):
         except ToolError as error:
             raise errors.of_tool(name, error, arguments) from error.__cause__
 
-    def _tell_repeated(self, tool: Tool, arguments: dict[str, Any], store: Store, result: CallToolResult) -> None:
+    def _tell_repeated(self, tool: Tool, arguments: dict[str, Any], store: CoreStore, result: CallToolResult) -> None:
         """Say below an answer that the same call was made before, if that does more than making it once."""
         hints = tool.annotations or ToolAnnotations()
         is_reading = needed_by(tool.name, hints, arguments) == "read"
@@ -263,6 +263,7 @@ def _register(named: Sequence[str], server: CapsuleServer) -> None:
     for tool, hints in chain.from_iterable(each.tools() for each in server.added):
         server.add_lean_tool(tool, hints)
     resources.register(server)
+    server.list_also = resources.page_of
     for room in rooms.installed(named):
         if room.resources:
             rooms.load(room.resources)(server)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +25,12 @@ from capsule.errors import CapsuleError, InvalidInput
 from capsule.mcp_server import sdk
 from capsule.mcp_server.access import SCOPES, Access, Scope
 from capsule.mcp_server.stores import Stores
-from capsule.public import Store
+from capsule.store.store import CoreStore
 
 if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
+
+    from capsule.mcp_server.added import Added
 
 log = logging.getLogger("capsule")
 
@@ -44,7 +46,7 @@ class _Client:
         used: When it was asked for last, by the monotonic clock.
     """
 
-    store: Store
+    store: CoreStore
     kept: dict[str, Any] = field(default_factory=dict)
     used: float = 0.0
 
@@ -54,14 +56,14 @@ class HttpStores(Stores):
 
     Args:
         most: The widest scope that any client has.
-        has_agents: Whether the holders are agents, who are online while a store is open for them.
+        added: What is added to the server.
         idle_s: Seconds without a request after which a holder's store is closed. Its locks are no longer refreshed
             then, so they expire.
     """
 
-    def __init__(self, root: str, *, most: Scope = "admin", has_agents: bool = False, idle_s: float = 60.0) -> None:
-        super().__init__(Store.open(root, keep_locks=False))
-        self._most, self._has_agents, self._idle_s = most, has_agents, idle_s
+    def __init__(self, root: str, *, most: Scope = "admin", added: Sequence[Added] = (), idle_s: float = 60.0) -> None:
+        super().__init__(CoreStore.open(root, keep_locks=False))
+        self._most, self._added, self._idle_s = most, added, idle_s
         self._guard = threading.Lock()
         #: By the session's id, empty for none, and the holder's name.
         self._clients: dict[tuple[str, str], _Client] = {}
@@ -72,7 +74,7 @@ class HttpStores(Stores):
         user: Any = ctx.request.scope["user"]  # type: ignore[union-attr]
         return Access(str(user.username), min(user.scopes[0], self._most, key=SCOPES.index))
 
-    def of(self, ctx: ServerRequestContext[Any, Any]) -> Store:
+    def of(self, ctx: ServerRequestContext[Any, Any]) -> CoreStore:
         """The store of the client that made this request; a session's is opened at its first call."""
         return self._client_of(ctx).store
 
@@ -80,7 +82,7 @@ class HttpStores(Stores):
         """What rooms keep for the client of this request, by name."""
         return self._client_of(ctx).kept
 
-    def of_holder(self, holder: str) -> Store:
+    def of_holder(self, holder: str) -> CoreStore:
         """The store of a holder's requests that have no session; it stays open while it is asked for again."""
         with self._guard:
             return self._client("", holder).store
@@ -106,15 +108,17 @@ class HttpStores(Stores):
         if client is None:
             whose = {"user": holder} if session else {"instance": holder}
             store = self._main.beside(keep_locks=False, agent=holder, **whose)
-            if self._has_agents:
-                store.agents.ensure(holder)
-                store.agents.serve()
+            for added in self._added:
+                if added.enrol is not None:
+                    added.enrol(store, holder, None, True)
+                if added.arrive is not None:
+                    added.arrive(store)
             store.remember_own()
             client = self._clients[session, holder] = _Client(store)
         client.used = time.monotonic()
         return client
 
-    def acting(self) -> list[Store]:
+    def acting(self) -> list[CoreStore]:
         """The stores of the sessions and holders that there are now."""
         with self._guard:
             return [client.store for client in self._clients.values()]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
     from mcp.server.mcpserver import Context
 
-    from capsule.public import Store
+    from capsule.store.store import CoreStore
 
 
 class Stores:
@@ -26,7 +26,7 @@ class Stores:
     The store stays the caller's to close. `kept` is what rooms keep for the client, by name.
     """
 
-    def __init__(self, store: Store, access: Access | None = None, kept: dict[str, Any] | None = None) -> None:
+    def __init__(self, store: CoreStore, access: Access | None = None, kept: dict[str, Any] | None = None) -> None:
         #: Set when the only client has said all that it will say: nothing is waited for any more.
         self.ended = anyio.Event()
         self._main = store
@@ -34,11 +34,11 @@ class Stores:
         self._access = access or Access()
         self._kept = {} if kept is None else kept
 
-    def acting(self) -> list[Store]:
+    def acting(self) -> list[CoreStore]:
         """The stores that act for an agent now."""
         return [self._main]
 
-    def of(self, ctx: ServerRequestContext[Any, Any]) -> Store:
+    def of(self, ctx: ServerRequestContext[Any, Any]) -> CoreStore:
         """The store that stands for the client of this request: its agent is that client, and its locks are its."""
         return self._main
 
@@ -46,7 +46,7 @@ class Stores:
         """What rooms keep for the client of this request, by name."""
         return self._kept
 
-    def main(self) -> Store:
+    def main(self) -> CoreStore:
         """The store of the server itself: what is watched."""
         return self._main
 
@@ -62,12 +62,12 @@ def stores_of(ctx: Context) -> Stores:
     return stores
 
 
-def store_of(ctx: Context) -> Store:
+def store_of(ctx: Context) -> CoreStore:
     """The store that stands for the client of a call."""
     return stores_of(ctx).of(ctx.request_context)
 
 
-def conversation(ctx: Context, id: str) -> tuple[Store, str]:
+def conversation(ctx: Context, id: str) -> tuple[CoreStore, str]:
     """The store of a call, and the id of the conversation that is named by `id`."""
     store = store_of(ctx)
     return store, store.resolve(id)

@@ -27,9 +27,9 @@ from capsule.mcp_server.tools.waiting import waited
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from capsule.public import Store
     from capsule.sessions.events import Event
     from capsule.sessions.work.toolkit import Said, Toolkit
+    from capsule.store.store import CoreStore
 
 
 class Sent(Answer):
@@ -205,7 +205,7 @@ TOOLS: Tools = (
 )
 
 
-def _begun(store: Store, environment: Mapping[str, str], folder: str | None) -> dict[str, Toolkit]:
+def _begun(store: CoreStore, environment: Mapping[str, str], folder: str | None) -> dict[str, Toolkit]:
     from capsule.sessions.work.toolkit import Toolkit
 
     session, message = environment["CAPSULE_SESSION"], environment.get("CAPSULE_MESSAGE", "")

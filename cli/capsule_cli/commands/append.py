@@ -21,7 +21,7 @@ from capsule_cli.shared.output import answer, out_bytes
 from capsule_cli.signals import Ending
 
 if TYPE_CHECKING:
-    from capsule import Store
+    from capsule.store.store import CoreStore
 
 commands = typer.Typer()
 
@@ -67,7 +67,7 @@ def append(
     answer({"id": message["id"], "at": at}, message["id"], line=True)
 
 
-def appended(store: Store, id: str, defaults: Mapping[str, Any], source: BinaryIO) -> Iterator[bytes]:
+def appended(store: CoreStore, id: str, defaults: Mapping[str, Any], source: BinaryIO) -> Iterator[bytes]:
     """Append the messages in `source` to the conversation; give the answers in batches, each once it is durable.
 
     Raises:
@@ -88,7 +88,7 @@ def appended(store: Store, id: str, defaults: Mapping[str, Any], source: BinaryI
             raise wrong
 
 
-def _append(store: Store, id: str, messages: list[_Line]) -> Iterator[bytes]:
+def _append(store: CoreStore, id: str, messages: list[_Line]) -> Iterator[bytes]:
     try:
         at, entries = store.append_entries(id, [message for _, message in messages])
     except InvalidInput as error:

@@ -17,9 +17,9 @@ from capsule_cli.shared.output import answer, in_terminal, listing, one_line, pr
 from capsule_cli.shared.pager import paged
 
 if TYPE_CHECKING:
-    from capsule import Store
     from capsule.format.documents.head import Head
     from capsule.store.objects.summaries import Standing
+    from capsule.store.store import CoreStore
 
 commands = typer.Typer()
 
@@ -88,7 +88,7 @@ def list_(
         listing(value, columns, rows, empty, ids=ids)
 
 
-def _source(store: Store, id: str) -> str:
+def _source(store: CoreStore, id: str) -> str:
     """The id of a conversation that has summaries; one that is gone is named by its whole id."""
     try:
         return store.resolve(id)

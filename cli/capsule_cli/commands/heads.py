@@ -18,8 +18,8 @@ from capsule_cli.shared.output import answer, in_terminal, listing, one_line, sa
 from capsule_cli.shared.passing import passing
 
 if TYPE_CHECKING:
-    from capsule import Store
     from capsule.format.documents.head import Head
+    from capsule.store.store import CoreStore
 
 commands = typer.Typer()
 does = passing(commands, store_of)
@@ -47,7 +47,7 @@ def rename(
     answer(head.as_json(), f"{head.id}: renamed to {one_line(head.title)!r}")
 
 
-def _suggested(store: Store, id: str, title: str | None, *, yes: bool) -> Head:
+def _suggested(store: CoreStore, id: str, title: str | None, *, yes: bool) -> Head:
     """The head after a title was suggested.
 
     Raises:

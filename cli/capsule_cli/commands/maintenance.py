@@ -25,9 +25,9 @@ from capsule_cli.shared.options import argument, flag, option
 from capsule_cli.shared.output import answer, counted, out, out_bytes, out_json, progress, say, shown, with_bar
 
 if TYPE_CHECKING:
-    from capsule import Store
     from capsule.maintenance.conflict_copies import Ancestor
     from capsule.maintenance.doctor import Finding
+    from capsule.store.store import CoreStore
 
 commands = typer.Typer()
 
@@ -40,10 +40,10 @@ def init(
     directory: str | None = argument("DIR", "The directory. Without it: that of --store, or the current one."),
 ) -> None:
     """Make a directory a store. What is there stays as it is."""
-    from capsule import Store
+    from capsule.store.store import CoreStore
 
     root = os.path.abspath(directory or asked.store or ".")
-    made = Store.init(root)
+    made = CoreStore.init(root)
     said = "\n  ".join(["made a store:", *made]) if made else f"{root} is a store already; nothing was changed"
     answer({"root": root, "made": made}, shown(said))
 
@@ -67,10 +67,10 @@ def doctor(
         raise typer.Exit(InvalidDocument.exit_code)
 
 
-def _ancestor(store: Store) -> Ancestor | None:
+def _ancestor(store: CoreStore) -> Ancestor | None:
     """What finds in git which version a conflict copy began from; None where the store is in no repository."""
     try:
-        clone = rooms.load(rooms.CLONE)(store)
+        clone = rooms.answer("clone")(store)
         return clone.ancestor if clone.repository else None
     except (NotFound, Refused):
         return None
@@ -190,9 +190,9 @@ def _migrate_file(path: str, *, check: bool) -> list[str]:
     directory, name = os.path.split(os.path.realpath(path))
     root = os.path.dirname(directory)
     if os.path.basename(directory) == "conversations" and os.path.isfile(os.path.join(root, "capsule.toml")):
-        from capsule import Store
+        from capsule.store.store import CoreStore
 
-        with Store.open(root, keep_locks=False) as store:
+        with CoreStore.open(root, keep_locks=False) as store:
             return store.edits.migrate(name.removesuffix(".json"), check=check)
     data = read_file(path)
     validation.check(codec.decode(data, path), data, path)

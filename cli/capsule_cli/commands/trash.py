@@ -26,8 +26,8 @@ from capsule_cli.shared.options import DryRun, Yes, argument, flag, option, refu
 from capsule_cli.shared.output import answer, counted, listing, one_line, with_bar
 
 if TYPE_CHECKING:
-    from capsule import Store
     from capsule.store.objects.trash import Removed
+    from capsule.store.store import CoreStore
 
 commands = typer.Typer()
 
@@ -71,7 +71,7 @@ def delete(
             _delete(store, ids or [], with_forks=with_forks, dry_run=dry_run, yes=yes)
 
 
-def _delete(store: Store, ids: list[str], *, with_forks: bool, dry_run: bool, yes: bool) -> None:
+def _delete(store: CoreStore, ids: list[str], *, with_forks: bool, dry_run: bool, yes: bool) -> None:
     # All are found before the first goes: a mistyped id deletes nothing, and @last is what it was.
     named = list(dict.fromkeys(store.resolve(id) for id in ids))
     doomed = [each for id in named for each in (id, *(store.forks.list(id, deep=True) if with_forks else ()))]
@@ -93,7 +93,7 @@ def _delete(store: Store, ids: list[str], *, with_forks: bool, dry_run: bool, ye
             answer(list(trashed.values()), "\n".join(lines))
 
 
-def _delete_all(store: Store, *, yes: bool) -> None:
+def _delete_all(store: CoreStore, *, yes: bool) -> None:
     many = len(store.ids())
     if many:
         ensure_agreed(
@@ -189,7 +189,7 @@ def purge(
     answer({"purged": gone}, f"{len(gone)} removed for good")
 
 
-def _title_of(store: Store, id: str) -> str:
+def _title_of(store: CoreStore, id: str) -> str:
     """The title of a conversation that is to go; a damaged one may go too."""
     try:
         return store.head(id).title
@@ -197,13 +197,13 @@ def _title_of(store: Store, id: str) -> str:
         return "a damaged file"
 
 
-def _in_trash(store: Store) -> list[tuple[Trashed, Removed | None]]:
+def _in_trash(store: CoreStore) -> list[tuple[Trashed, Removed | None]]:
     """The conversations and the messages in the trash, the latest first; messages with what is known of them."""
     items = [(item, None) for item in store.trash.list()] + [(item.trashed, item) for item in store.trash.removed()]
     return sorted(items, key=lambda item: item[0].deleted_at, reverse=True)
 
 
-def _chosen(store: Store, prefix: str, deleted: str | None) -> tuple[Trashed, Removed | None]:
+def _chosen(store: CoreStore, prefix: str, deleted: str | None) -> tuple[Trashed, Removed | None]:
     """What in the trash is meant: of this id, the latest, or the latest that was deleted at a time."""
     items = _in_trash(store)
     if prefix != "@last":

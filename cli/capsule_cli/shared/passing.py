@@ -5,8 +5,8 @@ What must stay true: such a command is declared and has no body. Its parameters 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from inspect import Parameter, Signature
 from operator import attrgetter
@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import typer
 
-from capsule_cli.shared.opening import agent_named, store_as
 from capsule_cli.shared.options import Id, With, names_in
 from capsule_cli.shared.output import answer, details, listing, one_line
 
 if TYPE_CHECKING:
-    from capsule import Store
+    from capsule.store.store import CoreStore
 
 Opens = Callable[[], AbstractContextManager[Any]]
 
@@ -53,13 +52,6 @@ def as_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [as_json(item) for item in value]
     return value.as_json() if hasattr(value, "as_json") else value
-
-
-@contextmanager
-def named() -> Iterator[Store]:
-    """The store of the agent that is named, else that of its owner, open while the body runs."""
-    with store_as(agent_named()) as store:
-        yield store
 
 
 def passing(commands: typer.Typer, opens: Opens) -> Callable[[str, str], Callable[..., None]]:
@@ -111,7 +103,7 @@ def _joined(value: Any) -> str:
     return ", ".join(value) if isinstance(value, list) else "" if value is None else str(value)
 
 
-def _read(store: Store, kind: Any, value: Any) -> Any:
+def _read(store: CoreStore, kind: Any, value: Any) -> Any:
     """An argument as the store takes it."""
     return store.resolve(value) if kind is Id else names_in(value) if kind is With else value
 

@@ -243,7 +243,7 @@ def test_the_choices_are_those_of_the_format() -> None:
 
 
 def test_a_bug_stays_a_traceback(capsule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("capsule.public.Store.list", lambda self, *args, **options: 1 / 0)
+    monkeypatch.setattr("capsule.store.store.CoreStore.list", lambda self, *args, **options: 1 / 0)
     result = CliRunner().invoke(app, ["list"])
     assert isinstance(result.exception, ZeroDivisionError)
 

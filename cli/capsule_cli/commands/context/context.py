@@ -22,9 +22,9 @@ from capsule_cli.shared.options import DryRun, Id, Yes, argument, flag, group_of
 from capsule_cli.shared.output import answer, counted, in_terminal, listing, out, out_json_bytes, progress, say
 
 if TYPE_CHECKING:
-    from capsule import Store
     from capsule.context.capture import Capture
     from capsule.context.drift import Drift
+    from capsule.store.store import CoreStore
 
 
 group, commands = group_of(
@@ -217,7 +217,7 @@ def clear(id: Id) -> None:
     answer({"id": id, "cleared": there}, f"{id}: {said}")
 
 
-def _context_of(store: Store, id: str) -> dict[str, Any]:
+def _context_of(store: CoreStore, id: str) -> dict[str, Any]:
     from capsule.context.drift import is_empty
 
     context = store.context.get(id)

@@ -10,7 +10,7 @@ from capsule_cli.shared.options import argument, group_of
 from capsule_cli.shared.output import answer, listing, on_or_off, one_line
 
 if TYPE_CHECKING:
-    from capsule import Store
+    from capsule.store.store import CoreStore
 
 group, commands = group_of(
     """Switch MCP servers on or off for one conversation. A server that is not named keeps its default.
@@ -62,7 +62,7 @@ def _set(id: str, changes: dict[str, bool | None]) -> None:
         _tell(named := _named(store, id), store.servers.set(named, changes))
 
 
-def _named(store: Store, id: str) -> str | None:
+def _named(store: CoreStore, id: str) -> str | None:
     """The conversation's id; None for the next one that is made."""
     return None if id == NEXT else store.resolve(id)
 

@@ -16,9 +16,9 @@ from capsule_cli.shared.output import answer, in_terminal, listing, out_json, ou
 from capsule_cli.shared.pager import paged
 
 if TYPE_CHECKING:
-    from capsule import Store
     from capsule.git.history.timeline import Step
     from capsule.git.history.versions import PastVersion
+    from capsule.store.store import CoreStore
 
 commands = typer.Typer()
 
@@ -75,7 +75,7 @@ def diff(
             out_ready(difference.text(coloured=styled("x", 1) != "x"))
 
 
-def past_of(store: Store, id: str, at: str, *, tell: bool) -> PastVersion:
+def past_of(store: CoreStore, id: str, at: str, *, tell: bool) -> PastVersion:
     """A past version of a conversation, which may be gone by now; with `tell`, stderr names the commit."""
     clone = git.open(store)
     version = clone.version(clone.resolve(id), at)

@@ -20,10 +20,10 @@ from capsule_cli.shared.output import Stopped, answer, counted, one_line, progre
 from capsule_cli.signals import Ending
 
 if TYPE_CHECKING:
-    from capsule import Store
     from capsule.git.commits.commit import Committed
     from capsule.git.commits.operation import Progress
     from capsule.git.commits.sync import Synced
+    from capsule.store.store import CoreStore
 
 
 commands = typer.Typer()
@@ -114,7 +114,7 @@ class _Autocommit:
         syncs: Whether it syncs instead, but for the end, which waits for no network.
     """
 
-    def __init__(self, store: Store, after_s: float, ending: Ending, *, syncs: bool) -> None:
+    def __init__(self, store: CoreStore, after_s: float, ending: Ending, *, syncs: bool) -> None:
         from capsule.git.commits.autocommit import Autocommit
 
         self._clone = git.open(store)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from capsule_cli.public import acting, store_as, store_of
 from capsule_cli.shared.inputs import ensure_agreed
-from capsule_cli.shared.opening import acting, agent_named, store_as, store_of
+from capsule_cli.shared.opening import agent_named
 from capsule_cli.shared.options import Agent, Yes, argument, group_of, names_in, option, refuse
 from capsule_cli.shared.output import answer
 from capsule_cli.shared.passing import Rows, passing

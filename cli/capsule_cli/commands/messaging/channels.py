@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from capsule.format.documents.members import as_json
 from capsule_cli.commands.messaging.completion import complete_channel
-from capsule_cli.shared.opening import acting, acting_or_owner
+from capsule_cli.public import acting, acting_or_owner, named
 from capsule_cli.shared.options import Agent, Agents, With, argument, flag, group_of, option
 from capsule_cli.shared.output import answer, one_line
-from capsule_cli.shared.passing import Rows, named, passing
+from capsule_cli.shared.passing import Rows, passing
 
 group, commands = group_of(
     "Make channels, and see which there are: conversations that agents find by a name, join and leave."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from capsule.errors import Refused
-from capsule_cli.shared.opening import store_of
+from capsule_cli.public import store_of
 from capsule_cli.shared.options import argument, group_of, option
 from capsule_cli.shared.output import listing, one_line, say
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from capsule_cli.shared.opening import acting, acting_or_owner
+from capsule_cli.public import acting, acting_or_owner
 from capsule_cli.shared.options import Agents, Id, With, argument, group_of, option
 from capsule_cli.shared.output import one_line
 from capsule_cli.shared.passing import Rows, passing

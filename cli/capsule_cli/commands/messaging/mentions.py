@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from capsule_cli.shared.opening import acting
+from capsule_cli.public import acting
 from capsule_cli.shared.options import argument, group_of, option
 from capsule_cli.shared.passing import Rows, passing
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from capsule_cli.commands.messaging.completion import complete_channel
 from capsule_cli.completion import complete_agent, complete_id
+from capsule_cli.public import acting, named
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.exec import run_for
 from capsule_cli.shared.inputs import message_text
-from capsule_cli.shared.opening import acting, agent_named, store_as
 from capsule_cli.shared.options import File, Id, argument, flag, group_of, option, refuse, seconds
 from capsule_cli.shared.output import answer, in_terminal, listing, one_line, out, out_json, out_rows, say
 from capsule_cli.signals import end_at_once
@@ -84,7 +84,7 @@ def send(
 @commands.command("status")
 def status(id: Annotated[str, argument("ID", "The message: its id.", ...)]) -> None:
     """Say for each recipient of a message whether it was stored, rung (a wake was delivered), or read."""
-    with store_as(agent_named()) as store:
+    with named() as store:
         sent = store.messages.status(id)
     _tell_sent(sent, "\n".join(f"{name}\t{state}" for name, state in sent.recipients.items()))
 

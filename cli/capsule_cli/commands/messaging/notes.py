@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from capsule_cli.completion import complete_agent
+from capsule_cli.public import acting, named
 from capsule_cli.shared.inputs import message_text
-from capsule_cli.shared.opening import acting
 from capsule_cli.shared.options import Agent, File, argument, group_of, option
 from capsule_cli.shared.output import answer
-from capsule_cli.shared.passing import Rows, named, passing
+from capsule_cli.shared.passing import Rows, passing
 
 group, commands = group_of("Write notes that only the agent reads, and whom it lets look.")
 does = passing(commands, acting)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from capsule_cli.shared.opening import acting, agent_named, store_as
+from capsule_cli.public import acting, named
 from capsule_cli.shared.options import group_of
 from capsule_cli.shared.output import answer, listing, on_or_off
 
@@ -34,7 +34,7 @@ def status() -> None:
     """List the agents with their blocks: on or off, and the files that have one. With --as: only this agent."""
     from capsule.messaging import notices
 
-    with store_as(agent_named()) as store:
+    with named() as store:
         agents = store.agents.list() if store.agent is None else [store.agents.get(store.agent)]
         blocks = [(agent, notices.blocks(store, agent.id)) for agent in agents]
     value = [{"agent": agent.id, "notifications": agent.notifications, "files": files} for agent, files in blocks]
@@ -47,7 +47,7 @@ def clean() -> None:
     """Remove the blocks of all agents. With --as: of this agent. The next message to an agent brings its block back."""
     from capsule.messaging import notices
 
-    with store_as(agent_named()) as store:
+    with named() as store:
         agents = [agent.id for agent in store.agents.list()] if store.agent is None else [store.agent]
         files = [path for agent in agents for path in notices.clean(store, agent)]
     answer({"cleaned": files}, "\n".join(f"{path}: the block is gone" for path in files) or "there was no block")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from capsule_cli.commands.messaging.completion import complete_project
-from capsule_cli.shared.opening import store_of
+from capsule_cli.public import store_of
 from capsule_cli.shared.options import argument, group_of, option
 from capsule_cli.shared.output import details
 from capsule_cli.shared.passing import Rows, passing

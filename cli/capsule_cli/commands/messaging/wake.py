@@ -14,8 +14,8 @@ import typer
 from capsule_cli.commands.mcp import clients
 from capsule_cli.commands.mcp.clients import Project, User
 from capsule_cli.commands.messaging import hook as hooks
+from capsule_cli.public import acting
 from capsule_cli.shared.asked import asked
-from capsule_cli.shared.opening import acting
 from capsule_cli.shared.options import DryRun, argument, group_of, option, refuse
 from capsule_cli.shared.output import Stopped, answer, out, out_json, shown
 

@@ -65,7 +65,7 @@ def show(
         if at is None:
             id = store.resolve(id)
         else:
-            past = rooms.load(rooms.PAST_OF)(store, id, at, tell=not (raw or asked.json))
+            past = rooms.answer("past_of")(store, id, at, tell=not (raw or asked.json))
             source, id = past.store, past.id
         if tree:
             from capsule_cli.shared.trees import as_lines, as_objects

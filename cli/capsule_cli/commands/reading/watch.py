@@ -21,8 +21,8 @@ from capsule_cli.shared.output import answer, counted, in_terminal, one_line, ou
 from capsule_cli.signals import end_at_once
 
 if TYPE_CHECKING:
-    from capsule import Store
     from capsule.engines.changes import Change
+    from capsule.store.store import CoreStore
 
 commands = typer.Typer()
 
@@ -90,7 +90,7 @@ def events(
         answer({"cursor": news.cursor}, news.cursor, line=True)
 
 
-def followed(store: Store, since: str | None, ids: list[str] | None) -> Iterator[Change]:
+def followed(store: CoreStore, since: str | None, ids: list[str] | None) -> Iterator[Change]:
     """The changes after a cursor (None: from now on) as they come, in some conversations (None: in all)."""
     while True:
         news = store.wait_for_changes(since, ids=ids)
@@ -155,7 +155,7 @@ def tail(
             _follow(store, id, since, shown)
 
 
-def _follow(store: Store, id: str, since: str, shown: _Shown) -> None:
+def _follow(store: CoreStore, id: str, since: str, shown: _Shown) -> None:
     """Show what changes in a conversation, until it is deleted."""
     due: dict[str, str] = {}  # What is to be shown, and as what, as soon as the file can be read.
     for change in followed(store, since, [id]):
@@ -182,7 +182,7 @@ def _follow(store: Store, id: str, since: str, shown: _Shown) -> None:
             pass  # The change that reports it will come.
 
 
-def _entries(store: Store, id: str, wanted: Collection[str]) -> list[tuple[int, dict[str, Any]]]:
+def _entries(store: CoreStore, id: str, wanted: Collection[str]) -> list[tuple[int, dict[str, Any]]]:
     """The messages of these ids that are there, with their places. Costs reading from the first of them on."""
     many = len(wanted) + 16
     while wanted:

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from capsule_cli.completion import complete_agent, completing
+from capsule_cli.public import named, store_of
 from capsule_cli.shared.asked import asked
-from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import Agent, argument, flag, group_of, option, refuse
 from capsule_cli.shared.output import answer, in_terminal, listing, one_line, out, short_time
 from capsule_cli.shared.passing import passing
@@ -20,7 +20,7 @@ group, commands = group_of("Let messages wake programs that answer them, and see
 does = passing(commands, store_of)
 
 complete_session = completing(
-    lambda store: store.sessions.list(), lambda session: (session.id, f"{session.agent} {session.place}".strip())
+    named, lambda store: store.sessions.list(), lambda session: (session.id, f"{session.agent} {session.place}".strip())
 )
 _SESSION = "The session: its id, or a unique beginning of it."
 Session = Annotated[str, argument("SESSION", _SESSION, ..., autocompletion=complete_session)]

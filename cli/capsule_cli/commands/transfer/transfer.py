@@ -18,9 +18,9 @@ import typer
 
 from capsule.errors import InvalidDocument, NotFound, Refused, StorageFailed
 from capsule_cli.completion import complete_id
+from capsule_cli.public import store_of
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.inputs import ensure_agreed
-from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import DryRun, Tags, Yes, argument, flag, option, refuse, usage
 from capsule_cli.shared.output import answer, counted, in_terminal, listing, out_bytes, progress, say, shown
 from capsule_cli.signals import end_at_once
