@@ -38,7 +38,7 @@ class Room(NamedTuple):
         kinds: The kinds of documents that are its own.
         objects: The place of the class of each object that it adds to the Store, by the name of the attribute.
         package: Where the modules of its commands are.
-        commands: Its commands, separated by spaces, by the name of the module that has them.
+        commands: Its commands, separated by spaces, by the name of the module that has their functions.
         groups: The same for the commands below a command; of `agents wake`, those below that one.
         help: Its lines in the help: the topic, the place among the lines of the topic (those of the core have the
             places 10, 20, 30 ...), the commands, and what they do.

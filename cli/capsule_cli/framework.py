@@ -80,7 +80,8 @@ class CapsuleGroup(_WithAll, TyperGroup):
 class Commands(Mapping[str, Any]):
     """The commands of a room by name, or those of a group in it; each is made when it is asked for.
 
-    A group itself stands in `group` of its module.
+    A command is the function of its name in its module: `remove_member`, or `list_` where the plain name is one of
+    Python's own. A group itself stands in `group` of its module.
     """
 
     def __init__(self, room: Room, group: str = "") -> None:
@@ -96,9 +97,9 @@ class Commands(Mapping[str, Any]):
         return self._made[name]
 
     def _command(self, name: str, module: Any) -> Any:
-        info = next(info for info in module.commands.registered_commands if info.name == name)
-        info.cls = CapsuleCommand
-        return get_command_from_info(info, **_PLAIN)
+        plain = name.replace("-", "_")
+        function = getattr(module, f"{plain}_", None) or getattr(module, plain)
+        return get_command_from_info(CommandInfo(name, cls=CapsuleCommand, callback=function), **_PLAIN)
 
     def _made_group(self, words: str, module: Any) -> Any:
         info = TyperInfo(module.group, name=words.rpartition(" ")[2], cls=CapsuleGroup)

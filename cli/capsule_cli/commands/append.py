@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import orjson
-import typer
 
 from capsule.errors import InvalidDocument, InvalidInput
 from capsule_cli.shared.inputs import STDIN, message_text
@@ -23,7 +22,6 @@ from capsule_cli.signals import Ending
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
 
-commands = typer.Typer()
 
 #: Bytes taken from a stream at once; what is already there goes to the disk with one fdatasync.
 CHUNK = 1 << 18
@@ -31,7 +29,6 @@ CHUNK = 1 << 18
 _Line = tuple[int, dict[str, Any]]
 
 
-@commands.command("append")
 def append(
     id: Id,
     text: str | None = argument("TEXT", "The text. Without it: the text of --file, or of standard input."),

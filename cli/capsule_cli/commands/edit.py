@@ -30,12 +30,10 @@ if TYPE_CHECKING:
     from capsule.format.models import Message
     from capsule.store.store import CoreStore
 
-commands = typer.Typer()
 
 T = TypeVar("T")
 
 
-@commands.command("edit")
 def edit(
     id: Id,
     text: str | None = argument("TEXT", "With --which: the new text. Without it: standard input, or the editor."),

@@ -29,13 +29,11 @@ if TYPE_CHECKING:
     from capsule.maintenance.doctor import Finding
     from capsule.store.store import CoreStore
 
-commands = typer.Typer()
 
 #: The one document of a store that is no capsule.
 _OVERRIDES = os.path.join("overrides", "next.json")
 
 
-@commands.command("init")
 def init(
     directory: str | None = argument("DIR", "The directory. Without it: that of --store, or the current one."),
 ) -> None:
@@ -48,7 +46,6 @@ def init(
     answer({"root": root, "made": made}, shown(said))
 
 
-@commands.command("doctor")
 def doctor(
     repair: bool = flag("--repair", "Mend what can be mended; the original is kept in .capsule/quarantine/."),
 ) -> None:
@@ -87,7 +84,6 @@ def _summary(many: int, troubles: list[Finding]) -> str:
     return examined + counted(len(troubles), "finding") + mended + (advice or by_hand)
 
 
-@commands.command("validate")
 def validate(
     paths: list[str] | None = argument(
         "PATH", "Files, and directories with *.json in them. Without any: those of the store."
@@ -141,7 +137,6 @@ def _problems(path: str) -> list[Problem]:
         return [Problem(path, 0, 0, "", error.message.removeprefix(f"{path}: ").removeprefix(f"{path} "))]
 
 
-@commands.command("migrate")
 def migrate(
     names: list[str] | None = argument(
         "ID|PATH",
@@ -205,7 +200,6 @@ def _migrate_file(path: str, *, check: bool) -> list[str]:
     return changes
 
 
-@commands.command("schema")
 def schema(
     kind: str = argument("KIND", "The kind of document.", "capsule"),
     version: str | None = option("--version V", "Print this version of it. Without it: the newest."),

@@ -11,8 +11,6 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from capsule import timestamps
 from capsule.engines.values import Trashed
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, Remedy
@@ -29,10 +27,7 @@ if TYPE_CHECKING:
     from capsule.store.objects.trash import Removed
     from capsule.store.store import CoreStore
 
-commands = typer.Typer()
 
-
-@commands.command("delete")
 def delete(
     ids: list[str] | None = argument(
         "ID", "The conversations: ids, beginnings of ids, or @last.", autocompletion=complete_id
@@ -123,7 +118,6 @@ def _gone(trashed: Trashed) -> dict[str, Any]:
     return {"id": trashed.id, "deletedAt": trashed.deleted_at, "undo": f"capsule restore {trashed.id}"}
 
 
-@commands.command("trash")
 def trash() -> None:
     """List the conversations and messages in the trash, the latest first."""
     facts, rows = [], []
@@ -145,7 +139,6 @@ def trash() -> None:
     listing(facts, ("id", "deleted", "title"), rows, "the trash is empty")
 
 
-@commands.command("restore")
 def restore(
     id: str = argument(
         "ID",
@@ -172,7 +165,6 @@ def restore(
     answer(head.as_json() | came, f"{head.id}: {said}")
 
 
-@commands.command("purge")
 def purge(
     older_than: str = option(
         "--older-than AGE", "Remove only what was deleted longer ago than this, for example 30d.", "0s"

@@ -41,15 +41,15 @@ def argument(name: str, help: str, default: Any = None, **more: Any) -> Any:
     return typer.Argument(default, metavar=name, help=help, **more)
 
 
-def group_of(help: str) -> tuple[typer.Typer, typer.Typer]:
-    """A command that has commands of its own, and what takes these."""
+def group_of(help: str) -> typer.Typer:
+    """A command that has commands of its own."""
 
     def about() -> None: ...
 
     about.__doc__ = help
     group = typer.Typer(no_args_is_help=True)
     group.callback()(about)
-    return group, typer.Typer()
+    return group
 
 
 # Typed out, because a type checker wants it so; a test holds them and the format's own lists together.

@@ -13,8 +13,6 @@ from operator import attrgetter
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args
 
-import typer
-
 from capsule_cli.shared.options import Id, With, names_in
 from capsule_cli.shared.output import answer, details, listing, one_line
 
@@ -54,17 +52,18 @@ def as_json(value: Any) -> Any:
     return value.as_json() if hasattr(value, "as_json") else value
 
 
-def passing(commands: typer.Typer, opens: Opens) -> Callable[[str, str], Callable[..., None]]:
-    """What declares commands: `does("join", "Join it.")("channels.join", "{0.id}: {agent} joined", channel=Channel)`.
+def passing(opens: Opens) -> Callable[[str], Callable[..., Callable[..., None]]]:
+    """What makes commands: `join = does("Join it.")("channels.join", "{0.id}: {agent} joined", channel=Channel)`.
 
     Args:
-        commands: Takes the commands.
         opens: Opens the store for those that do not say it themselves.
     """
 
-    def does(name: str, help: str) -> Callable[..., None]:
-        def by(call: Any, shown: Any = details, *, value: Any = None, opens: Opens = opens, **takes: Any) -> None:
-            """Declare what the command does.
+    def does(help: str) -> Callable[..., Callable[..., None]]:
+        def by(
+            call: Any, shown: Any = details, *, value: Any = None, opens: Opens = opens, **takes: Any
+        ) -> Callable[..., None]:
+            """Say what the command does.
 
             Args:
                 call: The method of the store, or what is given the store and the arguments.
@@ -92,7 +91,7 @@ def passing(commands: typer.Typer, opens: Opens) -> Callable[[str, str], Callabl
 
             run.__doc__, run.__annotations__ = help, {}
             run.__signature__ = Signature([_parameter(*item) for item in takes.items()])  # type: ignore[attr-defined]
-            commands.command(name)(run)
+            return run
 
         return by
 

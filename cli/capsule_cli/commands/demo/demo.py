@@ -21,16 +21,12 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from capsule.errors import Locked
 from capsule.git_program import outside_hooks
 from capsule_cli.commands.demo import workers
 from capsule_cli.commands.demo.stage import DEADLINE_S, Process, must, say
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.output import Stopped, out, out_json, styled
-
-commands = typer.Typer()
 
 SAMPLE = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
 NUMBER = "12345678901234567890123"
@@ -42,7 +38,6 @@ QUESTION, ANSWER = "The pastures are wet. Can we mow?", "Not before Friday."
 RULES = "# Rules\n\nRun the tests.\n"
 
 
-@commands.command("demo")
 def demo() -> None:
     """Show the main job on a store of its own: many writers, a lock, a kill -9, agents that talk, two clones."""
     if os.name != "posix":

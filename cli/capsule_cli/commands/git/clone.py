@@ -22,12 +22,9 @@ if TYPE_CHECKING:
     from capsule.git.setup.status import State
 
 
-group, commands = group_of(
-    "Keep a store in git: merges by message, diffs that read like a chat, commits without locks."
-)
+group = group_of("Keep a store in git: merges by message, diffs that read like a chat, commits without locks.")
 
 
-@commands.command("setup")
 def setup(
     everywhere: bool = flag("--global", "Put the programs into your own configuration of git, for all your clones."),
 ) -> None:
@@ -42,7 +39,6 @@ def setup(
         raise typer.Exit(1)
 
 
-@commands.command("teardown")
 def teardown(
     everywhere: bool = flag("--global", "Remove the programs from your own configuration of git too."),
 ) -> None:
@@ -52,7 +48,6 @@ def teardown(
     _tell_steps(steps)
 
 
-@commands.command("status")
 def status() -> None:
     """Report whether this clone is set up, what changed since the last commit, and what to do; exit 1 when there is
     something to do."""

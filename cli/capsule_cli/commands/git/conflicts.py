@@ -19,10 +19,7 @@ if TYPE_CHECKING:
     from capsule.format.merge.notes import Conflict
     from capsule.store.store import CoreStore
 
-commands = typer.Typer()
 
-
-@commands.command("conflicts")
 def conflicts(
     id: str | None = argument("ID", "List only those of this conversation.", autocompletion=complete_id),
 ) -> None:
@@ -46,7 +43,6 @@ def conflicts(
     listing([conflict.as_json() for conflict in conflicts], columns, rows, "nothing is to be settled", last="value")
 
 
-@commands.command("resolve")
 def resolve(
     id: Id,
     field: str | None = argument("FIELD", "The field. You may leave it out if there is only one to settle."),

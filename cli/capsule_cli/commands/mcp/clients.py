@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from capsule.mcp_server.clients.table import Client, Places, Scope
 
 
-commands = typer.Typer()
-
 SCOPES: tuple[Scope, ...] = ("user", "project")
 
 
@@ -51,7 +49,6 @@ User = Annotated[bool, option("--user", "Change your own settings, for all proje
 Force = Annotated[bool, option("--force", "Do it even if the entry of this name starts another program.", ...)]
 
 
-@commands.command("install")
 def install(
     names: Names = None,
     every: All = False,
@@ -83,7 +80,6 @@ def install(
     carry_out(plans, places, dry_run, is_there=True)
 
 
-@commands.command("uninstall")
 def uninstall(
     names: Names = None,
     every: All = False,
@@ -101,7 +97,6 @@ def uninstall(
     carry_out(plans, places, dry_run, is_there=False)
 
 
-@commands.command("doctor")
 def doctor(names: Names = None) -> None:
     """Start the server as each program would, and report what it says; exit 0 only if all of them work.
 

@@ -8,7 +8,7 @@ from capsule_cli.public import acting, named
 from capsule_cli.shared.options import group_of
 from capsule_cli.shared.output import answer, listing, on_or_off
 
-group, commands = group_of(
+group = group_of(
     """Say in the project's CLAUDE.md, and AGENTS.md where it exists, how much mail waits for an agent that is away.
 
     The block has numbers and names, and never the text of a message. It goes when everything is read. The setting
@@ -17,19 +17,16 @@ group, commands = group_of(
 )
 
 
-@commands.command("on")
 def on() -> None:
     """Let the agent have a block while it is away."""
     _switch(True)
 
 
-@commands.command("off")
 def off() -> None:
     """Let the agent have no block, and remove the one that is there."""
     _switch(False)
 
 
-@commands.command("status")
 def status() -> None:
     """List the agents with their blocks: on or off, and the files that have one. With --as: only this agent."""
     from capsule.messaging import notices
@@ -42,7 +39,6 @@ def status() -> None:
     listing(value, ("id", "notifications", "files"), rows, "nobody is registered", last="files")
 
 
-@commands.command("clean")
 def clean() -> None:
     """Remove the blocks of all agents. With --as: of this agent. The next message to an agent brings its block back."""
     from capsule.messaging import notices

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from capsule.mcp_server.clients.table import Client
     from capsule.messaging.doorbells.interface import Target
 
-group, commands = group_of("Wake an agent that is idle when a message comes for it.")
+group = group_of("Wake an agent that is idle when a message comes for it.")
 
 #: The programs that have an address in place of hooks, and what of it they take.
 ADDRESSED = {"opencode": "url", "webhook": "url", "command": "command"}
@@ -33,7 +33,6 @@ _AT = "Where to ring: a session of OpenCode (http://HOST:PORT/session/ID), a URL
 At = Annotated[str | None, option("--address ADDRESS", _AT, ...)]
 
 
-@commands.command("install")
 def install(names: Names, at: At = None, project: Project = False, user: User = False, dry_run: DryRun = False) -> None:
     """Put hooks into the settings of programs, or note an address, so that a message wakes the agent there.
 
@@ -56,7 +55,6 @@ def install(names: Names, at: At = None, project: Project = False, user: User = 
         clients.carry_out(plans, places, dry_run, is_there=True)
 
 
-@commands.command("uninstall")
 def uninstall(names: Names, project: Project = False, user: User = False, dry_run: DryRun = False) -> None:
     """Remove Capsule's hooks from the settings of programs, or the addresses of the agent, and nothing else."""
     from capsule.messaging.doorbells import registry
@@ -75,7 +73,6 @@ def uninstall(names: Names, project: Project = False, user: User = False, dry_ru
         answer([target.as_json() for target in gone], f"{agent}: {len(gone)} addresses forgotten")
 
 
-@commands.command("test")
 def test() -> None:
     """Ring wherever the agent can be woken, and say what happened; exit 0 only if a program took it."""
     from capsule.messaging.doorbells import registry
@@ -103,7 +100,6 @@ def test() -> None:
         raise typer.Exit(1)
 
 
-@commands.command("hook")
 def hook(
     client: str = argument("CLIENT", "claude-code, codex or gemini.", ...),
     event: str = argument("EVENT", "The client's name of the event.", ...),

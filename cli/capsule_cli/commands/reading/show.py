@@ -9,8 +9,6 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-import typer
-
 from capsule import rooms
 from capsule.format.text.shown import one_line, shown
 from capsule.timestamps import known
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from capsule.format.tree.tree import Tree
     from capsule.store.store import CoreStore
 
-commands = typer.Typer()
 
 #: Place in the history, and the message with the names of the file.
 Placed = tuple[int, dict[str, Any]]
@@ -37,7 +34,6 @@ _COLOURS = {"user": (36,), "assistant": (32,), "system": (33,), "tool": (35,)}
 Form = Literal["plain", "markdown", "rendered"]
 
 
-@commands.command("show")
 def show(
     id: Id,
     last: int | None = option("--last -n N", "Print only the last N messages.", min=1),

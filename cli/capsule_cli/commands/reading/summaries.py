@@ -10,8 +10,6 @@ import subprocess
 import tempfile
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from capsule.errors import InvalidInput
 from capsule.format.text.shown import one_line, shown
 from capsule_cli.shared.asked import asked
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from capsule.format.text.transcript import Transcript
     from capsule.store.store import CoreStore
 
-commands = typer.Typer()
 
 _FROM_A_PROGRAM = "what --command wrote"
 
@@ -37,7 +34,6 @@ _BUDGET = "Let the transcript have at most N tokens, by an estimate. Without it:
 Budget = Annotated[int | None, option("--budget N", _BUDGET, ..., min=1)]
 
 
-@commands.command("summarize")
 def summarize(
     id: Id,
     text: str | None = argument("TEXT", "The summary; - takes it from standard input."),
@@ -123,7 +119,6 @@ def _written_by(command: str, given: bytes, limit: int) -> bytes:
     return written
 
 
-@commands.command("transcript")
 def transcript(
     id: Id,
     budget: Budget = None,

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from capsule.errors import InvalidDocument, NotFound, Refused, StorageFailed
 from capsule_cli.completion import complete_id
 from capsule_cli.shared.asked import asked
@@ -24,10 +22,7 @@ if TYPE_CHECKING:
     from capsule.engines.changes import Change
     from capsule.store.store import CoreStore
 
-commands = typer.Typer()
 
-
-@commands.command("watch")
 def watch(
     ids: list[str] | None = argument(
         "ID", "Watch only these conversations. Without any: all of them.", autocompletion=complete_id
@@ -62,7 +57,6 @@ def watch(
                 run_for(change.as_json(), exec_, "CAPSULE_CHANGE", short=short, **variables)
 
 
-@commands.command("events")
 def events(
     since: str | None = option("--since CURSOR", "Begin with the events after this cursor. Without it: from now on."),
     topics: str = option(
@@ -129,7 +123,6 @@ def _details(change: Change) -> str:
     return ", ".join(said)
 
 
-@commands.command("tail")
 def tail(
     id: Id,
     last: int = option("--last -n N", "Begin with N messages.", 10, min=0),

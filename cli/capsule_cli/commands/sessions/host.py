@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     import psutil  # type: ignore[import-untyped]
 
 group = typer.Typer(subcommand_metavar="[COMMAND]")
-commands = typer.Typer()
 
 #: Seconds between two looks of `status` at a terminal.
 _FRESH_S = 1.0
@@ -111,7 +110,6 @@ def _listening(where: str) -> Callable[[], socket.socket]:
     return listen
 
 
-@commands.command("status")
 def status() -> None:
     """Print the hosts and workers that run, as a table that stays fresh at a terminal until Ctrl-C."""
     end_at_once()
