@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
@@ -25,6 +26,7 @@ from capsule.errors import CapsuleError, InvalidInput
 from capsule.mcp_server import sdk
 from capsule.mcp_server.access import SCOPES, Access, Scope
 from capsule.mcp_server.stores import Stores
+from capsule.mcp_server.transport.lifetime import beside
 from capsule.store.store import CoreStore
 
 if TYPE_CHECKING:
@@ -161,10 +163,7 @@ class HttpStores(Stores):
 
 
 def _all_at_once(work: list[Callable[[], None]]) -> None:
-    threads = [threading.Thread(target=_let_go, args=[close], daemon=True) for close in work]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
+    for thread in [beside(partial(_let_go, close)) for close in work]:
         thread.join()
 
 
