@@ -16,7 +16,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ import anyio.to_thread
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.mcp_server import sdk
 from capsule.mcp_server.access import SCOPES, Access, Scope
-from capsule.mcp_server.stores import Stores
+from capsule.mcp_server.stores import Client, Stores
 from capsule.mcp_server.transport.lifetime import beside
 from capsule.store.store import CoreStore
 
@@ -37,20 +36,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("capsule")
 
 _SEEN = "capsule.session"
-
-
-@dataclass(slots=True)
-class _Client:
-    """A session, or a holder without one.
-
-    Attributes:
-        kept: What rooms keep for it, by name.
-        used: When it was asked for last, by the monotonic clock.
-    """
-
-    store: CoreStore
-    kept: dict[str, Any] = field(default_factory=dict)
-    used: float = 0.0
 
 
 class HttpStores(Stores):
@@ -68,7 +53,7 @@ class HttpStores(Stores):
         self._most, self._added, self._idle_s = most, added, idle_s
         self._guard = threading.Lock()
         #: By the session's id, empty for none, and the holder's name.
-        self._clients: dict[tuple[str, str], _Client] = {}
+        self._clients: dict[tuple[str, str], Client] = {}
         self._is_over = False
 
     def access(self, ctx: ServerRequestContext[Any, Any]) -> Access:
@@ -76,20 +61,13 @@ class HttpStores(Stores):
         user: Any = ctx.request.scope["user"]  # type: ignore[union-attr]
         return Access(str(user.username), min(user.scopes[0], self._most, key=SCOPES.index))
 
-    def of(self, ctx: ServerRequestContext[Any, Any]) -> CoreStore:
-        """The store of the client that made this request; a session's is opened at its first call."""
-        return self._client_of(ctx).store
-
-    def kept(self, ctx: ServerRequestContext[Any, Any]) -> dict[str, Any]:
-        """What rooms keep for the client of this request, by name."""
-        return self._client_of(ctx).kept
-
     def of_holder(self, holder: str) -> CoreStore:
         """The store of a holder's requests that have no session; it stays open while it is asked for again."""
         with self._guard:
             return self._client("", holder).store
 
-    def _client_of(self, ctx: ServerRequestContext[Any, Any]) -> _Client:
+    def client(self, ctx: ServerRequestContext[Any, Any]) -> Client:
+        """The client that made this request; the store of a session is opened at its first call."""
         # The SDK's own record of the session: what a header says may be made up.
         connection = sdk.connection_of(ctx.session)
         session, holder = connection.session_id or "", str(self.access(ctx).name)
@@ -103,20 +81,20 @@ class HttpStores(Stores):
                 return client
             return self._client(session, holder)
 
-    def _client(self, session: str, holder: str) -> _Client:
+    def _client(self, session: str, holder: str) -> Client:
         if self._is_over:
             raise InvalidInput("the server is being stopped")
         client = self._clients.get((session, holder))
         if client is None:
             whose = {"user": holder} if session else {"instance": holder}
-            store = self._main.beside(keep_locks=False, agent=holder, **whose)
+            store = self._main.store.beside(keep_locks=False, agent=holder, **whose)
             for added in self._added:
                 if added.enrol is not None:
                     added.enrol(store, holder, None, True)
                 if added.arrive is not None:
                     added.arrive(store)
             store.remember_own()
-            client = self._clients[session, holder] = _Client(store)
+            client = self._clients[session, holder] = Client(store)
         client.used = time.monotonic()
         return client
 
@@ -138,7 +116,7 @@ class HttpStores(Stores):
         before = time.monotonic() - self._idle_s
         self._close_if(lambda key, client: key[1] not in holders or (not key[0] and client.used < before))
 
-    def _close_if(self, is_over: Callable[[tuple[str, str], _Client], bool]) -> None:
+    def _close_if(self, is_over: Callable[[tuple[str, str], Client], bool]) -> None:
         with self._guard:
             over = [key for key, client in self._clients.items() if is_over(key, client)]
             closing = [self._clients.pop(key) for key in over]
@@ -159,7 +137,7 @@ class HttpStores(Stores):
             stores = [client.store for client in self._clients.values()]
             self._clients = {}
         _all_at_once([store.close for store in stores])
-        _let_go(self._main.close)
+        _let_go(self._main.store.close)
 
 
 def _all_at_once(work: list[Callable[[], None]]) -> None:

@@ -6,6 +6,7 @@ one client over stdio and many over HTTP, each of whom is an instance of its own
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -20,6 +21,21 @@ if TYPE_CHECKING:
     from capsule.store.store import CoreStore
 
 
+@dataclass(slots=True)
+class Client:
+    """A client of a server.
+
+    Attributes:
+        store: The store that stands for it: its agent is that client, and its locks are its.
+        kept: What rooms keep for it, by name.
+        used: When it was asked for last, by the monotonic clock.
+    """
+
+    store: CoreStore
+    kept: dict[str, Any] = field(default_factory=dict)
+    used: float = 0.0
+
+
 class Stores:
     """The stores of a server: one for all, as over stdio, where the process is the instance and has one client.
 
@@ -29,26 +45,25 @@ class Stores:
     def __init__(self, store: CoreStore, access: Access | None = None, kept: dict[str, Any] | None = None) -> None:
         #: Set when the only client has said all that it will say: nothing is waited for any more.
         self.ended = anyio.Event()
-        self._main = store
         store.remember_own()
+        self._main = Client(store, {} if kept is None else kept)
         self._access = access or Access()
-        self._kept = {} if kept is None else kept
 
     def acting(self) -> list[CoreStore]:
         """The stores that act for an agent now."""
-        return [self._main]
+        return [self._main.store]
 
-    def of(self, ctx: ServerRequestContext[Any, Any]) -> CoreStore:
-        """The store that stands for the client of this request: its agent is that client, and its locks are its."""
+    def client(self, ctx: ServerRequestContext[Any, Any]) -> Client:
+        """The client that made this request."""
         return self._main
 
-    def kept(self, ctx: ServerRequestContext[Any, Any]) -> dict[str, Any]:
-        """What rooms keep for the client of this request, by name."""
-        return self._kept
+    def of(self, ctx: ServerRequestContext[Any, Any]) -> CoreStore:
+        """The store that stands for the client of this request."""
+        return self.client(ctx).store
 
     def main(self) -> CoreStore:
         """The store of the server itself: what is watched."""
-        return self._main
+        return self._main.store
 
     def access(self, ctx: ServerRequestContext[Any, Any]) -> Access:
         """What the client of this request may do, and as whom."""

@@ -177,7 +177,7 @@ def keep(
 
 def toolkit_of(ctx: Context) -> Toolkit:
     """What the agent of a call can do in its session."""
-    toolkit: Toolkit | None = stores_of(ctx).kept(ctx.request_context).get("toolkit")
+    toolkit: Toolkit | None = stores_of(ctx).client(ctx.request_context).kept.get("toolkit")
     if toolkit is None:
         raise InvalidInput("this server was started for no session")
     return toolkit

@@ -18,7 +18,7 @@ import posixpath
 import re
 import subprocess
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -110,9 +110,7 @@ def install(client: Client, scope: Scope, places: Places, launch: Launch, *, for
         InvalidDocument: The file can't be read as what it should be; the message has line and column.
         Refused: There is an entry of our name that isn't ours.
     """
-    for word in (launch.command, *launch.args):
-        if REPLACED.search(word):
-            raise InvalidInput(f"{word!r} can't be passed on: programs read the $ or {{ in it as a variable")
+    ensure_plain((launch.command, *launch.args))
     file = _files(client, scope, places)[0]
     entry = file.entry()
     if entry is not None:
@@ -128,6 +126,13 @@ def install(client: Client, scope: Scope, places: Places, launch: Launch, *, for
             commands = (*client.removing(scope, places), *commands)
         return Plan(client, scope, file.path, commands)
     return file.plan(scope, value)
+
+
+def ensure_plain(words: Iterable[str]) -> None:
+    """Raise InvalidInput when a program would read one of the words that start the server as something else."""
+    for word in words:
+        if REPLACED.search(word):
+            raise InvalidInput(f"{word!r} can't be passed on: programs read the $ or {{ in it as a variable")
 
 
 def _kept(old: tuple[str, ...], new: tuple[str, ...]) -> list[str]:

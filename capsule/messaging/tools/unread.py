@@ -82,10 +82,10 @@ def mail_of(store: CoreStore) -> Messages:
 
 def reader_of(stores: Stores, ctx: ServerRequestContext[Any, Any]) -> Reader:
     """How far the client of a request was told of its messages."""
-    kept = stores.kept(ctx)
-    if "messaging" not in kept:
-        kept.setdefault("messaging", Reader(stores.of(ctx)))
-    reader: Reader = kept["messaging"]
+    client = stores.client(ctx)
+    if "messaging" not in client.kept:
+        client.kept.setdefault("messaging", Reader(client.store))
+    reader: Reader = client.kept["messaging"]
     return reader
 
 

@@ -106,7 +106,7 @@ def doctor(names: Names = None) -> None:
     from capsule.mcp_server.clients import table
 
     places = places_here()
-    wanted = _named(names) if names else table.CLIENTS
+    wanted = named_in(table.CLIENTS, names) if names else table.CLIENTS
     store = named_store()
     visits = [visit for client in wanted for visit in _visits(client, places, store, named=bool(names))]
     if not visits:
@@ -191,17 +191,16 @@ def _clients(names: Sequence[str] | None, every: bool, scope: Scope, places: Pla
         return here
     if not names:
         raise usage(f"name programs, or say --all: {', '.join(client.name for client in table.CLIENTS)}", "CLIENT")
-    return _named(names)
+    return named_in(table.CLIENTS, names)
 
 
-def _named(names: Sequence[str]) -> list[Client]:
-    """The programs of these names, each once."""
-    from capsule.mcp_server.clients import table
-
-    known = [client.name for client in table.CLIENTS]
+def named_in(clients: Iterable[Client], names: Sequence[str], *others: str) -> list[Client]:
+    """The programs of these names, each once; names in `others` are of no program, and may be given too."""
+    programs = {client.name: client for client in clients}
     for name in names:
+        known = [*programs, *others]
         refuse(name not in known, f"{name!r} is not one of {', '.join(known)}", "CLIENT")
-    return [client for client in table.CLIENTS if client.name in names]
+    return [client for name, client in programs.items() if name in names]
 
 
 def _is_here(client: Client, scope: Scope, places: Places) -> bool:

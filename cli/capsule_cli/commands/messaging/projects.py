@@ -46,9 +46,7 @@ list_ = does("List the projects and their links: -> sees the other, <- is seen b
         "no agent is registered with a folder; begin with: capsule agents register",
     ),
 )
-link = does(
-    "Let the agents of a project see another project: its open channels, and its agents that only projects find.",
-)(
+link = does(_LINK)(
     "projects.link",
     lambda project, **_: f"{project.id}: {_links(project)}",
     a=Project,

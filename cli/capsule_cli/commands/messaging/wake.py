@@ -6,7 +6,7 @@ worked out for all programs before the first file is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -114,19 +114,17 @@ def _outcome(client: str) -> str:
     return "stored; it is delivered when the session is open" if client == "codex" else "rung"
 
 
-def _chosen(names: Iterable[str], at: str | None) -> tuple[list[Client], Target | None]:
+def _chosen(names: Sequence[str], at: str | None) -> tuple[list[Client], Target | None]:
     """The programs with hooks that were named, and the address."""
     from capsule.messaging.doorbells.interface import Target
     from capsule.messaging.tools.hooks import HOOKED
 
-    known = [*(client.name for client in HOOKED), *ADDRESSED]
-    for name in names:
-        refuse(name not in known, f"{name!r} is not one of {', '.join(known)}", "CLIENT")
+    hooked = clients.named_in(HOOKED, names, *ADDRESSED)
     with_address = [name for name in names if name in ADDRESSED]
     refuse(with_address and at is None, f"say where {' and '.join(with_address)} is rung", "--address")
     refuse(at and len(with_address) != 1, f"is for one of {', '.join(ADDRESSED)}", "--address")
     target = Target(with_address[0], {ADDRESSED[with_address[0]]: at}) if at else None
-    return [client for client in HOOKED if client.name in names], target
+    return hooked, target
 
 
 def _note(target: Target, dry_run: bool) -> None:

@@ -67,9 +67,7 @@ retry = does("Try a message again that failed or waits for its next try, or an a
     value=lambda sessions, message: {"message": message, "sessions": sessions},
     message=Message,
 )
-cancel = does(
-    "Cancel a message that is not answered yet, a series, or a question, or close a session with all that waits.",
-)(
+cancel = does(_CANCEL)(
     "sessions.cancel",
     "{id}: cancelled",
     value=lambda cancelled, id: {"id": id, "cancelled": cancelled},
