@@ -111,9 +111,8 @@ def doctor(names: Names = None) -> None:
     visits = [visit for client in wanted for visit in _visits(client, places, store, named=bool(names))]
     if not visits:
         raise Stopped("no program has the entry; put it in with: capsule mcp install CLIENT")
-    answer([visit.as_json() for visit in visits], shown("\n".join(line for visit in visits for line in visit.lines())))
-    if any(visit.problems for visit in visits):
-        raise typer.Exit(1)
+    text = shown("\n".join(line for visit in visits for line in visit.lines()))
+    answer([visit.as_json() for visit in visits], text, ok=not any(visit.problems for visit in visits))
 
 
 @dataclass(frozen=True, slots=True)

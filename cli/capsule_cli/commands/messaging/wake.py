@@ -17,7 +17,7 @@ from capsule_cli.commands.messaging import hook as hooks
 from capsule_cli.public import acting
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.options import DryRun, argument, group_of, option, refuse
-from capsule_cli.shared.output import Stopped, answer, out, out_json, shown
+from capsule_cli.shared.output import Stopped, answer, shown
 
 if TYPE_CHECKING:
     from capsule.mcp_server.clients.table import Client
@@ -91,13 +91,8 @@ def test() -> None:
     if not rings:
         reason = "a session registers itself when it begins, once its program has the hooks"
         raise Stopped(f"{agent} can be woken nowhere: {reason}; put them in with: capsule agents wake install")
-    if asked.json:
-        out_json(rings)
-    else:
-        for ring in rings:
-            out(shown(f"{ring['client']} {' '.join(ring['address'].values())}: {ring['said']}"))
-    if not any(ring["ok"] for ring in rings):
-        raise typer.Exit(1)
+    lines = (f"{ring['client']} {' '.join(ring['address'].values())}: {ring['said']}" for ring in rings)
+    answer(rings, shown("\n".join(lines)), ok=any(ring["ok"] for ring in rings))
 
 
 def hook(

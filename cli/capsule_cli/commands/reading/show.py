@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from capsule import rooms
-from capsule.format.text.shown import one_line, shown
+from capsule.format.text.shown import call_of, one_line, shown
 from capsule.timestamps import known
 from capsule_cli.shared import output
 from capsule_cli.shared.asked import asked
@@ -208,7 +208,6 @@ def _content(message: Mapping[str, Any]) -> str:
         return content
     parts = [content]
     for call in calls if isinstance(calls, list) else ():
-        inner = call.get("function", call) if isinstance(call, dict) else None  # In the two forms that are common.
-        name = inner.get("name") if isinstance(inner, dict) else None
+        name = call_of(call)[0] if isinstance(call, dict) else None
         parts.append(f"[calls {one_line(str(name or 'a tool'))}]")
     return "\n\n".join(filter(None, parts))
