@@ -143,9 +143,7 @@ class CapsuleServer(MCPServer[Any]):
         if ctx.method == "tools/list" and isinstance(result, dict):
             access = self.stores.access(ctx)
             tools = [(tool, sdk.tool_of(self, tool["name"])) for tool in result["tools"]]
-            result["tools"] = [
-                listed for listed, tool in tools if tool and access.has(needed_by(tool.name, tool.annotations))
-            ]
+            result["tools"] = [listed for listed, tool in tools if tool and access.has(needed_by(tool))]
         return result
 
     def _called(self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None) -> Tool:
@@ -153,7 +151,7 @@ class CapsuleServer(MCPServer[Any]):
         tool = sdk.tool_of(self, name)
         if tool is None:
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {visible(name[:80])}")
-        needed = needed_by(name, tool.annotations, arguments)
+        needed = needed_by(tool, arguments)
         if context is not None and not access_of(context).has(needed):
             raise ToolError(
                 f"{name} was not called: this needs the scope {needed!r}, and you have "
@@ -184,8 +182,7 @@ class CapsuleServer(MCPServer[Any]):
     def _tell_repeated(self, tool: Tool, arguments: dict[str, Any], store: CoreStore, result: CallToolResult) -> None:
         """Say below an answer that the same call was made before, if that does more than making it once."""
         hints = tool.annotations or ToolAnnotations()
-        is_reading = needed_by(tool.name, hints, arguments) == "read"
-        if is_reading or hints.idempotent_hint or arguments.get("idempotencyKey"):
+        if needed_by(tool, arguments) == "read" or hints.idempotent_hint or arguments.get("idempotencyKey"):
             return
         before_s = self._calls.repeated(store.agent, store.instance_id, tool.name, arguments)
         if before_s is not None and isinstance(result.content[-1], TextContent):
