@@ -7,7 +7,7 @@ minor version, and tests of the command line fail first when that one is differe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
@@ -17,26 +17,20 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_command_from_info, get_group_from_info
 from typer.models import CommandInfo, TyperInfo
 
+from capsule_cli.shared import options
+
 if TYPE_CHECKING:
     from capsule.rooms import Room
 
-_shared: Callable[..., None] | None = None
 _PLAIN: dict[str, Any] = {"pretty_exceptions_short": False, "rich_markup_mode": None}
 
 program_of = get_command
 
 
-def give_every_command(declares: Callable[..., None]) -> None:
-    """Give every command the parameters of the function `declares`."""
-    global _shared
-    _shared = declares
-
-
 @cache
 def everywhere() -> tuple[Any, ...]:
     """The parameters that every command has."""
-    assert _shared is not None
-    return tuple(get_command_from_info(CommandInfo(callback=_shared), **_PLAIN).params)
+    return tuple(get_command_from_info(CommandInfo(callback=options.everywhere), **_PLAIN).params)
 
 
 def choices_of(param: Any) -> tuple[str, ...]:
