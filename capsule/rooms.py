@@ -121,13 +121,13 @@ def installed(names: Iterable[str] = ()) -> list[Room]:
 
     Raises Refused: no package has such a room.
     """
-    found = []
+    here = []
     for name in BUILT_IN:
         try:
-            found.append(built_in(name))
+            here.append(built_in(name))
         except Refused:
             continue
-    return found + [of_others(name) for name in names]
+    return here + [of_others(name) for name in names]
 
 
 def of_others(name: str) -> Room:
