@@ -28,7 +28,7 @@ from capsule.errors import InvalidDocument, InvalidInput, Problem, Refused
 from capsule.mcp_server.clients.table import NAME, Client, Launch, Places, Scope
 
 #: What one program or another replaces by the value of a variable or by a file: no path may look like that.
-REPLACED = re.compile(r"\$\{|\$[A-Za-z_]|\{(?:env|file):|%[A-Za-z_]+%")
+_REPLACED = re.compile(r"\$\{|\$[A-Za-z_]|\{(?:env|file):|%[A-Za-z_]+%")
 # A text, kept; or a comment. A text, kept; or a comma behind the last value.
 _COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _TRAILING = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])')
@@ -131,7 +131,7 @@ def install(client: Client, scope: Scope, places: Places, launch: Launch, *, for
 def ensure_plain(words: Iterable[str]) -> None:
     """Raise InvalidInput when a program would read one of the words that start the server as something else."""
     for word in words:
-        if REPLACED.search(word):
+        if _REPLACED.search(word):
             raise InvalidInput(f"{word!r} can't be passed on: programs read the $ or {{ in it as a variable")
 
 
