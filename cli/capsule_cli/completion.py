@@ -27,13 +27,7 @@ def completing(
     read: Callable[[S], Iterable[T]],
     named: Callable[[T], tuple[str, str]],
 ) -> Completion:
-    """What completes the name of something in the store.
-
-    Args:
-        opens: Opens the store.
-        read: Reads what there is.
-        named: Gives the name of one thing, with what it is.
-    """
+    """What completes the names of what is `read` of a store; `named` gives a name, with what it names."""
 
     def complete(incomplete: str) -> list[tuple[str, str]]:
         return [pair for pair in map(named, _read(opens, read)) if pair[0].startswith(incomplete)]

@@ -16,6 +16,7 @@ from mcp_types import INVALID_PARAMS
 
 from capsule.errors import CapsuleError
 from capsule.fence import word
+from capsule.messaging.people.agents import Agents
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -124,15 +125,11 @@ class Pointing:
 
 def enrol(store: CoreStore, name: str | None, folder: str | None, is_project: bool) -> str:
     """Register the agent that a client is, as `Agents.ensure` takes it; gives its id."""
-    from capsule.messaging.people.agents import Agents
-
     return store.inner.part(Agents).ensure(name, folder, is_project=is_project)
 
 
 def arrive(store: CoreStore) -> None:
     """Let a client come: its agent is online from now on."""
-    from capsule.messaging.people.agents import Agents
-
     store.inner.part(Agents).serve()
 
 
@@ -166,7 +163,6 @@ async def ring(stores: Stores) -> None:
 def _ring(stores: Stores) -> bool:
     """Ring each doorbell that is due; whether messages wait for anybody."""
     from capsule.messaging.doorbells import registry
-    from capsule.messaging.people.agents import Agents
 
     waits = False
     for store in stores.acting():
