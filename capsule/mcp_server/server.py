@@ -44,8 +44,7 @@ from capsule.mcp_server.logs import Logs
 from capsule.mcp_server.stores import access_of, store_of
 from capsule.mcp_server.subscriptions import Bus, Subscriptions
 from capsule.mcp_server.tools.answers.forms import in_its_form
-from capsule.mcp_server.tools.duplicates import Calls
-from capsule.mcp_server.tools.threads import Turns
+from capsule.mcp_server.tools.calls import Calls, Turns
 
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
