@@ -50,6 +50,7 @@ _WORDS: Final = {
     413: "the request is too large",
 }
 _RULE: Final = 'jsonrpc is "2.0", id a text or a whole number, method a text, and params an object'
+_CUT: Final = "the text is no Unicode: a character of it was cut in two (a lone surrogate, or invalid UTF-8)"
 
 
 class Unacceptable(Exception):
@@ -73,14 +74,21 @@ def message_of(data: bytes) -> JSONRPCMessage:
 
 def _value(data: bytes) -> Any:
     """The JSON in these bytes. Raises Unacceptable: there is none, or a wrong text or number in it."""
-    try:
+    with suppress(orjson.JSONDecodeError):
         return orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        reason = str(error)
-    try:  # What has a wrong text or number only is JSON, and the answer needs the id of the request.
-        value = json.loads(data.decode("utf-8", "replace"), parse_constant=_no_number)
-    except (ValueError, RecursionError):
-        raise Unacceptable(None, PARSE_ERROR, f"Parse error: {reason}") from None
+    # orjson refuses a wrong text or number too, but the answer needs the id of the request.
+    infinite: list[str] = []
+
+    def number(text: str) -> float:
+        if math.isinf(value := float(text)):
+            infinite.append(text)
+        return value
+
+    try:
+        value = json.loads(data.decode("utf-8", "replace"), parse_constant=_no_number, parse_float=number)
+    except (ValueError, RecursionError) as error:
+        raise Unacceptable(None, PARSE_ERROR, f"Parse error: {str(error)[:200]}") from None
+    reason = f"{infinite[0][:40]} is too large for a number of 64 bits" if infinite else _CUT
     raise Unacceptable(_id(value), INVALID_PARAMS, reason)
 
 
