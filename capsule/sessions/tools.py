@@ -27,9 +27,9 @@ from capsule.mcp_server.tools.waiting import waited
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from capsule.public import Store
     from capsule.sessions.events import Event
     from capsule.sessions.work.toolkit import Said, Toolkit
+    from capsule.store.store import CoreStore
 
 
 class Sent(Answer):
@@ -184,7 +184,7 @@ def keep(
 
 def toolkit_of(ctx: Context) -> Toolkit:
     """What the agent of a call can do in its session."""
-    toolkit: Toolkit | None = stores_of(ctx).kept(ctx.request_context).get("toolkit")
+    toolkit: Toolkit | None = stores_of(ctx).client(ctx.request_context).kept.get("toolkit")
     if toolkit is None:
         raise InvalidInput("this server was started for no session")
     return toolkit
@@ -212,7 +212,7 @@ TOOLS: Tools = (
 )
 
 
-def _begun(store: Store, environment: Mapping[str, str], folder: str | None) -> dict[str, Toolkit]:
+def _begun(store: CoreStore, environment: Mapping[str, str], folder: str | None) -> dict[str, Toolkit]:
     from capsule.sessions.work.toolkit import Toolkit
 
     session, message = environment["CAPSULE_SESSION"], environment.get("CAPSULE_MESSAGE", "")

@@ -15,6 +15,9 @@ from pydantic import Field
 from capsule.fence import quoted, word
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools.answers.results import Answer, Rows, answer, rows
+from capsule.messaging import conversations
+from capsule.messaging.channels import Channels
+from capsule.messaging.notes import Notes
 from capsule.messaging.tools.messages import Agents
 
 if TYPE_CHECKING:
@@ -46,7 +49,7 @@ def manage_group(
     ] = "joined",
 ) -> Annotated[CallToolResult, Groups]:
     """Make a group, add agents to it, leave or rename it, or list those you are in."""
-    groups = store_of(ctx).groups
+    groups = store_of(ctx).inner.part(conversations.Groups)
     match action:
         case "create":
             done, heads = "Made", [groups.create(name, with_=agents, history=history)]
@@ -97,7 +100,7 @@ def manage_channel(
 ) -> Annotated[CallToolResult, Rows]:
     """list: channels you may find; show: one, with its members and topics; create, update, join or leave one; invite
     agents (again: to change their rights) or remove them; notify: say what of it you hear."""
-    channels = store_of(ctx).channels
+    channels = store_of(ctx).inner.part(Channels)
     settings: Settings = {
         "access": access,
         "description": description or None,
@@ -144,7 +147,7 @@ def notes(
 ) -> Annotated[CallToolResult, Rows]:
     """Keep private notes for yourself. write one; search them by words and tags; allow another agent to search them,
     or end that."""
-    notes = store_of(ctx).notes
+    notes = store_of(ctx).inner.part(Notes)
     match action:
         case "write":
             return rows(ctx, "Written", [notes.write(text, tags=tags, session=session or None).as_json()])

@@ -16,8 +16,7 @@ from pydantic.alias_generators import to_camel
 
 from capsule.fence import quoted, visible, word
 from capsule.mcp_server.errors import holder
-from capsule.mcp_server.tools.answers.budget import tokens
-from capsule.mcp_server.tools.answers.forms import forms_of
+from capsule.mcp_server.tools.answers.forms import forms_of, tokens
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import Context

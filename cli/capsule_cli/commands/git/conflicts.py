@@ -16,13 +16,10 @@ from capsule_cli.shared.options import Id, argument, option, refuse
 from capsule_cli.shared.output import Stopped, answer, in_terminal, listing, one_line, say
 
 if TYPE_CHECKING:
-    from capsule import Store
     from capsule.format.merge.notes import Conflict
+    from capsule.store.store import CoreStore
 
-commands = typer.Typer()
 
-
-@commands.command("conflicts")
 def conflicts(
     id: str | None = argument("ID", "List only those of this conversation.", autocompletion=complete_id),
 ) -> None:
@@ -46,7 +43,6 @@ def conflicts(
     listing([conflict.as_json() for conflict in conflicts], columns, rows, "nothing is to be settled", last="value")
 
 
-@commands.command("resolve")
 def resolve(
     id: Id,
     field: str | None = argument("FIELD", "The field. You may leave it out if there is only one to settle."),
@@ -68,7 +64,7 @@ def resolve(
         say(f"{len(left)} more to settle; see: capsule git conflicts {id}")
 
 
-def _meant(store: Store, id: str, field: str | None, *, only_one: bool) -> list[Conflict]:
+def _meant(store: CoreStore, id: str, field: str | None, *, only_one: bool) -> list[Conflict]:
     """The disputes to settle. Raises InvalidInput: There are none, or more than the one that was to be named."""
     conflicts = store.conflicts.list(id)
     names = ", ".join(one_line(dispute.field) for dispute in conflicts)

@@ -18,9 +18,9 @@ import typer
 
 from capsule.errors import InvalidDocument, NotFound, Refused, StorageFailed
 from capsule_cli.completion import complete_id
+from capsule_cli.public import store_of
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.inputs import ensure_agreed
-from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import DryRun, Tags, Yes, argument, flag, option, refuse, usage
 from capsule_cli.shared.output import answer, counted, in_terminal, listing, out_bytes, progress, say, shown
 from capsule_cli.signals import end_at_once
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from capsule import Store
     from capsule.transfer.drafts.report import Report, Taken
 
-commands = typer.Typer()
 _MOST_SHOWN = 20
 
 
@@ -40,7 +39,6 @@ def complete_format(incomplete: str) -> list[tuple[str, str]]:
     return [(name, each.title) for name, each in formats().items() if name.startswith(incomplete)]
 
 
-@commands.command("import")
 def import_(
     paths: list[str] | None = argument("PATH", "Files, folders and zips; - for standard input."),
     format: str | None = option(
@@ -159,7 +157,6 @@ def _chosen(format: str | None, *, yes: bool) -> list[str]:
     return [path for row in places for path in sorted(glob(os.path.expanduser(str(row["path"]))))]
 
 
-@commands.command("export")
 def export(
     ids: list[str] | None = argument(
         "ID", "The conversations: ids, beginnings of ids, or @last.", autocompletion=complete_id
