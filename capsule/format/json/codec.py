@@ -265,7 +265,9 @@ def _check(document: dict[str, Any], values: Iterable[Any], depth: int) -> None:
                 continue
             if kind not in _CONTAINERS:
                 _refuse(document, depth, None)
-            rest.append(value.values() if kind is dict else value)
+            inside = value.values() if kind is dict else value
+            if not _PLAIN.issuperset(map(type, inside)):
+                rest.append(inside)
 
 
 def _refuse(document: dict[str, Any], depth: int, error: TypeError | None) -> NoReturn:

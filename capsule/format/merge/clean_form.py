@@ -19,7 +19,8 @@ from capsule.format.fields import PARTS, ROLES, Field
 from capsule.format.json import codec
 from capsule.format.json.canonical import in_order, is_in_order
 from capsule.format.kinds import KINDS
-from capsule.format.values import canonical_time, fault
+from capsule.format.values import fault
+from capsule.timestamps import is_canonical
 
 _FILE = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
 _FIELDS = {field.name: field for field in PARTS["history"]}
@@ -79,19 +80,19 @@ def _quick(data: bytes) -> bytes | None:
 
 def is_clean_message(entry: Any) -> bool:
     """Whether an entry of `history` is a message as this version writes it, so that cleaning would leave it alone."""
-    if not isinstance(entry, dict) or (others := _others(tuple(entry))) is None:
+    if type(entry) is not dict or (others := _others(tuple(entry))) is None:
         return False
     stamp, id = entry["timestamp"], entry["id"]
     return (
-        (isinstance(stamp, str) and bool(stamp) and canonical_time(stamp) == stamp)
-        and (isinstance(id, str) and bool(id))
-        and (isinstance(entry["content"], str) and entry["role"] in ROLES)
+        (type(stamp) is str and is_canonical(stamp))
+        and (type(id) is str and bool(id))
+        and (type(entry["content"]) is str and entry["role"] in ROLES)
         and (not others or all(_is_clean_value(field, entry[field.name]) for field in others))
     )
 
 
 def _is_clean_value(field: Field, value: Any) -> bool:
-    return not fault(field, value) and (field.kind != "time" or not value or canonical_time(value) == value)
+    return not fault(field, value) and (field.kind != "time" or not value or is_canonical(value))
 
 
 @lru_cache(maxsize=1024)

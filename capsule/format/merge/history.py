@@ -42,8 +42,9 @@ class Histories:
         """The one history, and what was decided besides, in words; sorted, as neither side comes first."""
         mine, yours = self.ours, self.theirs
         for id in dict.fromkeys((*mine.ids, *yours.ids)):
-            written = mine.written.get(id)
-            message = mine.entries[id] if written and written == yours.written.get(id) else self._message(id)
+            message = mine.entries.get(id)
+            if message is None or message is not yours.entries.get(id):
+                message = self._message(id)
             if message is not None:
                 self.kept[id] = message
         for id in self.kept:
@@ -65,7 +66,7 @@ class Histories:
 
     def _message(self, id: str) -> Message | None:
         """What becomes of a message of either side; None: it vanishes."""
-        base, ours, theirs = (side.written.get(id) for side in (self.base, self.ours, self.theirs))
+        base, ours, theirs = (side.written(id) for side in (self.base, self.ours, self.theirs))
         if ours is not None and theirs is not None:
             if ours == theirs or theirs == base:
                 return self.ours.entries[id]

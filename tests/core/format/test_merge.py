@@ -357,6 +357,13 @@ def test_without_an_ancestor_messages_of_both_are_there_once() -> None:
     assert contents(merge(None, a, b).document) == ["message 0", "message 1", "message 2", "a a01010", "b b01010"]
 
 
+def test_a_version_that_changed_nothing_gives_way_also_where_an_id_stands_twice() -> None:
+    base = begun("chat", 2)
+    base["history"].append({**base["history"][0], "content": "the same id"})
+    a = worked_on(base, [("append", 0, 1, "x")], "a")
+    assert merge(base, a, copy.deepcopy(base)).document == merge(base, copy.deepcopy(base), a).document == cleaned(a)
+
+
 def test_an_id_that_stands_twice_loses_no_message() -> None:
     base = begun("chat", 2)
     a = worked_on(base, [("append", 0, 1, "x")], "a")
