@@ -20,7 +20,7 @@ from typing import Any
 from capsule.errors import InvalidDocument, Problem
 from capsule.format.documents.new import CURRENT
 from capsule.format.json.canonical import in_order
-from capsule.format.merge.clean_form import cleaned, is_clean_message
+from capsule.format.merge.clean_form import cleaned, is_clean
 from capsule.format.merge.head import Heads
 from capsule.format.merge.history import Histories
 from capsule.format.merge.notes import Merged, wanted_in
@@ -76,7 +76,7 @@ def _version(document: Document, path: str, *known: Document) -> Document:
     """The clean form. A message that is written as in one of the known versions, as nearly all are, is the very one."""
     if document.get("version") == CURRENT:
         history = _shared(document["history"], known)
-        if all(is_clean_message(now) for now, had in zip(history, document["history"], strict=True) if now is had):
+        if all(is_clean(now) for now, had in zip(history, document["history"], strict=True) if now is had):
             return cleaned({**document, "history": []}, path) | {"history": history}
     document = cleaned(document, path)
     return document | {"history": _shared(document["history"], known)}
