@@ -14,16 +14,9 @@ import orjson
 from capsule import timestamps
 from capsule.format.documents.servers import are_switches
 from capsule.format.fields import Field
+from capsule.format.json.codec import kind_of
 
 _WHOLE = re.compile(rb"-?[0-9]+")
-
-
-def kind_of(value: Any) -> str:
-    """What `value` is, in the words of the messages."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    names = {str: "a text", list | tuple: "a list", int | float | orjson.Fragment: "a number", dict: "an object"}
-    return next((name for kind, name in names.items() if isinstance(value, kind)), f"a {type(value).__name__}")
 
 
 def canonical_time(text: str) -> str | None:

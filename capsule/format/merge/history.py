@@ -139,19 +139,20 @@ class Histories:
                 side, parent = (self.theirs, theirs) if ours is ABSENT else (self.ours, ours)
                 return self._there(id, parent, side, is_new=True)
             return self._latest_parent(id)
-        moved = [side for side in (self.ours, self.theirs) if id in side.parents and self._has_moved(id, side)]
+        was, sides = self.base.parents[id], (self.ours, self.theirs)
+        # A side that only deleted the parent moved nothing.
+        moved = [
+            side
+            for side in sides
+            if (parent := side.parents.get(id, ABSENT)) is not ABSENT
+            and parent != was
+            and (was is LINE or parent != self.base.lifted(was, side.entries))
+        ]
         if not moved:
-            return self._there(id, self.base.parents[id], self.base)
+            return self._there(id, was, self.base)
         if len(moved) == 1:
             return self._there(id, moved[0].parents[id], moved[0])
         return self._latest_parent(id)
-
-    def _has_moved(self, id: str, side: Side) -> bool:
-        """Whether a side gave a message another parent, and did not only delete its parent."""
-        was = self.base.parents[id]
-        if side.parents[id] is was or side.parents[id] == was:
-            return False
-        return bool(side.parents[id] != (was if was is LINE else self.base.lifted(was, side.entries)))
 
     def _latest_parent(self, id: str) -> Parent:
         """The later of two parents that the sides gave it."""

@@ -118,7 +118,7 @@ def _merged_current(
     """
     was = base.get("metadata", {})
     # Later is what the message says itself: the leaf under it may have grown on either side since.
-    went = [_went(was, side["metadata"]) for side in (ours, theirs) if _has_gone(was, side["metadata"])]
+    went = [place for side in (ours, theirs) if (place := _went(was, side["metadata"]))]
     wanted, instead = was.get(_NODE, ABSENT), ABSENT
     if went:
         wanted, instead = max(went, key=lambda each: (_lateness(each[0], histories), bytes_of(each[1])))
@@ -135,15 +135,12 @@ def _merged_current(
     return {**current, _WANTED: {"message": wanted, "instead": now}} if went else current
 
 
-def _has_gone(was: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether a version went to another branch than the ancestor."""
-    return not same(now.get(_NODE, ABSENT), was.get(_NODE, ABSENT)) or wanted_in(now) != wanted_in(was)
-
-
-def _went(was: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Where it went; and, when that was gone by then, what took its place, if anything did."""
-    wanted = wanted_in(now)
-    return (now.get(_NODE, ABSENT), ABSENT) if wanted is None or wanted == wanted_in(was) else wanted
+def _went(was: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Any, Any] | None:
+    """Where a version went; and, when that was gone by then, what took its place, if anything did. None: nowhere."""
+    current, wanted = now.get(_NODE, ABSENT), wanted_in(now)
+    if wanted is not None and wanted != wanted_in(was):
+        return wanted
+    return None if wanted == wanted_in(was) and same(current, was.get(_NODE, ABSENT)) else (current, ABSENT)
 
 
 def _lateness(current: Any, histories: Histories) -> tuple[bool, str, bytes]:
