@@ -16,6 +16,7 @@ from capsule.format import migrations
 from capsule.format.documents.members import members_in
 from capsule.format.merge.notes import bare
 from capsule.format.merge.values import flat_head, sorted_bytes
+from capsule.format.text.shown import clipped
 from capsule.format.tree.tree import Tree
 
 Document = Mapping[str, Any]
@@ -286,5 +287,4 @@ def _plain(text: Any) -> str:
 
 
 def _quoted(text: Any) -> str:
-    text = str(text)
-    return repr(text if len(text) <= _QUOTED else text[: _QUOTED - 1].rstrip() + "\u2026")
+    return repr(clipped(str(text), _QUOTED))

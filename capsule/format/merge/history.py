@@ -8,7 +8,7 @@ No clock, no chance. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from capsule.format.fields import names
@@ -18,6 +18,7 @@ from capsule.format.merge.order import filled, in_one_order
 from capsule.format.merge.side import BESIDE, LINE, Parent, Side
 from capsule.format.merge.values import ABSENT, bytes_of, merged, merged_object, same
 from capsule.format.text.shown import one_line
+from capsule.format.tree.tree import circles
 from capsule.ids import version_id_for
 
 Message = Mapping[str, Any]
@@ -257,30 +258,16 @@ class Histories:
 
     def _open_circles(self, answered: dict[str, str | None]) -> None:
         """Make the first message of each circle a root, where only both sides together made the circle."""
-        passed: dict[str, str] = {}
-        for start in answered:
-            at: str | None = start
-            while at is not None and at not in passed:
-                passed[at] = start
-                at = answered[at]
-            if at is None or passed[at] != start:
-                continue
-            circle = _circle(answered, at)
-            if any(_circle(side.above, at) == circle for side in (self.ours, self.theirs)):
-                continue  # It stood there before.
+        if new := list(map(set, circles(answered))):
+            new = [
+                circle
+                for circle in new
+                if all(circle not in map(set, circles(side.above)) for side in (self.ours, self.theirs))
+            ]
+        for circle in new:
             first = next(id for id in answered if id in circle)
             answered[first] = None
             self.notes.append(f"message {_named(first)} would answer itself by what both sides changed; it begins anew")
-
-
-def _circle(parents: Mapping[str, str | None], start: str) -> Set[str]:
-    """The messages from this one up, if they lead back to it; else none."""
-    circle: set[str] = set()
-    at: str | None = start
-    while at is not None and at not in circle:
-        circle.add(at)
-        at = parents.get(at)
-    return circle if at == start else set()
 
 
 def _lateness(message: Message) -> tuple[str, bytes]:

@@ -282,6 +282,14 @@ def test_in_a_group_the_messages_form_one_line_by_time() -> None:
         assert not any("parent" in message for message in merged["history"])
 
 
+def test_a_field_of_the_metadata_that_is_called_as_one_of_the_head_stays() -> None:
+    base = begun("chat", 1)
+    base["metadata"] |= {"title": "mine", "history": "all"}
+    a, b = (worked_on(base, [("append", 0, 1, who)], who) for who in "ab")
+    merged = merge(base, a, b).document
+    assert (merged["metadata"]["title"], merged["metadata"]["history"]) == ("mine", "all")
+
+
 def test_fields_of_a_message_that_differ_combine() -> None:
     base = begun("chat", 2)
     a, b = copy.deepcopy(base), copy.deepcopy(base)
