@@ -81,7 +81,7 @@ def is_clean(entry: Any, part: str = "history") -> bool:
     if type(entry) is not dict:
         return type(entry) is str and part == "metadata.participants"
     shape = _shape(part, tuple(entry), tuple(map(type, entry.values())))
-    if shape is None or not entry.get("id", part):
+    if shape is None or entry.get("id") == "":
         return False
     times, choices, inside, others = shape
     for name in times:

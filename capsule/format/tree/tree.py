@@ -82,6 +82,10 @@ class Tree:
                 answers[parent].append(place)
         return {place: (at, len(places)) for places in answers.values() for at, place in enumerate(places, 1)}
 
+    def id_at(self, place: int) -> str | None:
+        """The id of the message at a place; None: it has none, or the place is that of no message (-1)."""
+        return None if place < 0 else self.ids[place]
+
     def leaf_at(self, place: int) -> int:
         """The leaf that is reached by following the newest child, which is the last in the history."""
         children, seen = self.children, set[int]()
