@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from capsule.disk.syscalls import Syscalls
 from capsule.disk.whole_files import content, drop_name, name_also, naming, replace_file
 from capsule.errors import CapsuleError, Refused, StoreBusy
-from capsule.format.text.notice_block import edited, has_block, plain
 from capsule.ids import new_id
 from capsule.messaging.mail.unread import Unread
+from capsule.messaging.notice_block import edited, has_block, plain
 from capsule.messaging.people.people import People
 
 if TYPE_CHECKING:
