@@ -145,21 +145,6 @@ def compare(before: Document | None, after: Document | None) -> Comparison:
     )
 
 
-def in_all(comparisons: Sequence[Comparison]) -> Comparison:
-    """What changed against every one of several versions (at least one) to the same later one: what a merge did."""
-
-    def key(part: Any) -> Any:
-        return part.name if isinstance(part, FieldChange) else (part[1] if isinstance(part, tuple) else part)["id"]
-
-    def common(name: str) -> tuple[Any, ...]:
-        keys = set.intersection(*({key(part) for part in getattr(each, name)} for each in comparisons))
-        return tuple(part for part in getattr(comparisons[0], name) if key(part) in keys)
-
-    parts: dict[str, Any] = {name: all(getattr(each, name) for each in comparisons) for name in _FLAGS}
-    parts |= {name: common(name) for name in ("added", "edited", "removed", "moved", "fields")}
-    return Comparison(**parts)
-
-
 def _current(document: Document) -> dict[str, Any]:
     return migrations.current(dict(document))[0]
 
