@@ -59,13 +59,12 @@ class Kind:
 
     def problems_of(self, data: bytes, path: str) -> list[Problem]:
         """Everything wrong or odd about a file, in the order of the file; none when all is well."""
-        if self.has_entries:
-            return validation.problems_of(data, path)
         try:
-            self.read(data, path)
+            document = codec.decode(data, path)
+            self.check(document, path, data)
         except InvalidDocument as error:
             return list(error.problems)
-        return []
+        return validation.notes(document, path, data) if self.has_entries else []
 
 
 CONVERSATION = Kind("conversations", "conversation", "", is_id, check_id, has_entries=True)

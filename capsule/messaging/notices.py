@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from capsule.disk.whole_files import content, replace_file
 from capsule.errors import CapsuleError, Refused, StoreBusy
-from capsule.format.text.notice_block import edited, has_block, plain
 from capsule.messaging.mail.unread import Unread
+from capsule.messaging.notice_block import edited, has_block, plain
 from capsule.messaging.people.people import People
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ import re
 from typing import Any
 
 from capsule.errors import InvalidInput
-from capsule.format.documents.new import CURRENT
 from capsule.ids import folder_ids
 
 Document = dict[str, Any]
@@ -43,22 +42,6 @@ def check_agent_id(text: str) -> str:
     return text
 
 
-def new_agent(id: str, stamp: str, *, name: str | None = None, project_path: str | None = None) -> Document:
-    """The document of a new agent, made at `stamp`, in canonical order. `name` is its id unless it is given."""
-    return {
-        "id": id,
-        "name": id if name is None else name,
-        "version": CURRENT,
-        "createdAt": stamp,
-        "updatedAt": stamp,
-        "projectPath": project_path,
-        "lastSeen": stamp,
-        "statusMessage": None,
-        "notifications": True,
-        "cursors": {},
-    }
-
-
 def project_of(document: Document) -> str:
     """The project of an agent: its id, or `global`. One that names none has that of its folder."""
     path = document.get("projectPath")
@@ -81,21 +64,6 @@ def check_project_id(text: str) -> str:
 def project_id(path: str) -> str:
     """The id of the project in a folder: the same on each machine that has it there."""
     return folder_ids(path, MAX_PROJECT_ID, "project")[1]
-
-
-def new_project(path: str, stamp: str, *, name: str | None = None) -> Document:
-    """The document of the project in the folder `path`, in canonical order. `name` is the folder's unless given."""
-    return {
-        "id": project_id(path),
-        "name": (path.rpartition("/")[2] or path) if name is None else name,
-        "version": CURRENT,
-        "createdAt": stamp,
-        "updatedAt": stamp,
-        "path": path,
-        "lastActive": stamp,
-        "metadata": {},
-        "links": {},
-    }
 
 
 def direct_id(a: str, b: str) -> str:

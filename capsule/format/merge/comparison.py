@@ -16,6 +16,7 @@ from capsule.format import migrations
 from capsule.format.documents.members import members_in
 from capsule.format.merge.notes import bare
 from capsule.format.merge.values import flat_head, sorted_bytes
+from capsule.format.text.shown import clipped
 from capsule.format.tree.tree import Tree
 
 Document = Mapping[str, Any]
@@ -142,21 +143,6 @@ def compare(before: Document | None, after: Document | None) -> Comparison:
         switched=_is_switched(trees, old, new, became),
         fields=tuple(_fields(old, new)),
     )
-
-
-def in_all(comparisons: Sequence[Comparison]) -> Comparison:
-    """What changed against every one of several versions (at least one) to the same later one: what a merge did."""
-
-    def key(part: Any) -> Any:
-        return part.name if isinstance(part, FieldChange) else (part[1] if isinstance(part, tuple) else part)["id"]
-
-    def common(name: str) -> tuple[Any, ...]:
-        keys = set.intersection(*({key(part) for part in getattr(each, name)} for each in comparisons))
-        return tuple(part for part in getattr(comparisons[0], name) if key(part) in keys)
-
-    parts: dict[str, Any] = {name: all(getattr(each, name) for each in comparisons) for name in _FLAGS}
-    parts |= {name: common(name) for name in ("added", "edited", "removed", "moved", "fields")}
-    return Comparison(**parts)
 
 
 def _current(document: Document) -> dict[str, Any]:
@@ -286,5 +272,4 @@ def _plain(text: Any) -> str:
 
 
 def _quoted(text: Any) -> str:
-    text = str(text)
-    return repr(text if len(text) <= _QUOTED else text[: _QUOTED - 1].rstrip() + "\u2026")
+    return repr(clipped(str(text), _QUOTED))

@@ -11,13 +11,13 @@ file of that name that left another folder in that commit shows where the list g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from capsule.errors import InvalidDocument, NotFound, Remedy
-from capsule.format.merge.comparison import Comparison, compare, in_all
+from capsule.format.merge.comparison import Comparison, FieldChange, compare
 from capsule.format.validation import decoded
 from capsule.git.history.log import Commit, Difference, log
 from capsule.git.objects import Blobs, changes
@@ -161,7 +161,23 @@ def _words(after: _Version, before: list[_Version]) -> tuple[tuple[str, ...], Co
         outcome = "deleted" if after.document is None else f"readable again, with {many} message{'s' * (many != 1)}"
         return (outcome,), None
     try:
-        comparison = in_all([compare(version.document, after.document) for version in whole])
+        comparison = _in_all([compare(version.document, after.document) for version in whole])
     except InvalidDocument as error:
         return (f"can't be compared: {error.problems[0].what}",), None
     return tuple(comparison.words()), comparison
+
+
+def _in_all(comparisons: Sequence[Comparison]) -> Comparison:
+    """What changed against every one of several versions (at least one) to the same later one: what a merge did."""
+
+    def key(part: Any) -> Any:
+        return part.name if isinstance(part, FieldChange) else (part[1] if isinstance(part, tuple) else part)["id"]
+
+    def common(name: str) -> Any:
+        values = [getattr(each, name) for each in comparisons]
+        if isinstance(values[0], bool):
+            return all(values)
+        keys = set.intersection(*(set(map(key, value)) for value in values))
+        return tuple(part for part in values[0] if key(part) in keys)
+
+    return Comparison(**{field.name: common(field.name) for field in fields(Comparison)})

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from capsule import timestamps
 from capsule.engines.retrying import edited
 from capsule.errors import NotFound
+from capsule.format.documents.agents import project_id
+from capsule.format.documents.new import CURRENT
 from capsule.format.json import codec
 from capsule.format.kinds import AGENT, PROJECT, Kind
 
@@ -30,6 +32,17 @@ Document = dict[str, Any]
 Change = Callable[[Document], object]
 #: Makes a document, at the time given.
 Make = Callable[[str], Document]
+
+
+def new_record(id: str, name: str, stamp: str) -> Document:
+    """What every new document begins with; `stamp` is when it is made."""
+    return {"id": id, "name": name, "version": CURRENT, "createdAt": stamp, "updatedAt": stamp}
+
+
+def new_project(path: str, stamp: str) -> Document:
+    """The document of the project in the folder `path`, which has the folder's name."""
+    record = new_record(project_id(path), path.rpartition("/")[2] or path, stamp)
+    return record | {"path": path, "lastActive": stamp, "metadata": {}, "links": {}}
 
 
 class Documents:

@@ -14,20 +14,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from capsule.errors import InvalidInput, Remedy
-from capsule.format.documents.agents import (
-    GLOBAL,
-    MAX_AGENT_ID,
-    check_agent_id,
-    new_agent,
-    new_project,
-    project_id,
-    project_of,
-)
+from capsule.format.documents.agents import GLOBAL, MAX_AGENT_ID, check_agent_id, project_id, project_of
 from capsule.ids import folder_ids
 from capsule.messaging import notices
 from capsule.messaging.channels import Channels
 from capsule.messaging.people.directory import meant
-from capsule.messaging.people.documents import Document
+from capsule.messaging.people.documents import Document, new_project, new_record
 from capsule.messaging.people.people import People
 from capsule.rules.policy import Object, ensure, may
 
@@ -172,7 +164,8 @@ class Registration:
             document.update({"project": project} | (where or {}) | given)
 
         def make(stamp: str) -> Document:
-            return new_agent(id, stamp, name=name) | {"project": GLOBAL} | (where or {}) | given
+            made = new_record(id, name, stamp) | {"project": GLOBAL, "projectPath": None, "lastSeen": stamp}
+            return made | {"statusMessage": None, "notifications": True, "cursors": {}} | (where or {}) | given
 
         try:
             self.documents.edit(id, change, make)
