@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -289,13 +289,16 @@ class FilesIndex(Index):
         # Messages are numbered as they come, and a search ranks the newest numbers: what changed last comes last.
         files = sorted(self._storage.scan(self._kind), key=lambda file: file.signature.mtime_ns)
         total = sum(file.signature.size for file in files)
-        done = 0
-        rows = Rows(db)
-        for num, file in enumerate(files, 1):
-            state = self._found(file, None)
-            if state is not None:
-                rows.insert(file.id, num, state)
-            done += file.signature.size
-            if progress is not None:
-                progress(done, total)
+
+        def states() -> Iterator[tuple[str, Found]]:
+            done = 0
+            for file in files:
+                state = self._found(file, None)
+                if state is not None:
+                    yield file.id, state
+                done += file.signature.size
+                if progress is not None:
+                    progress(done, total)
+
+        Rows(db).fill(states())
         db.execute("INSERT INTO meta VALUES('fresh_ns', ?), ('boot', ?)", (started_ns, self._storage.boot))

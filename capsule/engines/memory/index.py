@@ -51,11 +51,10 @@ class MemoryIndex(Index):
         db.execute("COMMIT")
 
     def _fill(self, db: sqlite3.Connection, progress: Progress | None) -> None:
-        rows, self.touched = Rows(db), set()
+        self.touched = set()
         documents = {id: self._engine.stored(CONVERSATIONS, id) for id in self._engine.ids(CONVERSATIONS)}
         there = [(stored.serial, id, stored) for id, stored in documents.items() if stored is not None]
-        for num, (_, id, stored) in enumerate(sorted(there, key=lambda each: each[0]), 1):
-            rows.insert(id, num, self._found(id, stored))
+        Rows(db).fill((id, self._found(id, stored)) for _, id, stored in sorted(there, key=lambda each: each[0]))
 
     def _found(self, id: str, stored: Stored) -> Found:
         # The number of the write stands for the file's time: it orders changes within one millisecond.
