@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import orjson
+
 from capsule.disk.whole_files import Signature
 from capsule.engines.files.protocols import Known, Scanned
 from capsule.engines.index.database import Progress
@@ -78,9 +80,9 @@ class FilesIndex(Index):
 
     def _load(self, db: sqlite3.Connection) -> None:
         """What the rows say of the files."""
-        rows = db.execute("SELECT id, inode, size, mtime_ns, ctime_ns, racy FROM capsules WHERE gone = 0").fetchall()
-        self._seen = {row[0]: row[1:5] for row in rows}
-        self._again = {row[0] for row in rows if row[5]}
+        rows = db.execute("SELECT id, version, racy FROM capsules WHERE gone = 0").fetchall()
+        self._seen = {id: tuple(orjson.loads(token)) for id, token, _ in rows}  # As `signature_in`: there are many.
+        self._again = {id for id, _, racy in rows if racy}
         meta = dict(db.execute("SELECT key, value FROM meta").fetchall())
         if meta.get("boot") != self._storage.boot:
             since = meta.get("fresh_ns", 0) - _WRITTEN_BACK_NS
@@ -236,6 +238,8 @@ class FilesIndex(Index):
 
     def _one(self, rows: Rows, id: str, file: Scanned | None) -> tuple[Signature | None, bool]:
         """Bring the rows of one file up to date; its signature there, and whether to look again."""
+        from capsule.engines.index.reading import signature_in
+
         row = rows.get(id)
         file = self._storage.find(self._kind, id) if file is not None else None
         state = None
@@ -243,7 +247,7 @@ class FilesIndex(Index):
             if row is None or row["gone"]:
                 state = self._found(file, None)
             else:
-                is_same = file.signature == (row["inode"], row["size"], row["mtime_ns"], row["ctime_ns"])
+                is_same = file.signature == signature_in(row["version"])
                 if is_same and not row["racy"] and id not in self._again:
                     return file.signature, False  # Another process was here first.
                 state = self._found(file, row, verify=is_same)
@@ -255,7 +259,7 @@ class FilesIndex(Index):
                 rows.remove(id, row, by_store=bool(row["tag"]) and not self._remembers(id))
             return None, False
         rows.put(id, row, state)
-        return state.signature, state.young
+        return signature_in(state.version.token), state.young
 
     def _found(self, file: Scanned, before: Row | None, *, verify: bool = False) -> Found | None:
         """A file as it is, once the tear of a crash is mended and a program that writes it in place is done."""

@@ -22,7 +22,7 @@ from capsule.format.documents.members import members_in
 from capsule.format.facts import IN_LIST, TEXT
 
 _LAST = "(SELECT front FROM messages WHERE capsule = capsules.num ORDER BY at DESC LIMIT 1)"
-_MINE = f"SELECT id, updated_ms, mtime_ns, head, title, entries, archived, updated_at, {_LAST} FROM capsules"
+_MINE = f"SELECT id, updated_ms, written, head, title, entries, archived, updated_at, {_LAST} FROM capsules"
 _TYPE, _MEMBERS, _HISTORY, _MAKER, _CHANNEL = map(
     HEAD_FIELDS.index, ("type", "participants", "history", "created_by", "channel")
 )
@@ -71,14 +71,14 @@ class Participations:
         self.stale = set()
 
     def _entry(self, row: tuple[Any, ...], was: _Entry | None = None) -> _Entry:
-        id, updated_ms, mtime_ns, head, title, entries, archived, updated_at, last = row
+        id, updated_ms, written, head, title, entries, archived, updated_at, last = row
         of = orjson.loads(head)
         members, is_archived = members_in(of[_MEMBERS]), bool(archived)
         whose = members, of[_HISTORY], of[_CHANNEL] and Channel(**of[_CHANNEL]), of[_MAKER]
         mine = Mine(id, of[_TYPE], title, entries, is_archived, updated_at, *whose, _digest(last))
         if was is not None and was[-1] == mine:
             mine = was[-1]
-        entry = self._entries[id] = (updated_ms, mtime_ns, id, mine)
+        entry = self._entries[id] = (updated_ms, written, id, mine)
         return entry
 
 

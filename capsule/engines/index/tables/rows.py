@@ -104,7 +104,7 @@ class Rows:
         size = 0
         for num, (id, state) in enumerate(conversations, 1):
             batch.append((num, id, state))
-            size += state.signature.size
+            size += state.version.size
             if size > _BATCH_BYTES:
                 self._insert(batch)
                 batch, size = [], 0
@@ -305,7 +305,8 @@ class Rows:
 
 def _file(state: Found) -> dict[str, Any]:
     """The columns that tell one state of the file from another."""
-    return dict(zip(("inode", "size", "mtime_ns", "ctime_ns", "racy"), (*state.signature, state.young), strict=True))
+    token, size, order, changed_ns = state.version
+    return {"version": token, "size": size, "written": order, "changed_ns": changed_ns, "racy": state.young}
 
 
 def _values(state: Found, count: int, linear: bool) -> dict[str, Any]:
