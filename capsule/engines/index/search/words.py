@@ -29,7 +29,7 @@ _REMOVE = "INSERT INTO words(words, rowid, content, tools) VALUES('delete', ?, ?
 _ADD_NAME = "INSERT INTO names(rowid, title, tags) VALUES(?, ?, ?)"
 _REMOVE_NAME = "INSERT INTO names(names, rowid, title, tags) VALUES('delete', ?, ?, ?)"
 #: How many bytes FTS5 gathers before it writes a part: while a first index is built, and else (its default).
-_BUILDING_HASH, _HASH = 16 << 20, 1 << 20
+_BUILDING_HASH, _HASH = 8 << 20, 1 << 20
 
 
 def create(db: sqlite3.Connection) -> None:
