@@ -81,6 +81,8 @@ def parse(text: str) -> datetime:
         ValueError: `text` is no ISO 8601 date and time.
     """
     moment = datetime.fromisoformat(text)
+    if moment.tzinfo is UTC:
+        return moment
     try:
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except OverflowError as error:

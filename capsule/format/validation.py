@@ -20,6 +20,7 @@ from capsule.format.json.places import Where, dotted, locate_all
 from capsule.format.migrations import KNOWN, parse_version, too_new
 from capsule.format.values import canonical_time, fault, has_zone
 from capsule.ids import check_id
+from capsule.timestamps import is_canonical
 
 #: So many problems are looked for; a file with more is not helped by a longer list.
 MAX_PROBLEMS = 200
@@ -113,6 +114,10 @@ def _part(
         field = rules.get(name)
         if field is None:
             continue
+        if type(item) is str:  # As nearly all values, which are not worth a call.
+            kind, choices = field.kind, field.choices
+            if is_canonical(item) if kind == "time" else kind == "text" and (not choices or item in choices):
+                continue
         reason = fault(field, item, any_choice=any_choice)
         if reason:
             yield (*where, name), reason

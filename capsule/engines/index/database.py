@@ -39,7 +39,7 @@ _BUILDING = (
     "journal_mode = OFF",
     "synchronous = OFF",
     "main.locking_mode = EXCLUSIVE",
-    "cache_size = -65536",
+    f"cache_size = -{_CACHE}",
 )
 
 Progress = Callable[[int, int], None]

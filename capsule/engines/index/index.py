@@ -187,7 +187,7 @@ class Index:
     def latest(self) -> Iterator[Head]:
         """The heads of the sound conversations, the one that changed last first."""
         # Within one millisecond, the files' own times tell.
-        question = "SELECT num FROM capsules WHERE gone = 0 AND damaged = '' ORDER BY updated_ms DESC, mtime_ns DESC"
+        question = "SELECT num FROM capsules WHERE gone = 0 AND damaged = '' ORDER BY updated_ms DESC, written DESC"
         for row in self._database.connection.execute(f"{question}, id DESC"):
             yield from self.heads_where("num = ?", *row)
 

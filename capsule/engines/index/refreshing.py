@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
+
+import orjson
 
 from capsule.disk.whole_files import Signature
 from capsule.engines.files.protocols import Known, Scanned
@@ -80,9 +82,9 @@ class FilesIndex(Index):
 
     def _load(self, db: sqlite3.Connection) -> None:
         """What the rows say of the files."""
-        rows = db.execute("SELECT id, inode, size, mtime_ns, ctime_ns, racy FROM capsules WHERE gone = 0").fetchall()
-        self._seen = {row[0]: row[1:5] for row in rows}
-        self._again = {row[0] for row in rows if row[5]}
+        rows = db.execute("SELECT id, version, racy FROM capsules WHERE gone = 0").fetchall()
+        self._seen = {id: tuple(orjson.loads(token)) for id, token, _ in rows}  # As `signature_in`: there are many.
+        self._again = {id for id, _, racy in rows if racy}
         meta = dict(db.execute("SELECT key, value FROM meta").fetchall())
         if meta.get("boot") != self._storage.boot:
             since = meta.get("fresh_ns", 0) - _WRITTEN_BACK_NS
@@ -239,6 +241,8 @@ class FilesIndex(Index):
 
     def _one(self, rows: Rows, id: str, file: Scanned | None) -> tuple[Signature | None, bool]:
         """Bring the rows of one file up to date; its signature there, and whether to look again."""
+        from capsule.engines.index.reading import signature_in
+
         row = rows.get(id)
         file = self._storage.find(self._kind, id) if file is not None else None
         state = None
@@ -246,7 +250,7 @@ class FilesIndex(Index):
             if row is None or row["gone"]:
                 state = self._found(file, None)
             else:
-                is_same = file.signature == (row["inode"], row["size"], row["mtime_ns"], row["ctime_ns"])
+                is_same = file.signature == signature_in(row["version"])
                 if is_same and not row["racy"] and id not in self._again:
                     return file.signature, False  # Another process was here first.
                 state = self._found(file, row, verify=is_same)
@@ -258,7 +262,7 @@ class FilesIndex(Index):
                 rows.remove(id, row, by_store=bool(row["tag"]) and not self._remembers(id))
             return None, False
         rows.put(id, row, state)
-        return state.signature, state.young
+        return signature_in(state.version.token), state.young
 
     def _found(self, file: Scanned, before: Row | None, *, verify: bool = False) -> Found | None:
         """A file as it is, once the tear of a crash is mended and a program that writes it in place is done."""
@@ -292,13 +296,16 @@ class FilesIndex(Index):
         # Messages are numbered as they come, and a search ranks the newest numbers: what changed last comes last.
         files = sorted(self._storage.scan(self._kind), key=lambda file: file.signature.mtime_ns)
         total = sum(file.signature.size for file in files)
-        done = 0
-        rows = Rows(db)
-        for num, file in enumerate(files, 1):
-            state = self._found(file, None)
-            if state is not None:
-                rows.insert(file.id, num, state)
-            done += file.signature.size
-            if progress is not None:
-                progress(done, total)
+
+        def states() -> Iterator[tuple[str, Found]]:
+            done = 0
+            for file in files:
+                state = self._found(file, None)
+                if state is not None:
+                    yield file.id, state
+                done += file.signature.size
+                if progress is not None:
+                    progress(done, total)
+
+        Rows(db).fill(states())
         db.execute("INSERT INTO meta VALUES('fresh_ns', ?), ('boot', ?)", (started_ns, self._storage.boot))

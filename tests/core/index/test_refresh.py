@@ -354,7 +354,8 @@ def test_after_a_start_of_the_machine_the_latest_files_are_read_again(root: Path
 
     with sqlite3.connect(root / ".capsule" / "index.sqlite3") as db:
         now = path.stat()
-        db.execute("UPDATE capsules SET ctime_ns = ?, inode = ?", (now.st_ctime_ns, now.st_ino))
+        version = [now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns]
+        db.execute("UPDATE capsules SET version = ?", (orjson.dumps(version).decode(),))
     db.close()
     with Store.open(root) as unaware:
         assert not any(head.damaged for head in unaware.heads())

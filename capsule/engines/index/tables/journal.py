@@ -146,7 +146,7 @@ def since_time(db: sqlite3.Connection, cursor: Cursor, now: Cursor) -> list[Chan
     after_ms = cursor.time_ms - _SLACK_MS
     after_ns = after_ms * 1_000_000
     rows = db.execute(
-        "SELECT num, id, max(mtime_ns, ctime_ns, updated_ms * 1000000) AS latest, created_at, damaged, entries"
+        "SELECT num, id, max(changed_ns, updated_ms * 1000000) AS latest, created_at, damaged, entries"
         " FROM capsules WHERE gone = 0 AND latest >= ? ORDER BY latest",
         (after_ns,),
     ).fetchall()

@@ -26,7 +26,7 @@ _FRONT = "iif(front IS NULL, '', printf('sha256:%014x', front))"
 _LAST = f"(SELECT {_FRONT} FROM messages WHERE capsule = capsules.num ORDER BY at DESC LIMIT 1)"
 _MINE = f"""SELECT id, head, title, entries, archived, updated_at, tag, {_LAST} FROM capsules
     WHERE num IN (SELECT capsule FROM members WHERE agent = ?) AND damaged = ''
-    ORDER BY updated_ms DESC, mtime_ns DESC, id DESC"""
+    ORDER BY updated_ms DESC, written DESC, id DESC"""
 _TYPE, _MEMBERS, _HISTORY, _MAKER, _CHANNEL = map(
     HEAD_FIELDS.index, ("type", "participants", "history", "created_by", "channel")
 )
