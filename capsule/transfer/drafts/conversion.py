@@ -120,11 +120,11 @@ def document_of(
 
 def _checked(entry: Fields, tell: Tell, keep: Keep, most: int, *, is_own: bool) -> Fields:
     """A message that can be accepted, with what is remembered of its source; of another one its id and its parent."""
-    links: Fields = {name: entry[name] for name in ("id", "parent") if name in entry}
+    said = dict(entry)
+    links: Fields = {name: said.pop(name) for name in ("id", "parent") if name in entry}
     if "role" not in entry:
         return links
     id = str(entry.get("id"))
-    said = {name: value for name, value in entry.items() if name not in links}
     for name in ("timestamp", "editedAt"):
         if (given := said.get(name)) is not None and not (type(given) is str and is_canonical(given)):
             said[name] = moment(given)
@@ -150,13 +150,17 @@ def _checked(entry: Fields, tell: Tell, keep: Keep, most: int, *, is_own: bool) 
         return links
     if is_own:
         return _with_source_back(checked) | links
-    return checked | {"metadata": _with_imported(checked.get("metadata", {}), about)} | links
+    checked["metadata"] = _with_imported(checked.get("metadata", {}), about)
+    checked.update(links)
+    return checked
 
 
 def _with_imported(metadata: Fields, about: Fields) -> Fields:
     """Metadata with what is remembered of a source; what the source had besides comes last, always."""
-    rest = {SOURCE: metadata[SOURCE]} if SOURCE in metadata else {}
-    return {name: value for name, value in metadata.items() if name != SOURCE} | {IMPORTED: about} | rest
+    made = metadata | {IMPORTED: about}
+    if SOURCE in made:
+        made[SOURCE] = made.pop(SOURCE)
+    return made
 
 
 def _is_plain(said: Fields) -> bool:

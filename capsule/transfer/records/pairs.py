@@ -25,22 +25,21 @@ _MISSING: Any = object()
 def difference(wanted: Fields, built: Fields) -> Fields:
     """What `applied` needs to make `wanted` of `built`; empty if they are the same. JSON, if both are."""
     rest: Fields = {}
+    missing = 0
     for key, value in wanted.items():
         other = built.get(key, _MISSING)
         if other is value:  # As most are: a pair hands texts on.
             continue
         kind = type(value)
         if kind is not type(other):
+            missing += other is _MISSING
             rest[key] = value
-        elif kind is dict:
-            if below := difference(value, other):
-                rest[key] = below
-        elif kind is list:
-            if (unlike := _unlike(value, other)) is not None:
+        elif kind is dict or kind is list:
+            if (value or other) and (unlike := _unlike(value, other)) is not None:
                 rest[key] = unlike[0]
         elif value != other:
             rest[key] = value
-    if not built.keys() <= wanted.keys():
+    if len(built) + missing > len(wanted):
         rest[_ABSENT] = [key for key in built if key not in wanted]
     return rest
 

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from capsule.transfer.formats.agents.claude_records import Message, records_of
+from capsule.transfer.formats.agents.claude_records import APART, Message, records_of
 from capsule.transfer.interface import Draft, Format, Source, around, by_record, first, kept_of, read_records, read_text
 from capsule.transfer.records.coercion import encoded_lines, json_of, uuid_of
 from capsule.transfer.records.pairs import OWN, Fields, applied, difference, with_source, without_source
@@ -137,7 +137,8 @@ class _Talk:
         metadata = {"sourceConversationId": session} if agent else {}
         if isinstance(self._forked, dict) and isinstance(self._forked.get("sessionId"), str):
             metadata["forkedFrom"] = self._forked["sessionId"]
-        history = [message.entry(self.common, self._ends) for message in self.messages]
+        apart = APART.union(self.common)
+        history = [message.entry(self.common, apart, self._ends) for message in self.messages]
         ids = {message.said.get("id"): entry.get("id") for message, entry in zip(self.messages, history, strict=True)}
         if current := ids.get(self._owner.get(self._current)):
             metadata["currentNode"] = current

@@ -23,7 +23,7 @@ _GONE = object()
 _USAGE = {"inputTokens": "input_tokens", "outputTokens": "output_tokens", "cachedTokens": "cache_read_input_tokens"}
 #: In a structured result, where it repeats the content.
 _SAME = {"$content": True}
-_APART = frozenset({"message", "parentUuid", OWN})
+APART = frozenset({"message", "parentUuid", OWN})
 
 
 def _take(block: Any, said: Fields) -> Any:
@@ -214,13 +214,16 @@ class Message:
         if usage := counts_of(message.get("usage"), _USAGE):
             self.said["metadata"] = self.said.get("metadata", {}) | {"usage": usage}
 
-    def entry(self, common: Fields, ends: dict[Any, str]) -> Fields:
-        """The message with what its records have besides; `ends` are the last records of messages."""
+    def entry(self, common: Fields, apart: frozenset[str], ends: dict[Any, str]) -> Fields:
+        """The message with what its records have besides.
+
+        `common` is what all records of the session say, `apart` the names of it and of what is apart in each record,
+        and `ends` are the last records of messages.
+        """
         said, records, blocks = self.said, self._records, self._blocks
         if said["role"] == "assistant":
             self._describe(records[-1]["message"])
-        apart = _APART.union(common) if self._is_common else _APART
-        rests = [_rest(record, apart) for record in records]
+        rests = [_rest(record, apart if self._is_common else APART) for record in records]
         source = difference(rests[0], _base(said, {} if self._is_common else common))
         if self.parent != ends.get(said["parent"]):
             source["parentUuid"] = self.parent

@@ -52,13 +52,12 @@ def _read(node: Fields) -> Fields:
         fields["model"] = about["model_slug"]
     if about.get("is_visually_hidden_from_conversation") is True:
         fields["metadata"] = fields.get("metadata", {}) | {"hidden": True}
-    files = [file for file in about.get("attachments") or () if isinstance(file.get("id"), str)]
-    listed = [_ATTACHED.read(file) for file in files]
-    seen = {match[1]: file for file in fields.get("attachments", ()) if (match := _ID.match(file["pointer"]))}
-    for file in listed:
-        file |= {name: value for name, value in seen.pop(file.get("reference"), {}).items() if name == "pointer"}
-    pointed = {file["pointer"] for file in listed if "pointer" in file}
-    if listed:
+    if listed := [_ATTACHED.read(file) for file in about.get("attachments") or () if is_text(file.get("id"))]:
+        seen = {match[1]: file for file in fields.get("attachments", ()) if (match := _ID.match(file["pointer"]))}
+        for file in listed:
+            if shown := seen.pop(file.get("reference"), None):
+                file["pointer"] = shown["pointer"]
+        pointed = {file["pointer"] for file in listed if "pointer" in file}
         others = (file for file in fields.get("attachments", ()) if file["pointer"] not in pointed)
         fields["attachments"] = [*listed, *others]
     return fields
@@ -73,9 +72,9 @@ def _read_content(content: Fields, recipient: Any) -> Fields:
         return {"content": "", "toolCalls": [{"name": recipient, "arguments": json_of(content.get("text"))}]}
     data = [f"```json\n{text_of(part)}\n```" for part in _odd(content)]
     if isinstance(parts, list):
-        texts = [part for part in parts if isinstance(part, str)]
-        texts += [text_of(part.get("text")) for part in objects_of(parts) if "text" in part]
-        pointers = [pointer for part in parts for pointer in _pointers(part)]
+        texts, others = [part for part in parts if isinstance(part, str)], objects_of(parts)
+        texts += [text_of(part.get("text")) for part in others if "text" in part]
+        pointers = (pointer for part in others for pointer in _pointers(part))
         files = [{"name": pointer.rpartition("/")[2], "type": "image", "pointer": pointer} for pointer in pointers]
         return {"content": "\n\n".join(texts + data)} | ({"attachments": files} if files else {})
     text = content.get(_TEXTS.get(str(kind), "text"))
@@ -101,10 +100,8 @@ def _odd(content: Fields) -> list[Any]:
     """The parts of a content that are not understood, and shown as data."""
     kind, parts = content.get("content_type"), content.get("parts")
     if isinstance(parts, list):
-        known = (isinstance(part, str) or (isinstance(part, dict) and "text" in part) for part in parts)
-        return [
-            part for part, is_text in zip(parts, known, strict=True) if part and not is_text and not _pointers(part)
-        ]
+        unknown = [part for part in parts if part and not isinstance(part, str)]
+        return [part for part in unknown if not (isinstance(part, dict) and ("text" in part or _pointers(part)))]
     is_text = kind == "thoughts" or isinstance(content.get(_TEXTS.get(str(kind), "text")), str)
     return [] if is_text or all(isinstance(value, str) or not value for value in content.values()) else [content]
 
