@@ -29,7 +29,8 @@ from capsule.transfer.drafts.privacy import keeps_id
 from capsule.transfer.drafts.report import Report, Taken
 from capsule.transfer.drafts.revision import OnConflict, Revised, contradicts, revised
 from capsule.transfer.interface import Draft, Format, Source, around, read_bytes
-from capsule.transfer.reading.sources import File, OpenFile, files_at, from_disk, opened, spooled
+from capsule.transfer.reading.files import File
+from capsule.transfer.reading.sources import OpenFile, files_at, from_disk, opened, spooled
 from capsule.transfer.registry import drafts_of, format_named, format_of, tell_unknown
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ drafts, which have our fields under the ids of the source; the core makes ids an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput
+from capsule.transfer.reading.files import File
 from capsule.transfer.reading.values import MOST, Record, Shape, first_values, records, shape_of
 from capsule.transfer.records.pairs import OWN, applied, difference, without_source
 from capsule.transfer.records.pairs import Fields as Fields
@@ -20,44 +20,8 @@ from capsule.transfer.records.pairs import Pair as Pair
 if TYPE_CHECKING:
     import sqlite3
 
-#: How much of a file tells its format, in bytes.
-HEAD = 1 << 17
-
-
-class Source(Protocol):
-    """One file of what is imported, wherever it is: on disk, in a zip, in memory.
-
-    Attributes:
-        name: Its path as people read it; in a zip after the path of the zip.
-        size: Its size in bytes.
-    """
-
-    name: str
-    size: int
-
-    @property
-    def tables(self) -> frozenset[str]:
-        """The tables of a SQLite database; empty: it is none."""
-
-    def chunks(self) -> Iterator[bytes]:
-        """The content in pieces, from the beginning."""
-
-    def near(self, path: str) -> Iterator[Source]:
-        """The files of the same folder, zip or disk that match a pattern, sorted; none that leads out of it.
-
-        Args:
-            path: Relative to this file's folder, POSIX, with `*`; `..` stands only at its beginning.
-        """
-
-    def database(self) -> AbstractContextManager[sqlite3.Connection]:
-        """The file as a SQLite database, read-only, also while another program writes it."""
-
-    def tell(self, reason: str, line: int | None = None) -> None:
-        """Report something damaged that is read around: the reason, and the line in this file (from 1)."""
-
-    @property
-    def head(self) -> bytes:
-        """The first 128 KiB."""
+#: One file of what is imported: on disk, in a zip, in memory.
+Source = File
 
 
 def shape(source: Source) -> Shape:

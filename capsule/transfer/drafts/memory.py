@@ -23,7 +23,7 @@ from capsule.transfer.records.pairs import OWN
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
-    from capsule.transfer.reading.sources import File
+    from capsule.transfer.reading.files import File
 
 _KIND, _ID = "imports", "digests"
 #: What it says has this form; with the version of Capsule.

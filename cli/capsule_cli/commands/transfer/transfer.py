@@ -99,7 +99,7 @@ def import_(
 
 def _follow(store: Store, paths: list[str], options: dict[str, Any]) -> None:
     from capsule.transfer.following import follow
-    from capsule.transfer.reading.sources import Damage
+    from capsule.transfer.reading.files import Damage
 
     def tell(entry: Taken | Damage) -> None:
         if isinstance(entry, Damage):
