@@ -22,7 +22,7 @@ from capsule import timestamps
 from capsule.errors import InvalidInput
 from capsule.format.documents import new
 from capsule.format.documents.message import check_message
-from capsule.format.fields import MODES, ROLES, TYPES, names
+from capsule.format.fields import MODES, TYPES, names
 from capsule.format.json import codec
 from capsule.format.json.canonical import in_order
 from capsule.format.text.titles import check_title, title_by_rule, title_from
@@ -45,8 +45,6 @@ Tell = Callable[[str, str], None]
 Keep = Callable[[bytes | Source], tuple[str, int]]
 #: The bytes of a stored attachment; None: it is not there.
 Load = Callable[[str], bytes | None]
-_TEXTS = frozenset({"role", "content", "model", "reasoning", "toolCallId"})
-_LISTS = frozenset({"toolCalls", "attachments"})
 #: The references of a message to others.
 _LINKS = ("replyTo", "thread")
 
@@ -135,7 +133,7 @@ def _checked(entry: Fields, tell: Tell, keep: Keep, most: int, *, is_own: bool) 
             said["attachments"] = [
                 _stored(attached, keep, lambda reason: tell(reason, id)) for attached in said["attachments"]
             ]
-        checked = said if _is_plain(said) else check_message(said)
+        checked = check_message(said)
         if len(checked["content"]) > most // 4 and len(codec.encode_entry(checked)) > 0.9 * most:
             raise InvalidInput(f"it is larger than {most:,} bytes")
         about = {"id": str(entry["id"])} if entry.get("id") is not None else {}
@@ -161,21 +159,6 @@ def _with_imported(metadata: Fields, about: Fields) -> Fields:
     if SOURCE in made:
         made[SOURCE] = made.pop(SOURCE)
     return made
-
-
-def _is_plain(said: Fields) -> bool:
-    """Whether a message has a few well-known fields of the right types, as nearly all have: `check_message` agrees."""
-    for name, value in said.items():
-        kind = type(value)
-        if name in _TEXTS:
-            if kind is not str:
-                return False
-        elif name in _LISTS:
-            if kind is not list or not all(type(item) is dict for item in value):
-                return False
-        elif (name != "metadata" or kind is not dict) and (name != "timestamp" or value is None):
-            return False
-    return said["role"] in ROLES and "content" in said
 
 
 def _stored(attached: Fields, keep: Keep, tell: Callable[[str], None]) -> Fields:
