@@ -92,9 +92,8 @@ class Memory:
                 except (NotFound, InvalidDocument):
                     return None
                 about, title = head["metadata"].get(IMPORTED), head["title"]
-                source = (
-                    str(about.get("id")) if isinstance(about, dict) and about.get("format") in (format, OWN) else id
-                )
+                is_of_it = isinstance(about, dict) and about.get("format") in (format, OWN)
+                source = str(about.get("id")) if is_of_it else id
             known.append(Taken(id, title, count, format, source, file.name, "unchanged" if id else "skipped"))
         return known
 

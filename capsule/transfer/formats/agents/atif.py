@@ -73,12 +73,9 @@ def _read(step: Fields) -> list[Fields]:
             metadata=filled({}, usage=usage),
         )
     ]
-    entries += [
-        filled(
-            {"role": "tool", **_read_content(result.get("content"))}, toolCallId=text_of(result.get("source_call_id"))
-        )
-        for result in results
-    ]
+    for result in results:
+        said = {"role": "tool", **_read_content(result.get("content"))}
+        entries.append(filled(said, toolCallId=text_of(result.get("source_call_id"))))
     if len(entries) > 1 and entries[0] == {"role": "system", "content": ""}:
         del entries[0]  # Something was observed, and nothing said.
     for entry in entries:
@@ -200,9 +197,8 @@ def _drafts(record: Fields, line: int, source: Source, **related: str) -> Iterat
     for nth, trajectory in enumerate(below if isinstance(below, list) else (), 1):
         if isinstance(trajectory, dict):
             id = text_of(trajectory.get("trajectory_id")) or str(nth)
-            yield from _drafts(
-                {**trajectory, "trajectory_id": f"{draft.id}/{id}"}, line, source, sourceConversationId=draft.id
-            )
+            inner = {**trajectory, "trajectory_id": f"{draft.id}/{id}"}
+            yield from _drafts(inner, line, source, sourceConversationId=draft.id)
         else:
             source.tell(f"trajectory {nth} of a subagent is none", line)
     if reference := text_of(record.get(_CONTINUED)):
@@ -233,10 +229,10 @@ def _write_file_of(draft: Draft) -> bytes:
 
 def _is_step(entries: list[Fields]) -> bool:
     """Whether messages go into one step: an agent, and results of its calls."""
-    ids = [call.get("id") for call in entries[0].get("toolCalls", ())]
-    return entries[0]["role"] == "assistant" and all(
-        entry["role"] == "tool" and entry.get("toolCallId") in ids for entry in entries[1:]
-    )
+    said, *results = entries
+    ids = [call.get("id") for call in said.get("toolCalls", ())]
+    are_results = all(entry["role"] == "tool" and entry.get("toolCallId") in ids for entry in results)
+    return said["role"] == "assistant" and are_results
 
 
 def _is_ours(record: Fields) -> bool:

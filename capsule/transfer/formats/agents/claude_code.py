@@ -155,8 +155,7 @@ _TALKS: dict[Any, Any] = {"user": dict, "assistant": dict, "system": str}
 
 
 def _common(session: str, agent: str) -> Fields:
-    common = {**_DEFAULT, "sessionId": session}
-    return common | {"isSidechain": True, "agentId": agent} if agent else common
+    return _DEFAULT | _about(session, agent)
 
 
 def _about(session: str, agent: str) -> Fields:

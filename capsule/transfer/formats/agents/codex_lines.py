@@ -267,9 +267,8 @@ class Talk:
         about = about if isinstance(about, dict) else {}
         inner = about.get("output", about.get("content"))
         if isinstance(output, list):
-            entry["content"] = "\n\n".join(
-                item["text"] for item in objects_of(output) if isinstance(item.get("text"), str)
-            )
+            texts = (item["text"] for item in objects_of(output) if isinstance(item.get("text"), str))
+            entry["content"] = "\n\n".join(texts)
             if files := [file for part in objects_of(output) if (file := _image(part))]:
                 entry["attachments"] = files
         else:

@@ -143,12 +143,8 @@ def _visible(lines: list[str]) -> list[bool]:
         sign, length = fence[1][0], len(fence[1])
         while after < len(closing) and closing[after][0] <= n:
             after += 1
-        ends = (closing[k] for k in range(after, len(closing)))
-        end = (
-            next((m for m, other in ends if other[0] == sign and len(other) >= length), None)
-            if (length < without_end[sign])
-            else None
-        )
+        ends = (closing[k] for k in range(after, len(closing) if length < without_end[sign] else 0))
+        end = next((m for m, other in ends if other[0] == sign and len(other) >= length), None)
         if end is None:
             without_end[sign] = min(without_end[sign], length)
         else:

@@ -23,7 +23,6 @@ from capsule.transfer.drafts.branches import active_line
 from capsule.transfer.interface import Draft, Fields, Format
 from capsule.transfer.records.coercion import data_url, text_of
 
-_NAMES = {"user": "User", "assistant": "Assistant", "system": "System", "tool": "Tool"}
 #: The images that are shown; an SVG could hold a script.
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 #: Larger blocks of code are not coloured, and larger texts not drawn as Markdown, in characters.
@@ -116,7 +115,7 @@ def _attached(attached: Fields) -> str:
 
 def _article(entry: Fields, number: int, parent: int | None, is_aside: bool) -> str:
     role, time = entry["role"], html.escape(known(text_of(entry.get("timestamp"))))
-    who = html.escape(text_of(entry.get("from")) or _NAMES[role])
+    who = html.escape(text_of(entry.get("from")) or role.capitalize())
     about = [
         f"<b>{who}</b>",
         html.escape(text_of(entry.get("model"))),

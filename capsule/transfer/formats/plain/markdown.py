@@ -24,7 +24,6 @@ _COMMENT = re.compile(r"^<!-- capsule:(head|message|shown)(?: (.*))? -->$", re.M
 #: The beginning of a line that looks like one, with the backslashes that escape it.
 _LIKE = re.compile(r"^<!-- (\\*)capsule:", re.MULTILINE)
 _ESCAPED = re.compile(r"^<!-- \\(\\*)capsule:", re.MULTILINE)
-_NAMES = {"user": "User", "assistant": "Assistant", "system": "System", "tool": "Tool"}
 
 
 def _comment(kind: str, value: Fields) -> str:
@@ -34,7 +33,7 @@ def _comment(kind: str, value: Fields) -> str:
 
 
 def _heading(entry: Fields, is_aside: bool) -> str:
-    who = str(entry.get("from") or _NAMES[entry["role"]])
+    who = str(entry.get("from") or entry["role"].capitalize())
     parts = [who, entry.get("model"), known(entry.get("timestamp"))[:16].replace("T", " ")]
     return "## " + " · ".join(_line(part) for part in parts if part) + (" (another branch)" if is_aside else "")
 

@@ -168,10 +168,8 @@ def _lacks_time(message: Fields, entry: Fields) -> bool:
     """Whether a message of a person or a model lacks its time, or any message has a wrong one."""
     if "timestamp" in entry:
         return False
-    is_said = (
-        entry["role"] in ("user", "assistant") and entry["content"] and not entry.get("metadata", {}).get("hidden")
-    )
-    return bool(is_said) or message.get("create_time") is not None
+    is_shown = entry["content"] and not entry.get("metadata", {}).get("hidden")
+    return bool(is_shown and entry["role"] in ("user", "assistant")) or message.get("create_time") is not None
 
 
 def _draft(record: Fields, line: int, source: Source) -> Draft:

@@ -144,9 +144,8 @@ def _draft(record: Fields, line: int, source: Source, projects: dict[str, Fields
             source.tell("a conversation without the time at which it began", line)
         return Draft(head, history, line)
     if "prompt_template" in record or "docs" in record:
-        return Draft(
-            _HEAD.to_capsule(rest(record, "prompt_template", "docs")) | {"context": _context(record)}, [], line
-        )
+        head = _HEAD.to_capsule(rest(record, "prompt_template", "docs"))
+        return Draft(head | {"context": _context(record)}, [], line)
     if "full_name" not in record:
         source.tell("no conversation: it has no chat_messages", line)
     return None

@@ -307,7 +307,5 @@ def _write_file_of(draft: Draft) -> bytes:
     return orjson.dumps(record | {"branches": True, "recursive": False, "messages": messages})
 
 
-_recognizes = by_record(
-    lambda record: "conversationId" in record and bool({"messages", "messagesTree"} & record.keys())
-)
+_recognizes = by_record(lambda it: "conversationId" in it and not {"messages", "messagesTree"}.isdisjoint(it))
 FORMATS = [Format("librechat", "LibreChat", _recognizes, _read_file_of, _write_file_of)]
