@@ -14,7 +14,7 @@ import orjson
 from capsule import timestamps
 from capsule.transfer.records.pairs import Fields
 
-UUID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
 def moment(value: Any) -> str | None:
@@ -117,7 +117,7 @@ def with_bytes(entry: Fields) -> Fields:
 
 def uuid_of(id: str) -> str:
     """A UUID for an id: the id itself, if it is one."""
-    return id if UUID.fullmatch(id) else str(uuid5(NAMESPACE_URL, f"capsule:{id}"))
+    return id if re.fullmatch(UUID, id) else str(uuid5(NAMESPACE_URL, f"capsule:{id}"))
 
 
 def data_url(type: Any, data: bytes) -> str:

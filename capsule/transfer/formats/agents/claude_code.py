@@ -26,7 +26,7 @@ _COMMON = ("isSidechain", "userType", "entrypoint", "cwd", "sessionId", "version
 _DEFAULT = {"isSidechain": False, "userType": "external", "cwd": "/", "version": "2.1.0", "gitBranch": ""}
 _TITLES = ("summary", "aiTitle", "customTitle")
 #: How a result begins that was too large, and the name of the file that has it.
-_MOVED = re.compile(r"<persisted-output>.{,1000}?tool-results[/\\]([\w-]+\.\w+)", re.DOTALL)
+_MOVED = r"(?s)<persisted-output>.{,1000}?tool-results[/\\]([\w-]+\.\w+)"
 _ABOUT = {"summary", "file-history-snapshot", "queue-operation", "last-prompt", "mode", "ai-title", "custom-title"}
 
 
@@ -236,7 +236,7 @@ def _read(source: Source) -> Iterator[Draft]:
 
 def _attach_result(entry: Fields, source: Source, stem: str, line: int | None) -> None:
     """Attach the whole result if the transcript has only its beginning."""
-    moved, files = _MOVED.match(entry["content"]) if entry["role"] == "tool" else None, entry.get("attachments", [])
+    moved, files = re.match(_MOVED, entry["content"]) if entry["role"] == "tool" else None, entry.get("attachments", [])
     if moved is None or any(file.get("name") == moved[1] for file in files):
         return
     places = (f"{stem}/tool-results/{moved[1]}", f"../tool-results/{moved[1]}")

@@ -11,6 +11,7 @@ writer reads what it wrote, and keeps what is lost under `capsule`, on the last 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from itertools import chain
 
@@ -48,7 +49,7 @@ def _read(source: Source) -> Iterator[Draft]:
             lines += [(number, item) for item in [line["session"], *objects_of(line["items"])]]
         else:
             lines.append((number, line))
-    named = UUID.findall(source.name)
+    named = re.findall(UUID, source.name)
     if (draft := _draft(lines, source.tell, named[-1] if named else "")) is not None:
         yield draft
 

@@ -20,9 +20,7 @@ from capsule.transfer.records.coercion import counts_of, data_url, json_of, mome
 from capsule.transfer.records.pairs import OWN, applied, with_source
 
 #: What a message of the user begins with that the program made.
-_MADE = re.compile(
-    r"\s*(<(environment_context|user_instructions|permissions instructions|turn_aborted)>|# AGENTS\.md )"
-)
+_MADE = r"\s*(<(environment_context|user_instructions|permissions instructions|turn_aborted)>|# AGENTS\.md )"
 EVENTS = {"user_message": "user", "agent_message": "assistant", "agent_reasoning": "reasoning"}
 EVENTS["agent_reasoning_raw_content"] = "reasoning"
 _USAGE = {"inputTokens": "input_tokens", "cachedTokens": "cached_input_tokens", "outputTokens": "output_tokens"}
@@ -241,7 +239,7 @@ class Talk:
         above = self._above
         entry = self._start("user" if role == "user" else "system", time)
         entry["content"] = text
-        if role != "user" or _MADE.match(text):
+        if role != "user" or re.match(_MADE, text):
             entry["metadata"] = {"hidden": True}
         else:
             self._turns.append(above)

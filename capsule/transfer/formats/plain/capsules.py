@@ -21,7 +21,7 @@ from capsule.transfer.interface import Draft, Fields, Format, Source, by_record,
 from capsule.transfer.records.coercion import is_text, moment
 from capsule.transfer.records.pairs import OWN, applied, difference
 
-_SHA256 = re.compile(r"[0-9a-f]{64}")
+_SHA256 = r"[0-9a-f]{64}"
 _HEAD = ("id", "title", "createdAt", "updatedAt")
 #: The metadata of 2.0, and what it is where a capsule has none.
 _METADATA = new.new_metadata()
@@ -68,7 +68,7 @@ def _draft(record: Fields, source: Source, line: int) -> Draft:
         head = {name: value for name, value in document.items() if name not in ("history", "version")}
         head["metadata"] = {name: value for name, value in head.get("metadata", {}).items() if name != "lock"}
     for attached in (file for entry in history for file in entry.get("attachments", ())):
-        if isinstance(digest := attached.get("sha256"), str) and _SHA256.fullmatch(digest):
+        if isinstance(digest := attached.get("sha256"), str) and re.fullmatch(_SHA256, digest):
             for file in source.near(f"../attachments/{digest}"):
                 attached["data"] = file
     return Draft(head, history, line, is_own=True)

@@ -27,7 +27,7 @@ from capsule.transfer.records.coercion import data_url, text_of
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 #: Larger blocks of code are not coloured, and larger texts not drawn as Markdown, in characters.
 _MOST_CODE, _MOST_TEXT = 200_000, 1_000_000
-_LINK = re.compile(r"(https?|mailto):", re.IGNORECASE)
+_LINK = r"(?i)(https?|mailto):"
 
 _STYLE = """
 :root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem}
@@ -61,7 +61,7 @@ def _markdown() -> Any:
 
     made = MarkdownIt("commonmark", {"html": False, "highlight": _highlighted})
     made.enable(["table", "strikethrough"]).disable("image")
-    made.validateLink = lambda url: _LINK.match(url) is not None  # type: ignore[method-assign]
+    made.validateLink = lambda url: re.match(_LINK, url) is not None  # type: ignore[method-assign]
     return made
 
 

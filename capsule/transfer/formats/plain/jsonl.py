@@ -23,7 +23,7 @@ from capsule.transfer.records.pairs import OWN, Pair, with_source
 _ROLES = {"developer": "system", "function": "tool", "model": "assistant"}
 _PEOPLE = dict.fromkeys(("human", "user"), "user") | dict.fromkeys(("gpt", "assistant", "chatgpt"), "assistant")
 _PEOPLE |= {"system": "system"} | dict.fromkeys(("tool", "function_response", "observation"), "tool")
-_SPOKEN = re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>\n?|\Z)", re.DOTALL)
+_SPOKEN = r"(?s)<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>\n?|\Z)"
 
 
 def _read_openai(record: Fields) -> Fields:
@@ -81,7 +81,7 @@ def _write_sharegpt(fields: Fields) -> Fields:
 
 def _messages_of(record: Fields, key: str, message: Pair) -> list[Fields]:
     if key == "text":
-        return [{"role": _ROLES.get(role, role), "content": text} for role, text in _SPOKEN.findall(record[key])]
+        return [{"role": _ROLES.get(role, role), "content": text} for role, text in re.findall(_SPOKEN, record[key])]
     return [message.to_capsule(entry) for entry in record[key] if isinstance(entry, dict)]
 
 

@@ -34,8 +34,8 @@ _HEAD = pair_of(
     Column("id", "id"),
 )
 _ATTACHED = pair_of(Column("name", "name"), Column("mime_type", "type"), Column("id", "reference"))
-_FILE = re.compile(r"file[-_][A-Za-z0-9]+")
-_ID = re.compile(r"(?:file-service|sediment)://([^?#]+)")
+_FILE = r"file[-_][A-Za-z0-9]+"
+_ID = r"(?:file-service|sediment)://([^?#]+)"
 
 
 def _read(node: Fields) -> Fields:
@@ -53,7 +53,7 @@ def _read(node: Fields) -> Fields:
     if about.get("is_visually_hidden_from_conversation") is True:
         fields["metadata"] = fields.get("metadata", {}) | {"hidden": True}
     if listed := [_ATTACHED.read(file) for file in about.get("attachments") or () if is_text(file.get("id"))]:
-        seen = {match[1]: file for file in fields.get("attachments", ()) if (match := _ID.match(file["pointer"]))}
+        seen = {match[1]: file for file in fields.get("attachments", ()) if (match := re.match(_ID, file["pointer"]))}
         for file in listed:
             if shown := seen.pop(file.get("reference"), None):
                 file["pointer"] = shown["pointer"]
@@ -210,7 +210,7 @@ def _read_file_of(source: Source) -> Iterator[Draft]:
         for attached in [attachment for entry in draft.history for attachment in entry.get("attachments", ())]:
             if files is None:
                 files = _files(source)
-            pointer = _ID.match(str(attached.get("pointer")))
+            pointer = re.match(_ID, str(attached.get("pointer")))
             if file := files.get(attached.get("reference") or (pointer[1] if pointer else "")):
                 attached["data"] = file
         yield draft
@@ -221,7 +221,7 @@ def _files(source: Source) -> dict[str, Source]:
     is_export = any(True for name in ("user.json", "chat.html", "export_manifest.json") for _ in source.near(name))
     patterns = ("file*", "*/file*", "*/*/file*") if is_export else ("file*",)
     near = [file for pattern in patterns for file in source.near(pattern)]
-    return {match[0]: file for file in near if (match := _FILE.match(file.name.rpartition("/")[2]))}
+    return {match[0]: file for file in near if (match := re.match(_FILE, file.name.rpartition("/")[2]))}
 
 
 def _tell_missing(source: Source) -> None:

@@ -24,11 +24,11 @@ _ROOT = "00000000-0000-0000-0000-000000000000"
 #: What tells how the file was made.
 _OF_THE_FILE = ("messages", "messagesTree", "exportAt", "branches", "recursive")
 _UNNAMED = "New Chat"
-_THINKING = re.compile(r"\A\s*:::thinking[^\S\n]*\n(?P<reasoning>.*?)(?:\n:::|\Z)", re.DOTALL)
+_THINKING = r"(?s)\A\s*:::thinking[^\S\n]*\n(?P<reasoning>.*?)(?:\n:::|\Z)"
 _SPOKEN = ("text", "think", "reasoning")
 #: So many levels of messages in messages are read as they are.
 _DEEP = 250
-_TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+)', re.DOTALL)
+_TOKEN = r'(?s)\s*("(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+)'
 
 
 _HEAD = pair_of(
@@ -147,7 +147,8 @@ def _opened(record: Fields) -> Fields:
     """A message with only the parts that are read, each with its text, and with its thoughts apart."""
     record, text, content = dict(record), record.get("text"), record.get("content")
     if isinstance(text, str) and not content:
-        marks = ((hit.start(), hit.end(), [("reasoning", *hit.span("reasoning"))]) for hit in _THINKING.finditer(text))
+        hits = re.finditer(_THINKING, text)
+        marks = ((hit.start(), hit.end(), [("reasoning", *hit.span("reasoning"))]) for hit in hits)
         record["text"] = pieces_of(text, marks) or text
     if not isinstance(content, list) or not content:
         return record
@@ -273,7 +274,7 @@ def _parsed(text: str) -> Fields:
     whole: list[Any] = []
     stack: list[Any] = [whole]
     keys: list[Any] = [None]
-    for token in _TOKEN.findall(text):
+    for token in re.findall(_TOKEN, text):
         if token in "}]":
             stack.pop()
             keys.pop()
