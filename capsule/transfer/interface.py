@@ -66,27 +66,26 @@ class around:  # It is used as a function is; a generator would cost three times
         return True
 
 
-def read_each(
-    source: Source, make: Callable[[Any, Any], Draft | None], items: Iterable[tuple[int | None, Any]] | None = None
-) -> Iterator[Draft]:
+#: Makes a draft of an item of a file and its line; None: it is no conversation.
+Make = Callable[[Any, Any, Source], "Draft | None"]
+
+
+def read_each(source: Source, make: Make, items: Iterable[tuple[int | None, Any]] | None = None) -> Iterator[Draft]:
     """The drafts of a file that are made of one item each; an odd item is reported and passed over.
 
-    `make` is given an item and its line, and returns None for what is no conversation. Without `items`, they are the
-    JSON objects of the file.
+    Without `items`, they are the JSON objects of the file.
     """
     for line, item in read_records(source) if items is None else items:
         draft = None
         with around(source.tell, "a conversation", line):
-            draft = make(item, line)
+            draft = make(item, line, source)
         if draft is not None:
             yield draft
 
 
-def each(make: Callable[[Any, Any, Source], Draft | None], items: Any = None) -> Callable[[Source], Iterator[Draft]]:
-    """The reader of a format by `read_each`: `make` and `items` are given the file too."""
-    return lambda source: read_each(
-        source, lambda item, line: make(item, line, source), None if items is None else items(source)
-    )
+def each(make: Make, items: Callable[[Source], Any] = lambda source: None) -> Callable[[Source], Iterator[Draft]]:
+    """The reader of a format by `read_each`; `items` gives the items of a file."""
+    return lambda source: read_each(source, make, items(source))
 
 
 def read_rows(database: sqlite3.Connection, sql: str, *values: object) -> Iterator[Fields]:

@@ -17,8 +17,7 @@ from capsule.transfer.drafts.branches import active_line
 from capsule.transfer.interface import Draft, Format, Source, around, by_record, first, own_of, read_records, with_own
 from capsule.transfer.records import turns
 from capsule.transfer.records.coercion import counts_of, filled, json_of, moment, object_of, objects_of, rest, text_of
-from capsule.transfer.records.columns import Column, pair_of
-from capsule.transfer.records.pairs import OWN, Fields
+from capsule.transfer.records.pairs import OWN, Column, Fields, pair_of
 from capsule.transfer.records.turns import Turn
 
 _ROLES = {"system": "system", "user": "user", "agent": "assistant"}

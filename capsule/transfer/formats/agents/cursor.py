@@ -179,10 +179,10 @@ def _read(source: Source) -> Iterator[Draft]:
         if "cursorDiskKV" in source.tables:
             keys = [row["key"] for row in read_rows(database, _BELOW.format("key"), *["composerData"] * 2)]
             rows = ((None, row) for key in keys for row in read_rows(database, _AT.format("cursorDiskKV"), key))
-            yield from read_each(source, lambda row, _: _stored(row, database, source), rows)
-        yield from read_each(source, lambda tab, _: _chat(tab), _items(database, source, _CHATS, "tabs"))
+            yield from read_each(source, lambda row, *_: _stored(row, database, source), rows)
+        yield from read_each(source, lambda tab, *_: _chat(tab), _items(database, source, _CHATS, "tabs"))
         listed = _items(database, source, _COMPOSERS, "allComposers")
-        yield from read_each(source, lambda data, _: _composer(data, {}, source), listed)
+        yield from read_each(source, lambda data, *_: _composer(data, {}, source), listed)
 
 
 def _recognizes(source: Source) -> bool:

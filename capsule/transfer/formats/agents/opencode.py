@@ -169,7 +169,7 @@ def _rows(database: Any, table: str, of: Fields) -> Iterator[Fields]:
 
 
 def _stored(source: Source) -> Iterator[Draft]:
-    def made(row: Fields, line: int | None) -> Draft | None:
+    def made(row: Fields, line: int | None, source: Source) -> Draft | None:
         session = row | {"parentID": row.get("parent_id")}
         session["time"] = {name[5:]: value for name, value in row.items() if name.startswith("time_")}
         parts: dict[str, list[Fields]] = {}
@@ -228,7 +228,7 @@ def _read(source: Source) -> Iterator[Draft]:
         yield from _stored(source)
         return
 
-    def made(record: Fields, line: int) -> Draft | None:
+    def made(record: Fields, line: int, source: Source) -> Draft | None:
         if "info" in record:
             items = objects_of(record["messages"])
             listed = ((object_of(item.get("info")), objects_of(item.get("parts"))) for item in items)

@@ -15,8 +15,7 @@ import orjson
 
 from capsule.transfer.interface import Draft, Format, Source, around, by_record, first, read_bytes, read_each
 from capsule.transfer.records.coercion import is_text, json_of, moment, object_of, objects_of, seconds, text_of
-from capsule.transfer.records.columns import Column, is_on, pair_of
-from capsule.transfer.records.pairs import Fields, Pair
+from capsule.transfer.records.pairs import Column, Fields, Pair, is_on, pair_of
 
 #: The node that newer exports begin with, and that is written where there is none.
 _ROOT = "client-created-root"
@@ -206,7 +205,7 @@ def _draft(record: Fields, line: int, source: Source) -> Draft:
 def _read_file_of(source: Source) -> Iterator[Draft]:
     _tell_missing(source)
     files: dict[str, Source] | None = None
-    for draft in read_each(source, lambda record, line: _draft(record, line, source)):
+    for draft in read_each(source, _draft):
         for attached in [attachment for entry in draft.history for attachment in entry.get("attachments", ())]:
             if files is None:
                 files = _files(source)

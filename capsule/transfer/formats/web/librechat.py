@@ -16,8 +16,7 @@ import orjson
 from capsule.transfer.interface import ODD, Draft, Format, Source, around, by_record, read_bytes, read_each
 from capsule.transfer.records import turns
 from capsule.transfer.records.coercion import is_text, json_of, moment, object_of, objects_of, rest, text_of
-from capsule.transfer.records.columns import Column, context_of, pair_of, text_of_context
-from capsule.transfer.records.pairs import Fields
+from capsule.transfer.records.pairs import Column, Fields, context_of, pair_of, text_of_context
 from capsule.transfer.records.turns import Names, Pieces, Turn, merged, pieces_of, rounds
 
 _ROOT = "00000000-0000-0000-0000-000000000000"
@@ -266,7 +265,7 @@ def _read_file_of(source: Source) -> Iterator[Draft]:
         else:
             yield from [draft] if draft else []
             return
-    yield from read_each(source, lambda record, line: _draft(record, line, source))
+    yield from read_each(source, _draft)
 
 
 def _parsed(text: str) -> Fields:

@@ -16,8 +16,7 @@ import orjson
 from capsule.transfer.interface import Draft, Fields, Format, Source, around, by_record, read_records
 from capsule.transfer.records import coercion, turns
 from capsule.transfer.records.coercion import filled, json_of, moment, object_of, objects_of, rest, text_of
-from capsule.transfer.records.columns import Column, is_on, pair_of
-from capsule.transfer.records.pairs import Pair
+from capsule.transfer.records.pairs import Column, Pair, is_on, pair_of
 from capsule.transfer.records.turns import Names, Pieces, Turn, merged, pieces_of, rounds
 
 _ROLES = ("user", "assistant", "system", "tool")
