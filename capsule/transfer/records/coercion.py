@@ -87,7 +87,7 @@ def filled(fields: Fields, /, **others: Any) -> Fields:
 
 def object_of(value: Any) -> Fields:
     """An object, or the one that a text holds; else an empty one."""
-    fields = json_of(value)
+    fields = value if isinstance(value, dict) else json_of(value)
     return fields if isinstance(fields, dict) else {}
 
 

@@ -36,7 +36,10 @@ def difference(wanted: Fields, built: Fields) -> Fields:
         if kind is not type(other):
             missing += other is _MISSING
             rest[key] = value
-        elif kind is dict or kind is list:
+        elif kind is dict:
+            if (value or other) and (below := difference(value, other)):
+                rest[key] = below
+        elif kind is list:
             if (value or other) and (unlike := _unlike(value, other)) is not None:
                 rest[key] = unlike[0]
         elif value != other:

@@ -229,14 +229,14 @@ def _read(source: Source) -> Iterator[Draft]:
 
     stem = source.name.rpartition("/")[2].removesuffix(".jsonl")
     for draft in _drafts(read_records(source), source.tell, stem, title_of):
-        for entry in draft.history:
+        for entry in (entry for entry in draft.history if entry["role"] == "tool"):
             _attach_result(entry, source, stem, draft.lines.get(str(entry.get("id"))))
         yield draft
 
 
 def _attach_result(entry: Fields, source: Source, stem: str, line: int | None) -> None:
     """Attach the whole result if the transcript has only its beginning."""
-    moved, files = re.match(_MOVED, entry["content"]) if entry["role"] == "tool" else None, entry.get("attachments", [])
+    moved, files = re.match(_MOVED, entry["content"]), entry.get("attachments", [])
     if moved is None or any(file.get("name") == moved[1] for file in files):
         return
     places = (f"{stem}/tool-results/{moved[1]}", f"../tool-results/{moved[1]}")

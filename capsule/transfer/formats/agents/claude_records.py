@@ -125,9 +125,8 @@ def _shape(said: Fields) -> Any:
     if said["role"] == "assistant":
         called = [{"type": "tool_use"} for _ in _calls(said)]
         return [{"type": "text"}, *called] if said["content"] or not called else called
-    files = said.get("attachments", ())
-    kept: list[Fields] = []
-    if said["role"] in ("user", "tool") and all(isinstance(file.get("data"), bytes) for file in files):
+    files, kept = said.get("attachments"), list[Fields]()
+    if files and said["role"] in ("user", "tool") and all(isinstance(file.get("data"), bytes) for file in files):
         kinds = [_FILES.get(str(file.get("type")).partition("/")[0]) for file in files]
         if None not in kinds:
             sources = [{"type": "base64", "media_type": file["type"]} for file in files]
@@ -151,14 +150,15 @@ def _base(said: Fields, common: Fields) -> Fields:
         return base | {"subtype": "informational", "level": "info"}
     message = base["message"] = {"role": kind}
     if kind == "assistant":
-        usage = {key: about.get("usage", {}).get(name) for name, key in _USAGE.items()}
+        counts = about.get("usage", {})
+        usage = {key: counts[name] for name, key in _USAGE.items() if counts.get(name) is not None}
         message |= {
             "id": f"msg_{said.get('id')}",
             "type": "message",
             "model": said.get("model", "<synthetic>"),
             "stop_reason": "tool_use" if _calls(said) else "end_turn",
             "stop_sequence": None,
-            "usage": {"input_tokens": 0, "output_tokens": 0} | {k: n for k, n in usage.items() if n is not None},
+            "usage": {"input_tokens": 0, "output_tokens": 0} | usage,
         }
     return base
 
