@@ -65,10 +65,7 @@ class _Talk:
             if not self.messages:
                 self.common = {key: record[key] for key in _COMMON if key in record}
                 self._forked = record.get("forkedFrom")
-            try:
-                is_common = [record[key] for key in self.common] == [*self.common.values()]
-            except KeyError:
-                is_common = False
+            is_common = self.common.items() <= record.items()
             if line is not None:
                 self.lines[str(uuid)] = line
             for piece in _pieces(record):
