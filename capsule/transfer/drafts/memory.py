@@ -17,7 +17,7 @@ import orjson
 import capsule
 from capsule.errors import CapsuleError, InvalidDocument, NotFound
 from capsule.store.reading import KIND
-from capsule.transfer.drafts.digests import IMPORTED
+from capsule.transfer.drafts.digests import imported_of
 from capsule.transfer.drafts.report import Taken
 from capsule.transfer.records.pairs import OWN
 
@@ -91,9 +91,8 @@ class Memory:
                     head, _ = self._engine.head(id)
                 except (NotFound, InvalidDocument):
                     return None
-                about, title = head["metadata"].get(IMPORTED), head["title"]
-                is_of_it = isinstance(about, dict) and about.get("format") in (format, OWN)
-                source = str(about.get("id")) if is_of_it else id
+                about, title = imported_of(head), head["title"]
+                source = str(about.get("id")) if about.get("format") in (format, OWN) else id
             known.append(Taken(id, title, count, format, source, file.name, "unchanged" if id else "skipped"))
         return known
 
