@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, BinaryIO, get_args
 
@@ -29,7 +30,8 @@ from capsule.transfer.drafts.privacy import keeps_id
 from capsule.transfer.drafts.report import Report, Taken
 from capsule.transfer.drafts.revision import OnConflict, Revised, contradicts, revised
 from capsule.transfer.interface import Draft, Format, Source, around, read_bytes
-from capsule.transfer.reading.sources import File, OpenFile, files_at, from_disk, opened, spooled
+from capsule.transfer.reading.files import File
+from capsule.transfer.reading.sources import OpenFile, files_at, from_disk, opened, spooled
 from capsule.transfer.registry import drafts_of, format_named, format_of, tell_unknown
 
 if TYPE_CHECKING:
@@ -158,8 +160,6 @@ class _Run:
         #: What is not in the report yet: behind a write that is under way, in the order of the source.
         self._pending: deque[_Made] = deque()
         self._read: list[Read] = []
-        self._trashed: set[str] | None = None
-        self._removed: dict[str, list[Any]] | None = None
 
     def finish(self) -> None:
         try:
@@ -294,7 +294,7 @@ class _Run:
         """Write what a draft became, and note its state; whether both sides changed the same."""
         id = new.taken.id
         if not self._exists(id):
-            if id in self._in_trash():
+            if id in self._in_trash:
                 new.read.is_whole = False
                 self._note(new, "skipped")
                 return False
@@ -356,22 +356,22 @@ class _Run:
                 continue
             new.read.awaited -= 1
 
+    @cached_property
     def _in_trash(self) -> set[str]:
-        if self._trashed is None:
-            self._trashed = {trashed.id for trashed in self._store.engine.trash.entries(KIND)}
-        return self._trashed
+        return {trashed.id for trashed in self._store.engine.trash.entries(KIND)}
+
+    @cached_property
+    def _removed(self) -> dict[str, list[Any]]:
+        removed = dict[str, list[Any]]()
+        for trashed in self._store.engine.trash.entries(REMOVED):
+            removed.setdefault(trashed.id, []).append(trashed)
+        return removed
 
     def _removed_from(self, id: str) -> set[str]:
         """The ids of the messages that were removed from a conversation, or changed, as far as the trash has them."""
-        if self._removed is None:
-            self._removed = {}
-            for trashed in self._store.engine.trash.entries(REMOVED):
-                self._removed.setdefault(trashed.id, []).append(trashed)
-        removed = set()
-        for trashed in self._removed.get(id, ()):
-            kept = codec.decode(self._store.engine.trash.read(trashed.token), trashed.path)
-            removed |= {entry["id"] for entry in kept["history"]}
-        return removed
+        read = self._store.engine.trash.read
+        kept = (codec.decode(read(trashed.token), trashed.path) for trashed in self._removed.get(id, ()))
+        return {entry["id"] for document in kept for entry in document["history"]}
 
     def _keep(self, data: bytes | Source) -> tuple[str, int]:
         content = data if isinstance(data, bytes) else read_bytes(data, _LARGEST_FILE)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from glob import glob
+from secrets import token_hex
 from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
 import typer
@@ -97,7 +97,7 @@ def import_(
 
 def _follow(store: Store, paths: list[str], options: dict[str, Any]) -> None:
     from capsule.transfer.following import follow
-    from capsule.transfer.reading.sources import Damage
+    from capsule.transfer.reading.files import Damage
 
     def tell(entry: Taken | Damage) -> None:
         if isinstance(entry, Damage):
@@ -221,20 +221,13 @@ def _file(path: str | None, *, force: bool) -> Iterator[IO[bytes]]:
     if os.path.lexists(path) and not force:
         raise Refused(f"{path} is there already; replace it with --force", path=path)
     try:
-        with tempfile.NamedTemporaryFile(dir=os.path.dirname(path) or ".", prefix=".capsule-", delete=False) as file:
+        with open(os.path.join(os.path.dirname(path), f".capsule-{token_hex(8)}"), "xb") as file:
             try:
-                yield cast("IO[bytes]", file)
+                yield file
                 file.flush()
-                os.chmod(file.name, 0o666 & ~_umask())
                 (os.replace if force else os.link)(file.name, path)
             finally:
                 if os.path.lexists(file.name):
                     os.unlink(file.name)
     except OSError as error:
         raise StorageFailed(f"{path} can't be written: {error.strerror}", path=path, errno=error.errno) from None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
