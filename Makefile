@@ -13,8 +13,9 @@ STAMP := $(VENV)/.made
 ARGS ?=
 ROOM ?=
 
-# The caller's PYTHONPATH would let other code stand in for this.
-unexport PYTHONPATH
+# The caller's PYTHONPATH would let other code stand in for this. Without compiled files each run compiles all tests anew,
+# and each process that a test starts compiles the program.
+unexport PYTHONPATH PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test test-all lint format types docs docs-check record site doctor bench bench-smoke conformance clients torture lock clean

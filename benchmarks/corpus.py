@@ -216,9 +216,10 @@ def _check(corpus: Corpus, sample: int = 20) -> None:
             assert not changes, f"{name}: {changes}"
 
 
-def rows(corpus: Corpus) -> Iterator[tuple[str, int, str, str, str, str]]:
-    """Every message: its conversation, its place there, role, time, id and text."""
+def rows(corpus: Corpus) -> Iterator[tuple[str, int, str, str, str, str, str | None]]:
+    """Every message: its conversation, its place there, role, time, id, text, and its tool calls as text."""
     for path in sorted((corpus.root / "conversations").iterdir()):
         document = orjson.loads(path.read_bytes())
         for at, entry in enumerate(document["history"]):
-            yield document["id"], at, entry["role"], entry["timestamp"], entry["id"], entry["content"]
+            tools = orjson.dumps(entry["toolCalls"]).decode() if "toolCalls" in entry else None
+            yield document["id"], at, entry["role"], entry["timestamp"], entry["id"], entry["content"], tools

@@ -80,7 +80,7 @@ def _merge(bench: Bench, report: Report, type: str, words: str, count: int) -> N
             "under 3x of parsing the three",
             times(ratio),
             ratio < BAR_RATIO,
-            "each message of the three is written once more, to be compared by its bytes",
+            "each message of a side is compared with that of the ancestor, in Python",
         )
     )
     report.data[f"merge_{type}"] = {name: one.as_json() for name, one in samples.items()}

@@ -37,19 +37,19 @@ def visible(text: str) -> str:
 
 def escaped(json_text: str) -> str:
     """JSON in which the same characters are written as JSON escapes them: it means what it meant."""
-    return _HIDDEN.sub(lambda found: found.group() if _belongs(found) else json.dumps(found.group())[1:-1], json_text)
+    return _HIDDEN.sub(lambda match: match.group() if _belongs(match) else json.dumps(match.group())[1:-1], json_text)
 
 
-def _spelled(found: re.Match[str]) -> str:
-    if _belongs(found):
-        return found.group()
-    code = ord(found.group())
+def _spelled(match: re.Match[str]) -> str:
+    if _belongs(match):
+        return match.group()
+    code = ord(match.group())
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def _belongs(found: re.Match[str]) -> bool:
+def _belongs(match: re.Match[str]) -> bool:
     """Whether a character that is not seen belongs to those beside it, which are."""
-    text, at, this = found.string, found.start(), found.group()
+    text, at, this = match.string, match.start(), match.group()
     before, behind = text[at - 1 : at], text[at + 1 : at + 2]
     if this in _JOINERS:
         emoji = text[at - 2 : at - 1] if before and before in _EMOJI_STYLES else before
@@ -89,9 +89,9 @@ def word(text: str) -> str:
     return text if _PLAIN.fullmatch(text) else quoted(text)
 
 
-def many(n: int, what: str) -> str:
+def many(n: int, noun: str) -> str:
     """So many of them, in words."""
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 class Fence:

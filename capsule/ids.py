@@ -14,8 +14,8 @@ from collections.abc import Iterable
 
 from capsule.errors import InvalidInput
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
 _MAX_BYTES = 128
+_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@-]{{0,{_MAX_BYTES - 1}}}")
 _FILE_NAME = re.compile(r"(?!\.)[^/\\\x00-\x1f\x7f\ud800-\udfff]+")
 _MAX_FILE_NAME_BYTES = 200
 
@@ -29,7 +29,7 @@ _SOURCES = bytes.fromhex("e4b80c1d6f2a5d479a3e71c05b8f2d96")
 
 def is_id(text: str) -> bool:
     """Whether `text` may name a document: a file stem of at most 128 bytes, never a path."""
-    return len(text) <= _MAX_BYTES and _ID.fullmatch(text) is not None
+    return _ID.fullmatch(text) is not None
 
 
 def check_id(text: str) -> str:
@@ -38,7 +38,7 @@ def check_id(text: str) -> str:
     Raises:
         InvalidInput: It is not.
     """
-    if not is_id(text):
+    if _ID.fullmatch(text) is None:  # Not by `is_id`: each path to a document is made with this.
         shown = text if len(text) <= 60 else text[:57] + "..."
         raise InvalidInput(
             f"{shown!r} is no id: an id starts with a letter or digit, continues with letters, digits and "

@@ -23,13 +23,8 @@ BUILT_IN = {
     "sessions": "session host worker",
     "transfer": "import export",
 }
-#: What the core asks of a room: what it has to say before an agent reads or writes (`store.inner.Guard`), and which of
-#: its objects keep traces of deleted texts, with the method that removes them.
-GUARD = "capsule.messaging.guard:Guard"
-KEEPERS = {"capsule.sessions.sessions:Sessions": "compact", "capsule.transfer.importing:Import": "forget"}
-BIND = "capsule.sessions.work.toolkit:bind"
-CLONE = "capsule.git:open"
-PAST_OF = "capsule_cli.commands.git.history:past_of"
+#: Which of them has what the core asks for, by the field of `Room` that says where it is.
+ANSWERS = {"guard": "messaging", "complete_agent": "messaging", "bind": "sessions", "clone": "git", "past_of": "git"}
 GROUP = "capsule.rooms"
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
@@ -43,7 +38,7 @@ class Room(NamedTuple):
         kinds: The kinds of documents that are its own.
         objects: The place of the class of each object that it adds to the Store, by the name of the attribute.
         package: Where the modules of its commands are.
-        commands: Its commands, separated by spaces, by the name of the module that has them.
+        commands: Its commands, separated by spaces, by the name of the module that has their functions.
         groups: The same for the commands below a command; of `agents wake`, those below that one.
         help: Its lines in the help: the topic, the place among the lines of the topic (those of the core have the
             places 10, 20, 30 ...), the commands, and what they do.
@@ -52,6 +47,12 @@ class Room(NamedTuple):
         tools: The place of what it adds to an MCP server (`mcp_server.added.Added`), by the sets of tools that have it,
             separated by spaces.
         resources: The place of the function that registers its resources on an MCP server.
+        keepers: Those of its objects that keep traces of deleted texts, with the method that removes these.
+        guard: The place of what it has to say before an agent reads or writes (`store.inner.Guard`).
+        bind: The place of the function that lets a store do only what the agent may in a session.
+        complete_agent: The place of what completes the name of an agent on the command line.
+        clone: The place of the function that takes a store as part of its git repository.
+        past_of: The place of the function that gives a past version of a conversation to show.
     """
 
     name: str
@@ -64,6 +65,12 @@ class Room(NamedTuple):
     quick: Mapping[str, str] = _NONE
     tools: Mapping[str, str] = _NONE
     resources: str = ""
+    keepers: Mapping[str, str] = _NONE
+    guard: str = ""
+    bind: str = ""
+    complete_agent: str = ""
+    clone: str = ""
+    past_of: str = ""
 
     def modules(self, group: str = "") -> dict[str, str]:
         """The module of each command at the top, or in a group."""
@@ -89,11 +96,21 @@ def missing(error: ModuleNotFoundError) -> Refused | None:
     return None
 
 
+def built_in(name: str) -> Room:
+    """A room that comes with Capsule. Raises Refused: it is not installed."""
+    room: Room = load(f"capsule.{name}.room:ROOM")
+    return room
+
+
+def answer(question: str) -> Any:
+    """What a room that comes with Capsule has for the core: see `ANSWERS`. Raises Refused: it is not installed."""
+    return load(getattr(built_in(ANSWERS[question]), question))
+
+
 def of_command(command: str) -> Room | None:
     """The room that comes with Capsule and has a command; None: none has. Raises Refused: it is not installed."""
     name = next((name for name, commands in BUILT_IN.items() if command in commands.split()), None)
-    room: Room | None = load(f"capsule.{name}.room:ROOM") if name else None
-    return room
+    return built_in(name) if name else None
 
 
 def installed(names: Iterable[str] = ()) -> list[Room]:
@@ -104,13 +121,13 @@ def installed(names: Iterable[str] = ()) -> list[Room]:
 
     Raises Refused: no package has such a room.
     """
-    found = []
+    present = []
     for name in BUILT_IN:
         try:
-            found.append(load(f"capsule.{name}.room:ROOM"))
+            present.append(built_in(name))
         except Refused:
             continue
-    return found + [of_others(name) for name in names]
+    return present + [of_others(name) for name in names]
 
 
 def of_others(name: str) -> Room:

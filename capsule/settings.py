@@ -221,8 +221,8 @@ def parse(data: bytes, path: str) -> Settings:
             except InvalidInput as error:
                 raise InvalidDocument.of([Problem(path, *_place(keys, data), ".".join(keys), str(error))]) from error
         elif value != {}:
-            what = f"is no setting that this version of Capsule knows{meant(name, _KNOWN)}"
-            unknown.append(Problem(path, *_place(keys, data), ".".join(keys), what))
+            reason = f"is no setting that this version of Capsule knows{meant(name, _KNOWN)}"
+            unknown.append(Problem(path, *_place(keys, data), ".".join(keys), reason))
     return Settings(**values, unknown=tuple(unknown))
 
 

@@ -81,8 +81,11 @@ def parse(text: str) -> datetime:
         ValueError: `text` is no ISO 8601 date and time.
     """
     moment = datetime.fromisoformat(text)
+    if moment.tzinfo is UTC:
+        return moment
     try:
-        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+        zone = moment.tzinfo
+        return moment if zone is UTC else moment.replace(tzinfo=UTC) if zone is None else moment.astimezone(UTC)
     except OverflowError as error:
         raise ValueError(f"{text!r} lies outside the years 1 to 9999") from error
 

@@ -30,7 +30,7 @@ install CLIENT` writes the entry into a client's configuration. The server speak
 - **An acknowledged write is on disk.** A retry under the same `idempotencyKey` makes nothing twice. It gets the
   message, version, conversation, summary or fork that the first call made, also after a restart, and from another
   process.
-- **The same call made again is told.** Without such a key, a call that adds something is carried out each time. If
+- **A repeated call is noticed.** Without such a key, a call that adds something is carried out each time. If
   the same agent made it in the same session within the last ten minutes, with the same arguments, the answer ends with
   a line that says so. In data it is the field `sameCallSecondsAgo`.
 - **The server is one instance.** A save does not lock others out. `lock_conversation` does, until

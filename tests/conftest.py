@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,9 @@ settings.register_profile(
 _PROFILE = os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev")
 settings.load_profile(_PROFILE)
 
+#: Numbers the homes: pytest would read the whole directory of all tests before it numbers one.
+_HOMES = count()
+
 #: The seed of every test with random choices (the `rng` fixture); CAPSULE_SEED repeats a run.
 SEED = int(os.environ.get("CAPSULE_SEED") or (20250112 if _PROFILE == "ci" else random.SystemRandom().getrandbits(32)))
 os.environ["CAPSULE_SEED"] = str(SEED)  # The workers of pytest-xdist inherit it, so that all share one seed.
@@ -58,7 +63,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
 @pytest.fixture(autouse=True)
 def _scrubbed(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new environment, a new home, and a working directory that is no store."""
-    home = tmp_path_factory.mktemp("home")
+    home = tmp_path_factory.mktemp(f"home-{next(_HOMES)}", numbered=False)
     for name in list(os.environ):
         if name not in _KEPT and not name.startswith("PYTEST_"):
             monkeypatch.delenv(name)
@@ -101,14 +106,20 @@ def repository() -> Path:
     return ROOT
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """The directory of a fresh store."""
-    root = tmp_path / "store"
+@pytest.fixture(scope="session")
+def initialised(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that nobody opens. It is copied for each test, as making one waits for the disk."""
+    root = tmp_path_factory.mktemp("initialised")
     Store.init(root)
     # Where a busy machine stops the holder of a mutex for a while, the others wait.
     (root / "capsule.toml").write_text('[storage]\nmutex_timeout = "90s"\n', encoding="utf-8")
     return root
+
+
+@pytest.fixture
+def root(tmp_path: Path, initialised: Path) -> Path:
+    """The directory of a fresh store."""
+    return Path(shutil.copytree(initialised, tmp_path / "store"))
 
 
 @pytest.fixture

@@ -42,6 +42,11 @@ def test_the_table_and_the_rooms_say_the_same() -> None:
         assert sorted(room.modules()) == sorted(rooms.BUILT_IN[room.name].split())
         places = [*room.objects.values(), *room.quick.values(), *room.tools.values(), room.resources]
         assert all(map(rooms.load, filter(None, places)))
+        assert {name for name in rooms.ANSWERS if getattr(room, name)} == {
+            name for name, answering in rooms.ANSWERS.items() if answering == room.name
+        }
+        assert all(hasattr(rooms.load(room.objects[name]), method) for name, method in room.keepers.items())
+    assert all(map(rooms.answer, rooms.ANSWERS))
     kinds = [kind for room in found for kind in room.kinds]
     assert sorted(kinds) == sorted({*KINDS, "sessions"} - {"conversations"})
 

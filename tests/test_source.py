@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import capsule
 from capsule.rooms import BUILT_IN
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,25 +45,29 @@ LAYERS = (
     ("capsule.locks",),
     ("capsule.store",),
     ("capsule.maintenance",),
+    ("capsule.mcp_server",),
+    ("capsule_cli",),
     ("capsule.context",),
     ("capsule.git",),
     ("capsule.messaging",),
     ("capsule.transfer",),
     ("capsule.sessions",),
-    ("capsule.public",),
-    ("capsule.mcp_server",),
+    ("capsule.public", "capsule_cli.public"),
     ("capsule.messaging.tools",),
     ("capsule.transfer.resources",),
     ("capsule.sessions.tools",),
-    ("capsule_cli",),
-    *((f"capsule_cli.commands.{room}",) for room in (*BUILT_IN, "demo")),
+    *((f"capsule_cli.commands.{room}",) for room in BUILT_IN),
+    ("capsule_cli.commands.demo", "capsule_cli.drivers"),
 )
+#: The doors, with what rooms add to them.
+DOORS = ("capsule.mcp_server", "capsule_cli", "capsule.messaging.tools", "capsule.transfer.resources")
+DOORS += ("capsule.sessions.tools",)
 #: The rooms, with what they add to the doors; the demo shows them all.
 ROOMS = (
     *(f"{place}.{room}" for room in BUILT_IN for place in ("capsule", "capsule_cli.commands")),
     "capsule_cli.drivers",
 )
-ROOMS += ("capsule_cli.commands.demo",)
+ROOMS += ("capsule_cli.commands.demo", "capsule_cli.public")
 #: The circles of imports that stay, each inside one package, and why.
 CIRCLES = {
     "a document is opened by its storage, knows it, and takes in what others wrote": (
@@ -73,18 +79,6 @@ CIRCLES = {
         "capsule.engines.memory.engine",
         "capsule.engines.memory.index",
         "capsule.engines.memory.transaction",
-    ),
-    "the trash of an agent asks the view that it is part of": ("capsule.store.trash_view", "capsule.store.view"),
-    "the parts of the server have the server's state": (
-        "capsule.mcp_server.prompts",
-        "capsule.mcp_server.resources",
-        "capsule.mcp_server.server",
-        "capsule.mcp_server.subscriptions",
-    ),
-    "options complete what stands in a store, which an option names": (
-        "capsule_cli.completion",
-        "capsule_cli.shared.opening",
-        "capsule_cli.shared.options",
     ),
 }
 #: Runs git, and imports errors only; every module that uses git imports this one.
@@ -126,7 +120,8 @@ MODULES = {
     for folder in ("capsule", "cli/capsule_cli")
     for path in sorted((ROOT / folder).rglob("*.py"))
 }
-TREES = {name: ast.parse(path.read_text(encoding="utf-8"), str(path)) for name, path in MODULES.items()}
+#: The module of each public name.
+PUBLIC: dict[str, str] = vars(capsule)["_HOMES"]
 
 
 def is_in(module: str, package: str) -> bool:
@@ -138,27 +133,39 @@ def layer(module: str) -> int:
     return max(fits)[1]
 
 
-def nodes(tree: ast.AST, *, running: bool = False, loading: bool = False) -> Iterator[ast.AST]:
+@cache
+def tree(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
+
+
+@cache
+def nodes(module: str, *, running: bool = False, loading: bool = False) -> Sequence[ast.AST]:
     """The nodes of a module: all, without `if TYPE_CHECKING` (running), or what runs on import only (loading)."""
-    for node in ast.iter_child_nodes(tree):
+    nodes, left = [], list(ast.iter_child_nodes(tree(module)))
+    while left:
+        node = left.pop()
         typing_only = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
         if (running or loading) and typing_only:
             continue
         if loading and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             continue
-        yield node
-        yield from nodes(node, running=running, loading=loading)
+        nodes.append(node)
+        left += ast.iter_child_nodes(node)
+    return nodes
 
 
+@cache
 def imports(module: str, *, loading: bool = False) -> set[str]:
     """The modules of this project that `module` imports: when it is loaded, or whenever and for types too."""
     found = set()
-    for node in nodes(TREES[module], loading=loading):
+    for node in nodes(module, loading=loading):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names if alias.name in MODULES}
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module in MODULES:
             below = {f"{node.module}.{alias.name}" for alias in node.names} & set(MODULES)
             found |= below if len(below) == len(node.names) else below | {node.module}
+            if node.module == "capsule":  # It loads a public name from where it is.
+                found |= {PUBLIC[alias.name] for alias in node.names if alias.name in PUBLIC}
     return found
 
 
@@ -183,6 +190,12 @@ def test_the_core_imports_no_room() -> None:
         assert not rooms or module in ("capsule", "capsule.public"), f"{module} imports {rooms}"
 
 
+def test_the_rooms_import_the_doors_only_in_what_they_add_to_them() -> None:
+    for module in (name for name in MODULES if not any(is_in(name, door) for door in DOORS)):
+        doors = {other for other in imports(module) if any(is_in(other, door) for door in DOORS)}
+        assert not doors, f"{module} imports {doors}"
+
+
 def test_nothing_above_the_engines_imports_from_a_kind_of_engine() -> None:
     of_a_kind = re.compile(r"capsule\.engines\.(files|index|memory)\b")
     for module in (module for module in MODULES if not is_in(module, "capsule.engines")):
@@ -202,7 +215,7 @@ def test_no_imports_form_a_circle_but_those_with_a_reason() -> None:
 
 def test_only_a_store_uses_its_private_names() -> None:
     stores = {"store", "acting", "owner", "copy", "main", "inner"}
-    for module, node in ((name, node) for name in MODULES for node in nodes(TREES[name])):
+    for module, node in ((name, node) for name in MODULES for node in nodes(name)):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
             owner = dotted(node.value).rpartition(".")[2].lstrip("_")
             assert owner not in stores, f"{module}:{node.lineno}: use {owner}.inner, not {node.attr}"
@@ -210,7 +223,7 @@ def test_only_a_store_uses_its_private_names() -> None:
 
 def test_imports_are_absolute() -> None:
     for module in MODULES:
-        relative = [node.lineno for node in nodes(TREES[module]) if isinstance(node, ast.ImportFrom) and node.level]
+        relative = [node.lineno for node in nodes(module) if isinstance(node, ast.ImportFrom) and node.level]
         assert not relative
 
 
@@ -218,7 +231,7 @@ def test_the_rooms_above_the_engines_use_no_files_and_no_processes() -> None:
     above = [name for name in MODULES if any(is_in(name, room) for room in ABOVE_ENGINES)]
     above = [name for name in above if not any(is_in(name, room) for room in BEYOND_THE_STORE)]
     assert above
-    for module, node in ((name, node) for name in above for node in nodes(TREES[name], running=True)):
+    for module, node in ((name, node) for name in above for node in nodes(name, running=True)):
         place = f"{module}:{getattr(node, 'lineno', 0)}"
         if isinstance(node, ast.Attribute) and dotted(node).startswith("os."):
             assert dotted(node) in HARMLESS, place
@@ -233,7 +246,7 @@ def test_the_rooms_above_the_engines_use_no_files_and_no_processes() -> None:
 
 
 def test_one_module_takes_kernel_locks_and_portalocker_takes_them() -> None:
-    found = [(module, node) for module, tree in TREES.items() for node in nodes(tree)]
+    found = [(module, node) for module in MODULES for node in nodes(module)]
     named = {(module, alias.name) for module, node in found if isinstance(node, ast.Import) for alias in node.names}
     named |= {(module, str(node.module)) for module, node in found if isinstance(node, ast.ImportFrom)}
     takers = {module for module, name in named if name.partition(".")[0] in ("msvcrt", "portalocker")}
@@ -243,8 +256,8 @@ def test_one_module_takes_kernel_locks_and_portalocker_takes_them() -> None:
 
 
 def test_only_the_doors_use_standard_streams_and_the_environment() -> None:
-    below = [name for name in MODULES if layer(name) < layer("capsule.mcp_server")]
-    for module, node in ((name, node) for name in below for node in nodes(TREES[name])):
+    below = [name for name in MODULES if not any(is_in(name, door) for door in DOORS)]
+    for module, node in ((name, node) for name in below for node in nodes(name)):
         place = f"{module}:{getattr(node, 'lineno', 0)}"
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             assert node.func.id not in {"print", "input"}, place
@@ -261,11 +274,11 @@ def test_no_text_below_the_doors_names_a_command() -> None:
     from capsule_cli.app import app
 
     commands = "|".join(vars(typer.main.get_command(app))["commands"])
-    for module in (name for name in MODULES if layer(name) < layer("capsule.mcp_server")):
-        if any(is_in(module, room) for room in READ_IN_A_SHELL):
+    for module in MODULES:
+        if any(is_in(module, room) for room in (*READ_IN_A_SHELL, *DOORS)):
             continue
-        docs = {id(node.value) for node in ast.walk(TREES[module]) if isinstance(node, ast.Expr)}
-        for node in ast.walk(TREES[module]):
+        docs = {id(node.value) for node in nodes(module) if isinstance(node, ast.Expr)}
+        for node in nodes(module):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
                 found = re.search(rf"capsule ({commands})\b", node.value)
                 assert not found, f"{module}:{node.lineno}: {node.value!r}"
@@ -285,12 +298,12 @@ def test_every_module_is_short_and_has_a_docstring() -> None:
     for module in MODULES:
         lines = MODULES[module].read_text(encoding="utf-8").count("\n")
         assert lines <= LONGER.get(module, MOST_LINES), f"{module} has {lines} lines; split it by what its parts know"
-        assert ast.get_docstring(TREES[module]), f"{module} has no docstring"
+        assert ast.get_docstring(tree(module)), f"{module} has no docstring"
 
 
 def test_every_except_names_its_errors() -> None:
     for module in MODULES:
-        for node in nodes(TREES[module]):
+        for node in nodes(module):
             assert not (isinstance(node, ast.ExceptHandler) and node.type is None), f"{module}:{node.lineno}"
 
 
@@ -306,15 +319,15 @@ def test_private_interfaces_of_the_sdk_are_used_in_one_module() -> None:
     private |= {*vars(server), *vars(server._lowlevel_server), "_connection", "_server_instances"}
     private = {name for name in private if name.startswith("_") and not name.startswith("__")}
     assert "_lowlevel_server" in private
-    for module, tree in TREES.items():
+    for module in MODULES:
         # Attributes that our classes set themselves are not the SDK's.
-        attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+        attributes = [node for node in nodes(module) if isinstance(node, ast.Attribute)]
         own = {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
-        own |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+        own |= {node.name for node in nodes(module) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
         found = {node.attr for node in attributes} & private - own
         imported = {
             node.module or ""
-            for node in ast.walk(tree)
+            for node in nodes(module)
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("mcp", "mcp_types")
         }
         found |= {name for name in imported if "._" in name}
@@ -332,10 +345,10 @@ def test_private_interfaces_of_typer_are_used_in_one_module() -> None:
     private = {name for name in private if name.startswith("_") and not name.startswith("__")}
     private |= {"registered_commands", "registered_groups", "registered_callback"}
     private |= {"type_descriptor", "get_runtime_param"}
-    for module, tree in TREES.items():
+    for module in MODULES:
         if module == "capsule_cli.framework" or not module.startswith("capsule_cli"):
             continue
-        for node in ast.walk(tree):
+        for node in nodes(module):
             place = f"{module}:{getattr(node, 'lineno', 0)}; use capsule_cli.framework"
             if isinstance(node, ast.ImportFrom):
                 assert not (node.module or "").startswith("typer."), place
@@ -349,7 +362,7 @@ def test_private_interfaces_of_typer_are_used_in_one_module() -> None:
 
 def test_one_module_starts_git() -> None:
     for module in MODULES:
-        for node in nodes(TREES[module]):
+        for node in nodes(module):
             started = isinstance(node, ast.List | ast.Tuple) and node.elts and ast.unparse(node.elts[0]) == "'git'"
             # The demo runs git's commands as a person does, in a separate repository.
             assert not started or module in (RUNS_GIT, "capsule_cli.commands.demo.demo"), (

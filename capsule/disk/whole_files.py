@@ -151,6 +151,7 @@ def names_file(sys: Syscalls, path: str, fd: int) -> os.stat_result | None:
 
 
 def signature(status: os.stat_result) -> Signature:
+    """The signature in the status of a file."""
     return Signature(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
@@ -355,13 +356,13 @@ def put_in_place(sys: Syscalls, new: str, path: str, expected: Signature | None)
     sync_directory(sys, os.path.dirname(path))
 
 
-def replace_file(path: str, before: bytes | None, after: bytes, *, mode: int = 0o600) -> None:
-    """Replace what a file holds, durably. The new file has the old one's permissions.
+def replace_file(path: str, before: bytes | None, after: bytes | None, *, mode: int = 0o600) -> None:
+    """Replace what a file holds, or remove it, durably. The new file has the old one's permissions.
 
     Args:
         path: The file; no symlink.
         before: What it holds; None: there is none, and perhaps no directory.
-        after: What it is to hold.
+        after: What it is to hold; None: it is removed.
         mode: The permission bits of a new file, out of which the umask takes its own.
 
     Raises:
@@ -370,8 +371,19 @@ def replace_file(path: str, before: bytes | None, after: bytes, *, mode: int = 0
     """
     sys, (directory, name) = Syscalls(), os.path.split(path)
     new = os.path.join(directory, f".{name}.{new_id()}.tmp")
-    with naming(path, "write"):
+    with naming(path, "write" if after is not None else "remove"):
         try:
+            if after is None:
+                sys.rename(path, new)  # Aside: whatever is there from now on is another's.
+                with open(new, "rb") as file:
+                    is_ours = file.read() == before
+                if not is_ours:
+                    name_also(sys, new, path)
+                drop_name(sys, new)
+                sync_directory(sys, directory)
+                if is_ours:
+                    return
+                raise Interfered
             expected = None if before is None else signature(sys.lstat(path))
             if before is None:
                 os.makedirs(directory, exist_ok=True)

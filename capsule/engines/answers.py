@@ -1,4 +1,4 @@
-"""What the questions to an engine are answered with, and what of messages a question is about.
+"""The answers of an engine to questions, and which messages a question is about.
 
 What must stay true: nothing here belongs to one kind of engine.
 """
@@ -200,6 +200,7 @@ class Mine:
     Attributes:
         entries: How many messages it has, in all its branches.
         last: The digest of all their ids; empty: there are none. A cursor with this mark has read everything.
+        tag: Of the version that this is of, as `DocumentState` has it; empty: it isn't known.
         participants: The agents that take part, and those that left.
         history: What the participants read: `joined` or `all`; empty: it does not say.
         channel: What makes it a channel; None: it is none.
@@ -217,6 +218,7 @@ class Mine:
     channel: Channel | None
     created_by: str | None
     last: str
+    tag: str
 
 
 class Last(NamedTuple):

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from capsule.engines.machine import Machine
     from capsule.engines.questions import Questions
     from capsule.format.documents.head import ParsedHead
+    from capsule.rules.consent import State
+    from capsule.rules.policy import Object
     from capsule.rules.visibility import Sight
 
 T = TypeVar("T")
@@ -63,29 +65,34 @@ class DocumentState(NamedTuple):
 class Transaction(Protocol):
     """The exclusive right to one document.
 
-    Each write is all or nothing, and durable when the transaction has ended without an error. A call may raise `Interfered`: another program
-    wrote the document, so begin the transaction again; or `StorageFailed`, `Refused`: nothing was written.
+    Each write is all or nothing, and durable when the transaction has ended without an error. A call may raise
+    `Interfered`: another program wrote the document, so begin the transaction again; or `StorageFailed`, `Refused`:
+    nothing was written. The end of the transaction may raise `StorageFailed`: what was appended is there, and may not
+    outlive a power cut.
 
     Attributes:
         id: The document's id.
         name: Its name in errors: its path, or its kind and id.
-        head: The fields of a conversation except context and history, parsed.
-        state: What else is known of it.
         reads: What else the decision on the next write read. If any of it has another version when that is written,
             the write raises `Interfered`, and nothing is written.
         waits: Whether its end waits until what was appended is durable; otherwise that is so a second later.
+        judged: The conversation as the agent was let in to it, and the state by which; None: no agent was judged. The
+            other decisions on it are by the same state, whose documents are in `reads`.
     """
 
     id: str
     name: str
     reads: Reads
     waits: bool
+    judged: tuple[Object, State] | None
 
     @property
-    def head(self) -> ParsedHead: ...
+    def head(self) -> ParsedHead:
+        """The fields of a conversation except context and history, parsed."""
 
     @property
-    def state(self) -> DocumentState: ...
+    def state(self) -> DocumentState:
+        """What else is known of the document."""
 
     def document(self) -> Document:
         """The whole document, current and in canonical order; not to be changed in place. Cost: one parse."""
@@ -204,26 +211,23 @@ class Trash(Protocol):
 
 
 class Engine(Protocol):
-    """The documents of one store.
-
-    Attributes:
-        files: What it keeps beside them.
-        trash: What was deleted.
-        machine: What is of this machine alone, whatever the engine.
-        leases: Who has a name.
-    """
+    """The documents of one store."""
 
     @property
-    def files(self) -> Files: ...
+    def files(self) -> Files:
+        """The files that it keeps beside the documents."""
 
     @property
-    def trash(self) -> Trash: ...
+    def trash(self) -> Trash:
+        """What was deleted."""
 
     @property
-    def machine(self) -> Machine: ...
+    def machine(self) -> Machine:
+        """What belongs to this machine alone, whatever the engine."""
 
     @property
-    def leases(self) -> Leases: ...
+    def leases(self) -> Leases:
+        """Who holds which name."""
 
     # -- One document ----------------------------------------------------------------------------------------------
 
@@ -251,7 +255,7 @@ class Engine(Protocol):
             Interfered: What the decision read has another version by now: decide anew.
         """
 
-    def put(self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None) -> None:
+    def put(self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None) -> Version:
         """Write a document of a kind without entries, durably, if it is as it was when that was decided.
 
         Args:
@@ -309,8 +313,9 @@ class Engine(Protocol):
         Raises `NotFound`, `InvalidDocument`, and the errors of `parse`.
         """
 
-    def tail(self, id: str, n: int) -> tuple[bytes, int]:
-        """The last `n` entries as a JSON array, and the number of all entries. Raises `NotFound`, `InvalidDocument`."""
+    def tail(self, id: str, n: int) -> tuple[bytes, int, str]:
+        """The last `n` entries as a JSON array, the number of all entries, and the tag (see `DocumentState`; empty: it
+        isn't known). Raises `NotFound`, `InvalidDocument`."""
 
     def head(self, id: str) -> tuple[Document, int]:
         """A conversation without context and history, and its size in bytes. Raises `NotFound`, `InvalidDocument`."""

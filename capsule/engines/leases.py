@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, Self
 
 _INSTANCE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-#: Under this kind and its name a decision names the lease that it needs; see `Reads`.
+#: The kind under which `Reads` names the lease that a decision needs.
 LEASES = "leases"
 
 
@@ -29,6 +29,7 @@ class Lease(NamedTuple):
 
     @property
     def reads(self) -> dict[tuple[str, str], Lease]:
+        """The entry for `Reads` that makes a write depend on this lease."""
         return {(LEASES, self.name): self}
 
     def __enter__(self) -> Self:

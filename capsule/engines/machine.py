@@ -1,4 +1,4 @@
-"""What is of this machine alone: how to wake an agent here, which commands may run, keys and secrets.
+"""What belongs to this machine alone: how to wake an agent here, which commands may run, keys and secrets.
 
 What must stay true: it is beside the engine and never in it, so that a shared engine carries none of it; and a document
 that this user did not write here counts as missing, as what it says may be run.
@@ -46,7 +46,8 @@ class Machine(ABC):
     def read(self, kind: str, id: str) -> Document | None:
         """A document; None: there is none, or it is no JSON object. Raises Refused, InvalidInput. Cost: reading it."""
         self._ensure_may(kind)
-        return _decoded(self._read(kind, check_id(id)))
+        data = self._read(kind, check_id(id))
+        return None if data is None else _decoded(data)
 
     def edit(self, kind: str, id: str, change: Callable[[Document | None], Document | None]) -> None:
         """Read, change and write a document, exclusively and durably.

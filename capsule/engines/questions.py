@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from capsule.format.references import moment
 from capsule.timestamps import sortable
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from capsule.format.documents.head import Head
     from capsule.format.filters import Filter as Where
 
+T = TypeVar("T")
 Order = Literal["updated", "created", "title"]
 #: Called with the bytes that were read so far, and all bytes, if there is much to read.
 Progress = Callable[[int, int], None]
@@ -89,7 +90,7 @@ class Listing:
 
     @property
     def words(self) -> str:
-        """What a cursor of this list belongs to."""
+        """What was asked for, as text: a cursor fits only the same list."""
         return f"list {self.filter} {self.order}"
 
     def of(self, heads: Iterable[Head]) -> list[Head]:
@@ -132,7 +133,10 @@ class Search:
 
     @property
     def words(self) -> str:
-        """What a cursor of this search belongs to. Without the times: `2h ago` is another time for the next page."""
+        """What was asked for, as text: a cursor fits only the same search.
+
+        It has no times: `2h ago` is another time for the next page.
+        """
         asked = (self.query, self.roles, self.senders, self.ids, self.tags, self.mode, self.title_only)
         return repr((*asked, self.branch, self.in_tools, self.profile, self.where))
 
@@ -217,6 +221,13 @@ class Questions(Protocol):
         If several conversations have it, it is the one that the engine met last. Costs reading back to it.
         """
 
+    def together(self, ask: Callable[[], T]) -> T:
+        """Ask several questions, with `refresh` False, of one state of the documents.
+
+        Args:
+            ask: Asks them, and gives what they come to. It may run twice, and holds up the questions of other threads.
+        """
+
     def recalled(self, conversation: str) -> tuple[dict[str, Any], frozenset[str]] | None:
         """A conversation as it was when it was sound last, and the ids of its messages that had more fields.
 
@@ -233,4 +244,4 @@ class Questions(Protocol):
         """
 
     def rebuild(self, progress: Progress | None = None) -> None:
-        """Forget what answers are made from, and make it anew from the documents."""
+        """Rebuild what answers are made from, out of the documents."""

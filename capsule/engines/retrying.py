@@ -10,8 +10,10 @@ from capsule.errors import Interfered, StoreBusy
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
+    from capsule.engines.values import Version
 
 T = TypeVar("T")
+Change = Callable[[bytes | None], bytes | None]
 _TRIES = 5
 #: Of many that write one document, each has its turn within so many tries.
 _EDITS = 1000
@@ -31,17 +33,16 @@ def overtaken(name: str, id: str) -> StoreBusy:
     return StoreBusy(why, id=id, holder="another program")
 
 
-def edited(engine: Engine, kind: str, id: str, change: Callable[[bytes | None], bytes | None]) -> None:
-    """Read, change and write a document of a kind without entries, durably.
+def edited(engine: Engine, kind: str, id: str, change: Change, known: Version | None = None) -> Version | None:
+    """Read, change and write a document of a kind without entries, durably; the version that there is then.
 
     `change` takes the stored bytes, or None, and gives the new bytes, or None to write nothing. It runs again if
-    another program wrote the document meanwhile. Raises its errors, StoreBusy, and what a write raises.
+    another program wrote the document meanwhile. It begins with the version `known`, if that was read just now. Raises
+    its errors, StoreBusy, and what a write raises.
     """
-
-    def act() -> None:
-        before = engine.version(kind, id)
-        after = change(None if before is None else before.data)
-        if after is not None:
-            engine.put(kind, id, after, before)
-
-    again(act, engine.name(kind, id), id, _EDITS)
+    for _ in range(_EDITS):
+        with suppress(Interfered):
+            before, known = known or engine.version(kind, id), None
+            after = change(None if before is None else before.data)
+            return before if after is None else engine.put(kind, id, after, before)
+    raise overtaken(engine.name(kind, id), id)

@@ -5,7 +5,7 @@ What must stay true: nothing here belongs to one kind of engine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -16,7 +16,8 @@ class Version(Protocol):
     """One version of a document of a kind without entries. Only its engine can compare it with another one."""
 
     @property
-    def data(self) -> bytes: ...
+    def data(self) -> bytes:
+        """The bytes of this version."""
 
 
 #: The documents without entries that a decision read, by kind and id, each with its version; None: there was none. And
@@ -65,27 +66,31 @@ class Notices:
     """Tells which documents of any kind a store wrote.
 
     Args:
-        tracker: As `Engine.tracker` gives it for all kinds.
+        track: `Engine.tracker`. It is called again when the tracker that it gave ends.
     """
 
-    def __init__(self, tracker: Tracker) -> None:
-        self._tracker = tracker
-        #: See `Tracker.fileno` and `Tracker.close`.
-        self.fileno, self.close = tracker.fileno, tracker.close
+    def __init__(self, track: Callable[[], Tracker]) -> None:
+        self._track = track
+        self._tracker = track()
 
     def changed(self) -> set[tuple[str, str]] | None:
         """The kind and id of each document that was written since the last call, every acknowledged write among them.
 
-        None when that can't be told: look at all.
+        None when that can't be told: look at all. Raises as `Engine.tracker`.
         """
         names = self._tracker.changed()
+        if not self._tracker.is_open:
+            self._tracker, names = self._track(), None
         parts = (name.partition("-") for name in names or ())
         return None if names is None else {(kind, id) for kind, _, id in parts}
 
-    @property
-    def is_open(self) -> bool:
-        """Whether there will be answers; else ask the engine for another one, and look at all."""
-        return self._tracker.is_open
+    def fileno(self) -> int:
+        """The descriptor that can be read when there is an answer to be had; it may be another one after `changed`."""
+        return self._tracker.fileno()
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        self._tracker.close()
 
 
 class News(NamedTuple):

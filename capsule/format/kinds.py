@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from capsule.errors import InvalidDocument, InvalidInput, Problem
+from capsule.errors import InvalidDocument, Problem
 from capsule.format import validation
-from capsule.format.documents.agents import check_agent_id, check_project_id
+from capsule.format.documents.agents import check_agent_id, check_project_id, is_agent_id, is_project_id
 from capsule.format.json import codec
 from capsule.format.json.canonical import in_order, order_record
-from capsule.ids import check_id
+from capsule.ids import check_id, is_id
 
 Document = dict[str, Any]
 
@@ -28,6 +28,7 @@ class Kind:
         name: The name of the folder in which they are.
         noun: What one of them is called.
         part: Its fields, by their name in `fields.PARTS`.
+        is_id: Whether a text may be the id of one.
         check_id: Raises InvalidInput unless its argument may be the id of one.
         has_entries: Whether they have a history. Those without one are merged field by field, and replaced whole.
     """
@@ -35,16 +36,9 @@ class Kind:
     name: str
     noun: str
     part: str
+    is_id: Callable[[str], bool]
     check_id: Callable[[str], str]
     has_entries: bool = False
-
-    def is_id(self, text: str) -> bool:
-        """Whether `text` may be the id of one."""
-        try:
-            self.check_id(text)
-        except InvalidInput:
-            return False
-        return True
 
     def ordered(self, document: Document) -> Document:
         """The same document in canonical order."""
@@ -65,17 +59,16 @@ class Kind:
 
     def problems_of(self, data: bytes, path: str) -> list[Problem]:
         """Everything wrong or odd about a file, in the order of the file; none when all is well."""
-        if self.has_entries:
-            return validation.problems_of(data, path)
         try:
-            self.read(data, path)
+            document = codec.decode(data, path)
+            self.check(document, path, data)
         except InvalidDocument as error:
             return list(error.problems)
-        return []
+        return validation.notes(document, path, data) if self.has_entries else []
 
 
-CONVERSATION = Kind("conversations", "conversation", "", check_id, has_entries=True)
-AGENT = Kind("agents", "agent", "agent", check_agent_id)
-PROJECT = Kind("projects", "project", "project", check_project_id)
+CONVERSATION = Kind("conversations", "conversation", "", is_id, check_id, has_entries=True)
+AGENT = Kind("agents", "agent", "agent", is_agent_id, check_agent_id)
+PROJECT = Kind("projects", "project", "project", is_project_id, check_project_id)
 #: The kinds by their names.
 KINDS = {kind.name: kind for kind in (CONVERSATION, AGENT, PROJECT)}

@@ -4,8 +4,8 @@ What must stay true: the models accept what `validation.check` accepts as far as
 `fields` together), and keep unknown fields. They are lenient about the values of enumerations, and take times as
 the texts they are, because loading must be fast; `validation` looks closer.
 
-Attributes are snake_case, the keys in files camelCase; both names populate. A message's `from` is `from_`. What each
-says is told in `fields`.
+Attributes are snake_case, the keys in files camelCase; both names populate. A message's `from` is `from_`. `fields`
+says what each means.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ _DAY = re.compile(r"\d{4}-?\d\d-?\d\d|\d{4}-?W\d\d-?\d")
 _NAMED = {"today": 0, "yesterday": 1}
 
 
-def one_of(fitting: list[str], prefix: str, what: str = "conversation", remedy: Remedy = _LIST) -> str:
-    """The one of these ids that `prefix` means. `what` names what they are of, and `remedy` shows which there are.
+def one_of(fitting: list[str], prefix: str, noun: str = "conversation", remedy: Remedy = _LIST) -> str:
+    """The id of `fitting` that `prefix` means. `noun` says what the ids belong to, and `remedy` how to list them.
 
     Raises:
         NotFound: None is meant.
@@ -31,7 +31,7 @@ def one_of(fitting: list[str], prefix: str, what: str = "conversation", remedy: 
         return prefix
     fitting = [id for id in fitting if id.startswith(prefix)]
     if not fitting:
-        raise NotFound(f"no {what} {prefix}", remedy=remedy, id=prefix)
+        raise NotFound(f"no {noun} {prefix}", remedy=remedy, id=prefix)
     if len(prefix) < _MIN_PREFIX:
         raise InvalidInput(f"{prefix!r} is too short: give {_MIN_PREFIX} characters of the id or more")
     if len(fitting) > 1:

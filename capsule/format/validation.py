@@ -18,8 +18,9 @@ from capsule.format.fields import PARTS, Field
 from capsule.format.json import codec
 from capsule.format.json.places import Where, dotted, locate_all
 from capsule.format.migrations import KNOWN, parse_version, too_new
-from capsule.format.values import canonical_time, fault, has_zone, kind_of
+from capsule.format.values import canonical_time, fault, has_zone
 from capsule.ids import check_id
+from capsule.timestamps import is_canonical
 
 #: So many problems are looked for; a file with more is not helped by a longer list.
 MAX_PROBLEMS = 200
@@ -71,16 +72,6 @@ def notes(document: dict[str, Any], path: str, data: bytes) -> list[Problem]:
     return _placed(list(_oddities(document)), data, path)
 
 
-def problems_of(data: bytes, path: str) -> list[Problem]:
-    """Everything wrong or odd about a file, in the order of the file; none when all is well."""
-    try:
-        document = codec.decode(data, path)
-        check(document, data, path)
-    except InvalidDocument as error:
-        return list(error.problems)
-    return notes(document, path, data)
-
-
 def _placed(faults: list[_Fault], data: bytes, path: str) -> list[Problem]:
     places = locate_all(data, [where for where, _ in faults])
     problems = [Problem(path, *places[where], dotted(where), reason) for where, reason in faults]
@@ -93,7 +84,7 @@ def _problems(
     version = document.get("version", CURRENT if kind else "1.0")
     parsed = parse_version(version)
     if parsed is None:
-        said = f"is {version!r}" if isinstance(version, str) else f"is {kind_of(version)}"
+        said = f"is {version!r}" if isinstance(version, str) else f"is {codec.kind_of(version)}"
         yield ("version",), f'must be a text like "2.1", {said}'
     elif parsed[0] > KNOWN[0]:
         yield ("version",), too_new(version)
@@ -123,6 +114,10 @@ def _part(
         field = rules.get(name)
         if field is None:
             continue
+        if type(item) is str:  # As nearly all values, which are not worth a call.
+            kind, choices = field.kind, field.choices
+            if is_canonical(item) if kind == "time" else kind == "text" and (not choices or item in choices):
+                continue
         reason = fault(field, item, any_choice=any_choice)
         if reason:
             yield (*where, name), reason
@@ -136,7 +131,7 @@ def _part(
                     yield from _part(inside, entry, (*where, name, at), required, any_choice=any_choice)
                 elif field.kind == "parts" or not isinstance(entry, str):
                     text = "" if field.kind == "parts" else "a text or "
-                    yield (*where, name, at), f"must be {text}an object, is {kind_of(entry)}"
+                    yield (*where, name, at), f"must be {text}an object, is {codec.kind_of(entry)}"
 
 
 def _oddities(document: dict[str, Any]) -> Iterator[_Fault]:

@@ -14,28 +14,17 @@ import orjson
 from capsule import timestamps
 from capsule.format.documents.servers import are_switches
 from capsule.format.fields import Field
+from capsule.format.json.codec import kind_of
 
 _WHOLE = re.compile(rb"-?[0-9]+")
-
-
-def kind_of(value: Any) -> str:
-    """What `value` is, in the words of the messages."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    names = {str: "a text", list | tuple: "a list", int | float | orjson.Fragment: "a number", dict: "an object"}
-    return next((name for kind, name in names.items() if isinstance(value, kind)), f"a {type(value).__name__}")
 
 
 def canonical_time(text: str) -> str | None:
     """`text` as the format writes times; None when it is no time in any ISO 8601 form."""
     try:
-        # The pattern takes the 31st of any month for a day; these few are looked at as dates.
-        if timestamps.is_canonical(text) and text[8:10] < "29" and text[:4] > "0000" and text.isascii():
-            return text
-        moment = timestamps.parse(text)
+        return timestamps.canonical(text)
     except (ValueError, OverflowError):
         return None
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def has_zone(text: str) -> bool:

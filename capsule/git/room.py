@@ -16,5 +16,7 @@ ROOM = Room(
             "conflicts": "conflicts resolve",
         }
     },
+    clone="capsule.git:open",
+    past_of="capsule_cli.commands.git.history:past_of",
     help=(("Work together", 5, "git", "Commit, sync, compare and restore with git."),),
 )

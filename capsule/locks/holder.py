@@ -144,7 +144,7 @@ class Holder:
                 return None
             if me.name is None:
                 self._engine.leases.take(me.instance)
-        return locking.taken(me, timestamps.now(), client, agent)
+        return locking.new_lock(me, timestamps.now(), client, agent)
 
     def state_of(self, lock: dict[str, Any]) -> str:
         """As `locking.state_of`, for this store."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
-    from mcp_types import ToolAnnotations
+    from mcp.server.mcpserver.tools import Tool
 
 #: Which tools a server offers.
 Toolset = Literal["conversations", "messaging", "all", "session"]
@@ -20,9 +20,8 @@ Scope = Literal["read", "write", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 #: The tools that need `admin`; to unlock by force does too.
 _ADMIN = frozenset({"delete_conversation", "delete_messages"})
-#: Tools with an action that changes nothing, and such actions.
-_READ_TOO = frozenset({"mentions", "manage_permissions", "manage_channel", "manage_group", "notes"})
-_READING = frozenset({"list", "show", "search"})
+#: The actions, of whatever tool, that change nothing.
+_READING = ("list", "show", "search")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +36,12 @@ class Access:
         return SCOPES.index(scope) <= SCOPES.index(self.scope)
 
 
-def needed_by(tool: str, hints: ToolAnnotations | None, arguments: Mapping[str, Any] | None = None) -> Scope:
+def needed_by(tool: Tool, arguments: Mapping[str, Any] | None = None) -> Scope:
     """The scope that a call needs; without arguments, the narrowest with which the tool is of use."""
-    if hints is not None and hints.read_only_hint:
+    if tool.annotations is not None and tool.annotations.read_only_hint:
         return "read"
-    if tool in _READ_TOO and (arguments is None or arguments.get("action") in _READING):
+    actions = tool.parameters["properties"].get("action", {}).get("enum", ())
+    if any(action in _READING and (arguments is None or arguments.get("action") == action) for action in actions):
         return "read"
-    forced = tool == "unlock_conversation" and bool((arguments or {}).get("force"))
-    return "admin" if tool in _ADMIN or forced else "write"
+    forced = tool.name == "unlock_conversation" and bool((arguments or {}).get("force"))
+    return "admin" if tool.name in _ADMIN or forced else "write"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from capsule.mcp_server.access import Toolset
     from capsule.mcp_server.stores import Stores
     from capsule.mcp_server.tools.registry import Tools
-    from capsule.public import Store
+    from capsule.store.store import CoreStore
 
 
 _CORE = "capsule.mcp_server.added:CONVERSATIONS"
@@ -29,20 +29,23 @@ class Added:
     Attributes:
         tools: Gives the tools.
         instructions: The instructions for models on how to use them; empty: none.
-        has_agents: Whether the clients are agents: registered, and online while they are connected.
+        enrol: Registers the agent that a client is, and gives its id: by the client's name, if it has one, and the
+            folder that it works in, if that is known; and it says whether this folder may become a project.
         begin: Makes what a server over stdio keeps for its client, by name, of its store, environment and folder.
         middleware: Makes a middleware of the SDK's for these stores.
         beside: What runs beside the server, until it is cancelled.
+        arrive: What is done when the store of a client was opened.
         leave: What is done before the store of a client that has gone is closed.
     """
 
     tools: Callable[[], Tools]
     instructions: str = ""
-    has_agents: bool = False
-    begin: Callable[[Store, Mapping[str, str], str | None], dict[str, Any]] | None = None
+    enrol: Callable[[CoreStore, str | None, str | None, bool], str] | None = None
+    begin: Callable[[CoreStore, Mapping[str, str], str | None], dict[str, Any]] | None = None
     middleware: Callable[[Stores], Any] | None = None
     beside: Callable[[Stores], Coroutine[Any, Any, None]] | None = None
-    leave: Callable[[Store], None] | None = None
+    arrive: Callable[[CoreStore], None] | None = None
+    leave: Callable[[CoreStore], None] | None = None
 
 
 def added_to(tools: Toolset, named: Sequence[str] = ()) -> list[Added]:

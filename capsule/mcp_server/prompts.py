@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio.to_thread
-from mcp.server.mcpserver import Context
+from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import Completion, CompletionArgument
 from pydantic import Field
 
@@ -26,8 +26,7 @@ from capsule.mcp_server.tools.reading import BUDGET, page_text
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
-    from capsule.mcp_server.server import CapsuleServer
-    from capsule.public import Store
+    from capsule.store.store import CoreStore
 
 _MOST = 100
 _SINCE = ("24h", "1h", "3d", "7d", "30d")
@@ -35,7 +34,7 @@ Which = Annotated[str, Field(description="Its title, its id, a prefix of it, or 
 _LATEST = 20
 
 
-def _meant(store: Store, conversation: str) -> Head:
+def _meant(store: CoreStore, conversation: str) -> Head:
     """The conversation that a person means: by its id or by its whole title."""
     titled = [head for head in store.heads() if head.title == conversation]
     if len(titled) == 1:
@@ -94,13 +93,13 @@ def catch_up(
     )
 
 
-def register(server: CapsuleServer) -> None:
+def register(server: MCPServer[Any]) -> None:
     """Register the prompts on a server."""
     for prompt in (continue_conversation, summarize_conversation, catch_up):
         server.prompt()(prompt)
 
 
-async def completed(store: Store, argument: CompletionArgument, choices: Mapping[str, Sequence[str]]) -> Completion:
+async def completed(store: CoreStore, argument: CompletionArgument, choices: Mapping[str, Sequence[str]]) -> Completion:
     """The values that what was typed may become; none for an argument that nothing is known of."""
     values = await anyio.to_thread.run_sync(_values, store, choices, argument.name, argument.value)
     if values is None:
@@ -108,7 +107,7 @@ async def completed(store: Store, argument: CompletionArgument, choices: Mapping
     return Completion(values=values[:_MOST], total=len(values), has_more=len(values) > _MOST)
 
 
-def _values(store: Store, choices: Mapping[str, Sequence[str]], name: str, typed: str) -> list[str] | None:
+def _values(store: CoreStore, choices: Mapping[str, Sequence[str]], name: str, typed: str) -> list[str] | None:
     fixed = {"kind": schema.kinds(), "since": _SINCE, "message": ("@last",), **choices}.get(name)
     if fixed is not None:
         return [value for value in fixed if value.startswith(typed)]

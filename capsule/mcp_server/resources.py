@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import orjson
-from mcp.server.mcpserver import Context
+from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import Resource
 
 from capsule.engines.questions import Filter
@@ -22,9 +22,8 @@ from capsule.mcp_server.stores import store_of
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
-    from capsule.mcp_server.server import CapsuleServer
-    from capsule.public import Store
     from capsule.store.pages import Page
+    from capsule.store.store import CoreStore
 
 CONVERSATIONS = "capsule://conversations"
 #: The addresses of resources.
@@ -110,7 +109,8 @@ def schema(ctx: Context, kind: str) -> str:
     return schemas.text(kind, schemas.versions(kind)[-1])
 
 
-def _page(store: Store, cursor: str | None) -> tuple[list[Resource], str | None]:
+def page_of(store: CoreStore, cursor: str | None) -> tuple[list[Resource], str | None]:
+    """The resources of a page of conversations, and the cursor of the next one."""
     page = store.list(limit=_PAGE, cursor=cursor or "")
     listed = [
         Resource(uri=address(head.id), name=head.id, title=visible(head.title[:200]) or None, mime_type=JSON)
@@ -120,10 +120,9 @@ def _page(store: Store, cursor: str | None) -> tuple[list[Resource], str | None]
     return [*([] if cursor else [_ALL]), *listed], page.cursor()
 
 
-def register(server: CapsuleServer) -> None:
+def register(server: MCPServer[Any]) -> None:
     """Register the resources on a server."""
     server.resource(CONVERSATIONS + "{?tag,title}", mime_type=JSON)(conversations_with)
     server.resource(CONVERSATIONS + "/{id}", mime_type=JSON)(conversation)
     server.resource(CONVERSATIONS + "/{id}/messages/{message}", mime_type=JSON)(message)
     server.resource("capsule://schema/{kind}", mime_type="application/schema+json")(schema)
-    server.list_also = _page

@@ -44,15 +44,14 @@ from capsule.mcp_server.logs import Logs
 from capsule.mcp_server.stores import access_of, store_of
 from capsule.mcp_server.subscriptions import Bus, Subscriptions
 from capsule.mcp_server.tools.answers.forms import in_its_form
-from capsule.mcp_server.tools.duplicates import Calls
-from capsule.mcp_server.tools.threads import Turns
+from capsule.mcp_server.tools.calls import Calls, Turns
 
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from mcp.server.mcpserver.tools import Tool
 
     from capsule.mcp_server.stores import Stores
-    from capsule.public import Store
+    from capsule.store.store import CoreStore
 
 
 class CapsuleServer(MCPServer[Any]):
@@ -78,7 +77,7 @@ class CapsuleServer(MCPServer[Any]):
         self.added: Sequence[Added] = ()
         #: The values of arguments of resources and prompts, by name.
         self.choices: dict[str, Sequence[str]] = {}
-        self.list_also: Callable[[Store, str | None], tuple[list[Resource], str | None]] = lambda *_: ([], None)
+        self.list_also: Callable[[CoreStore, str | None], tuple[list[Resource], str | None]] = lambda *_: ([], None)
         self._turns, self._calls, self._register = Turns(), Calls(), register
         bus = Bus()
         super().__init__(name, subscriptions=bus, **{"log_level": "WARNING", **options})
@@ -110,14 +109,14 @@ class CapsuleServer(MCPServer[Any]):
         from capsule.mcp_server.tools.registry import lean
 
         in_loop = annotations.read_only_hint or inspect.iscoroutinefunction(fn)
-        self.add_tool(fn if in_loop else self._turns.taken(fn), annotations=annotations)
+        self.add_tool(fn if in_loop else self._turns.in_turn(fn), annotations=annotations)
         tool = sdk.tool_of(self, fn.__name__)
         assert tool is not None
         tool.description = " ".join(tool.description.split())
         tool.parameters = {**lean(tool.parameters), "additionalProperties": False}
         tool.fn_metadata.output_schema = lean(tool.fn_metadata.output_schema)
 
-    def leave(self, store: Store) -> None:
+    def leave(self, store: CoreStore) -> None:
         """Close the store of a client that has gone."""
         for added in self.added:
             if added.leave is not None:
@@ -143,9 +142,7 @@ class CapsuleServer(MCPServer[Any]):
         if ctx.method == "tools/list" and isinstance(result, dict):
             access = self.stores.access(ctx)
             tools = [(tool, sdk.tool_of(self, tool["name"])) for tool in result["tools"]]
-            result["tools"] = [
-                listed for listed, tool in tools if tool and access.has(needed_by(tool.name, tool.annotations))
-            ]
+            result["tools"] = [listed for listed, tool in tools if tool and access.has(needed_by(tool))]
         return result
 
     def _called(self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None) -> Tool:
@@ -153,7 +150,7 @@ class CapsuleServer(MCPServer[Any]):
         tool = sdk.tool_of(self, name)
         if tool is None:
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {visible(name[:80])}")
-        needed = needed_by(name, tool.annotations, arguments)
+        needed = needed_by(tool, arguments)
         if context is not None and not access_of(context).has(needed):
             raise ToolError(
                 f"{name} was not called: this needs the scope {needed!r}, and you have "
@@ -181,11 +178,10 @@ class CapsuleServer(MCPServer[Any]):
         except ToolError as error:
             raise errors.of_tool(name, error, arguments) from error.__cause__
 
-    def _tell_repeated(self, tool: Tool, arguments: dict[str, Any], store: Store, result: CallToolResult) -> None:
-        """Say below an answer that the same call was made before, if that does more than making it once."""
+    def _tell_repeated(self, tool: Tool, arguments: dict[str, Any], store: CoreStore, result: CallToolResult) -> None:
+        """Add to an answer that the same call was made before, if two calls do more than one."""
         hints = tool.annotations or ToolAnnotations()
-        is_reading = needed_by(tool.name, hints, arguments) == "read"
-        if is_reading or hints.idempotent_hint or arguments.get("idempotencyKey"):
+        if needed_by(tool, arguments) == "read" or hints.idempotent_hint or arguments.get("idempotencyKey"):
             return
         before_s = self._calls.repeated(store.agent, store.instance_id, tool.name, arguments)
         if before_s is not None and isinstance(result.content[-1], TextContent):
@@ -263,6 +259,7 @@ def _register(named: Sequence[str], server: CapsuleServer) -> None:
     for tool, hints in chain.from_iterable(each.tools() for each in server.added):
         server.add_lean_tool(tool, hints)
     resources.register(server)
+    server.list_also = resources.page_of
     for room in rooms.installed(named):
         if room.resources:
             rooms.load(room.resources)(server)

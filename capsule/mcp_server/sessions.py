@@ -15,8 +15,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
@@ -24,29 +24,18 @@ import anyio.to_thread
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.mcp_server import sdk
 from capsule.mcp_server.access import SCOPES, Access, Scope
-from capsule.mcp_server.stores import Stores
-from capsule.public import Store
+from capsule.mcp_server.stores import Client, Stores
+from capsule.mcp_server.transport.lifetime import beside
+from capsule.store.store import CoreStore
 
 if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
 
+    from capsule.mcp_server.added import Added
+
 log = logging.getLogger("capsule")
 
 _SEEN = "capsule.session"
-
-
-@dataclass(slots=True)
-class _Client:
-    """A session, or a holder without one.
-
-    Attributes:
-        kept: What rooms keep for it, by name.
-        used: When it was asked for last, by the monotonic clock.
-    """
-
-    store: Store
-    kept: dict[str, Any] = field(default_factory=dict)
-    used: float = 0.0
 
 
 class HttpStores(Stores):
@@ -54,17 +43,17 @@ class HttpStores(Stores):
 
     Args:
         most: The widest scope that any client has.
-        has_agents: Whether the holders are agents, who are online while a store is open for them.
+        added: What is added to the server.
         idle_s: Seconds without a request after which a holder's store is closed. Its locks are no longer refreshed
             then, so they expire.
     """
 
-    def __init__(self, root: str, *, most: Scope = "admin", has_agents: bool = False, idle_s: float = 60.0) -> None:
-        super().__init__(Store.open(root, keep_locks=False))
-        self._most, self._has_agents, self._idle_s = most, has_agents, idle_s
+    def __init__(self, root: str, *, most: Scope = "admin", added: Sequence[Added] = (), idle_s: float = 60.0) -> None:
+        super().__init__(CoreStore.open(root, keep_locks=False))
+        self._most, self._added, self._idle_s = most, added, idle_s
         self._guard = threading.Lock()
         #: By the session's id, empty for none, and the holder's name.
-        self._clients: dict[tuple[str, str], _Client] = {}
+        self._clients: dict[tuple[str, str], Client] = {}
         self._is_over = False
 
     def access(self, ctx: ServerRequestContext[Any, Any]) -> Access:
@@ -72,20 +61,13 @@ class HttpStores(Stores):
         user: Any = ctx.request.scope["user"]  # type: ignore[union-attr]
         return Access(str(user.username), min(user.scopes[0], self._most, key=SCOPES.index))
 
-    def of(self, ctx: ServerRequestContext[Any, Any]) -> Store:
-        """The store of the client that made this request; a session's is opened at its first call."""
-        return self._client_of(ctx).store
-
-    def kept(self, ctx: ServerRequestContext[Any, Any]) -> dict[str, Any]:
-        """What rooms keep for the client of this request, by name."""
-        return self._client_of(ctx).kept
-
-    def of_holder(self, holder: str) -> Store:
+    def of_holder(self, holder: str) -> CoreStore:
         """The store of a holder's requests that have no session; it stays open while it is asked for again."""
         with self._guard:
             return self._client("", holder).store
 
-    def _client_of(self, ctx: ServerRequestContext[Any, Any]) -> _Client:
+    def client(self, ctx: ServerRequestContext[Any, Any]) -> Client:
+        """The client that made this request; the store of a session is opened at its first call."""
         # The SDK's own record of the session: what a header says may be made up.
         connection = sdk.connection_of(ctx.session)
         session, holder = connection.session_id or "", str(self.access(ctx).name)
@@ -99,22 +81,24 @@ class HttpStores(Stores):
                 return client
             return self._client(session, holder)
 
-    def _client(self, session: str, holder: str) -> _Client:
+    def _client(self, session: str, holder: str) -> Client:
         if self._is_over:
             raise InvalidInput("the server is being stopped")
         client = self._clients.get((session, holder))
         if client is None:
             whose = {"user": holder} if session else {"instance": holder}
-            store = self._main.beside(keep_locks=False, agent=holder, **whose)
-            if self._has_agents:
-                store.agents.ensure(holder)
-                store.agents.serve()
+            store = self._main.store.beside(keep_locks=False, agent=holder, **whose)
+            for added in self._added:
+                if added.enrol is not None:
+                    added.enrol(store, holder, None, True)
+                if added.arrive is not None:
+                    added.arrive(store)
             store.remember_own()
-            client = self._clients[session, holder] = _Client(store)
+            client = self._clients[session, holder] = Client(store)
         client.used = time.monotonic()
         return client
 
-    def acting(self) -> list[Store]:
+    def acting(self) -> list[CoreStore]:
         """The stores of the sessions and holders that there are now."""
         with self._guard:
             return [client.store for client in self._clients.values()]
@@ -132,7 +116,7 @@ class HttpStores(Stores):
         before = time.monotonic() - self._idle_s
         self._close_if(lambda key, client: key[1] not in holders or (not key[0] and client.used < before))
 
-    def _close_if(self, is_over: Callable[[tuple[str, str], _Client], bool]) -> None:
+    def _close_if(self, is_over: Callable[[tuple[str, str], Client], bool]) -> None:
         with self._guard:
             over = [key for key, client in self._clients.items() if is_over(key, client)]
             closing = [self._clients.pop(key) for key in over]
@@ -153,14 +137,11 @@ class HttpStores(Stores):
             stores = [client.store for client in self._clients.values()]
             self._clients = {}
         _all_at_once([store.close for store in stores])
-        _let_go(self._main.close)
+        _let_go(self._main.store.close)
 
 
 def _all_at_once(work: list[Callable[[], None]]) -> None:
-    threads = [threading.Thread(target=_let_go, args=[close], daemon=True) for close in work]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
+    for thread in [beside(partial(_let_go, close)) for close in work]:
         thread.join()
 
 

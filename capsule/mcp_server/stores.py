@@ -6,6 +6,7 @@ one client over stdio and many over HTTP, each of whom is an instance of its own
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -17,7 +18,22 @@ if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
     from mcp.server.mcpserver import Context
 
-    from capsule.public import Store
+    from capsule.store.store import CoreStore
+
+
+@dataclass(slots=True)
+class Client:
+    """A client of a server.
+
+    Attributes:
+        store: The store that stands for it: its agent is that client, and its locks are its.
+        kept: What rooms keep for it, by name.
+        used: When it was asked for last, by the monotonic clock.
+    """
+
+    store: CoreStore
+    kept: dict[str, Any] = field(default_factory=dict)
+    used: float = 0.0
 
 
 class Stores:
@@ -26,29 +42,28 @@ class Stores:
     The store stays the caller's to close. `kept` is what rooms keep for the client, by name.
     """
 
-    def __init__(self, store: Store, access: Access | None = None, kept: dict[str, Any] | None = None) -> None:
-        #: Set when the only client has said all that it will say: nothing is waited for any more.
+    def __init__(self, store: CoreStore, access: Access | None = None, kept: dict[str, Any] | None = None) -> None:
+        #: Set when the only client has closed its input: no call waits any more.
         self.ended = anyio.Event()
-        self._main = store
         store.remember_own()
+        self._main = Client(store, {} if kept is None else kept)
         self._access = access or Access()
-        self._kept = {} if kept is None else kept
 
-    def acting(self) -> list[Store]:
+    def acting(self) -> list[CoreStore]:
         """The stores that act for an agent now."""
-        return [self._main]
+        return [self._main.store]
 
-    def of(self, ctx: ServerRequestContext[Any, Any]) -> Store:
-        """The store that stands for the client of this request: its agent is that client, and its locks are its."""
+    def client(self, ctx: ServerRequestContext[Any, Any]) -> Client:
+        """The client that made this request."""
         return self._main
 
-    def kept(self, ctx: ServerRequestContext[Any, Any]) -> dict[str, Any]:
-        """What rooms keep for the client of this request, by name."""
-        return self._kept
+    def of(self, ctx: ServerRequestContext[Any, Any]) -> CoreStore:
+        """The store that stands for the client of this request."""
+        return self.client(ctx).store
 
-    def main(self) -> Store:
+    def main(self) -> CoreStore:
         """The store of the server itself: what is watched."""
-        return self._main
+        return self._main.store
 
     def access(self, ctx: ServerRequestContext[Any, Any]) -> Access:
         """What the client of this request may do, and as whom."""
@@ -62,12 +77,12 @@ def stores_of(ctx: Context) -> Stores:
     return stores
 
 
-def store_of(ctx: Context) -> Store:
+def store_of(ctx: Context) -> CoreStore:
     """The store that stands for the client of a call."""
     return stores_of(ctx).of(ctx.request_context)
 
 
-def conversation(ctx: Context, id: str) -> tuple[Store, str]:
+def conversation(ctx: Context, id: str) -> tuple[CoreStore, str]:
     """The store of a call, and the id of the conversation that is named by `id`."""
     store = store_of(ctx)
     return store, store.resolve(id)

@@ -37,7 +37,7 @@ from mcp_types import (
 from capsule.errors import CapsuleError
 from capsule.fence import visible
 from capsule.mcp_server import sdk
-from capsule.public import Store
+from capsule.store.store import CoreStore
 from capsule.store.view import sees
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ _PATIENCE_S = 5.0
 _RETRY_S = 1.0
 _LISTED = frozenset({"created", "deleted", "restored", "damaged", "repaired"})
 #: The store of the client that subscribes.
-_SUBSCRIBER: ContextVar[Store] = ContextVar("subscriber")
+_SUBSCRIBER: ContextVar[CoreStore] = ContextVar("subscriber")
 
 
 class Bus(InMemorySubscriptionBus):
@@ -62,7 +62,7 @@ class Bus(InMemorySubscriptionBus):
 
     def __init__(self) -> None:
         super().__init__()
-        self.passed_over: frozenset[Store] = frozenset()
+        self.passed_over: frozenset[CoreStore] = frozenset()
 
     def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
         """Deliver events to a listener."""
@@ -78,10 +78,10 @@ class Subscriptions:
 
     def __init__(self, bus: Bus, stores: Stores) -> None:
         self._bus, self._stores, self._listened = bus, stores, ListenHandler(bus)
-        self._connections: dict[Connection, tuple[Store, set[str]]] = {}
+        self._connections: dict[Connection, tuple[CoreStore, set[str]]] = {}
         self._task: asyncio.Task[None] | None = None
         self._begun = asyncio.Event()
-        self._listening: Counter[Store] = Counter()
+        self._listening: Counter[CoreStore] = Counter()
 
     def serve(self, server: Server[Any]) -> None:
         """Answer `resources/subscribe` and `resources/unsubscribe` of this server, and say that its list changes."""
@@ -168,12 +168,12 @@ class Subscriptions:
                 begun.set()  # Nobody waits for what may never begin.
             await anyio.sleep(_RETRY_S)
 
-    async def _who_may_not_read(self, change: Change) -> frozenset[Store]:
+    async def _who_may_not_read(self, change: Change) -> frozenset[CoreStore]:
         """The stores of the clients that must not hear of a change."""
         listening = {*self._listening, *(store for store, _ in self._connections.values())}
         agents = [store for store in listening if store.agent is not None]
 
-        def blind() -> frozenset[Store]:
+        def blind() -> frozenset[CoreStore]:
             return frozenset(store for store in agents if not sees(store.engine, change.id))
 
         return await anyio.to_thread.run_sync(blind) if agents else frozenset()

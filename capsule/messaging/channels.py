@@ -148,9 +148,8 @@ class Channels(OfOneType):
         Cost: copying the file.
         """
         who = self._people.known(agent)
-        return self._join(self.resolve(channel, who), who, source)
+        id = self.resolve(channel, who)
 
-    def _join(self, id: str, who: str, source: Source) -> Head:
         def change(head: Document, stamp: str) -> None:
             people = head["metadata"].get("participants")
             was = next((each for each in members_in(people) if each.id == who), None)
@@ -219,8 +218,8 @@ class Channels(OfOneType):
 
         Raises Refused: the agent may not manage the channel. Cost: copying the file.
         """
-        who, there = self._who(agent), {each.id for each in self.members(channel, agent=agent)}
-        whom = member if member in there else self._people.directory.resolve(member, who)
+        who, there = self._who(agent), {each.id for each in self._head(channel, agent).participants}
+        whom = member if member in there else self._people.directory.resolve(member, who)  # It may be forgotten by now.
         return self._change_members(channel, who, lambda people, at: left(people, [whom], at))
 
     def _change_members(self, channel: str, who: str | None, changed: Callable[[Any, str], Any]) -> Head:
@@ -255,8 +254,8 @@ class Channels(OfOneType):
         """
         who, (name, _, project) = self._who(agent), channel.partition("@")
         if "_" in channel:  # No name has one, and every id.
-            if (found := self._found(channel, who)) is not None:
-                return found
+            if (listed := self._found(channel, who)) is not None:
+                return listed
             _, project, name = (*channel.split("_"), "", "")[:3]
         scopes = [project] if project else [] if who is None else [self._scope("project", who), GLOBAL]
         name_of = self._people.directory.project_name
@@ -273,7 +272,7 @@ class Channels(OfOneType):
         raise NotFound(f"there is no channel {channel[:80]!r}{whom}", id=channel)
 
     def resolve(self, channel: str, agent: str | None = None) -> str:
-        """Find the id of a `channel` that an `agent` finds. Raises and costs as `get`."""
+        """Find the id of a channel that `agent` finds. Raises NotFound, InvalidInput. Cost: as `list`, or less."""
         return self.get(channel, agent=agent).id
 
     def members(self, channel: str, *, agent: str | None = None) -> list[Member]:
@@ -285,9 +284,7 @@ class Channels(OfOneType):
 
         Raises Refused: the agent may not read it. Cost: reading the beginning of its file.
         """
-        who = self._who(agent)
-        head = self._store.inner.acting(who).head(self.resolve(channel, who))
-        return [member for member in head.participants if member.is_in]
+        return [member for member in self._head(channel, agent).participants if member.is_in]
 
     def topics(self, channel: str, *, agent: str | None = None) -> list[Value]:
         """List the topics of a channel, the latest first: each with the number of its messages and the last one's time.
@@ -296,11 +293,15 @@ class Channels(OfOneType):
             channel: The channel.
             agent: The agent that asks.
 
-        Raises as `members`. Cost: bringing the index up to date.
+        Raises NotFound, InvalidInput, and Refused if the agent may not read it. Cost: bringing the index up to date.
         """
+        id = self._head(channel, agent).id
+        return self._store.inner.acting(self._who(agent)).questions.values("topic", id)
+
+    def _head(self, channel: str, agent: str | None) -> Head:
+        """The head of a channel that an agent may read."""
         who = self._who(agent)
-        acting = self._store.inner.acting(who)
-        return acting.questions.values("topic", acting.head(self.resolve(channel, who)).id)
+        return self._store.inner.acting(who).head(self.resolve(channel, who))
 
     def _found(self, id: str, who: str | None) -> Listed | None:
         """A channel, if the agent may know that it exists. The head is parsed once, for the next write too."""
@@ -359,7 +360,7 @@ class Channels(OfOneType):
         for each in self.list(agent=agent):
             if each.channel.is_default and each.channel.access == "open" and not each.is_in:
                 with suppress(Refused, NotFound):  # It has left, or the channel changed meanwhile.
-                    self._join(each.id, agent, "default")
+                    self.join(each.id, agent=agent, source="default")
                     if excluded & {"*", each.channel.name, each.id}:
                         self.leave(each.id, agent=agent)
 

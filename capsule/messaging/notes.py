@@ -18,12 +18,11 @@ from capsule.format.documents.head import camel
 from capsule.format.documents.members import joined
 from capsule.format.documents.new import new_capsule
 from capsule.messaging.channels import Channels
-from capsule.messaging.people.people import People
+from capsule.messaging.conversations import OfOneType
 from capsule.store.creation import TakenId, write_new
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
-    from capsule.store.store import CoreStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +54,8 @@ class Note:
         return {camel(name): value for name, value in asdict(self).items()}
 
 
-class Notes:
+class Notes(OfOneType):
     """The notes of agents. `agent` is whose they are; None: those of the agent that the store acts for."""
-
-    def __init__(self, store: CoreStore) -> None:
-        self._store = store
-        self._people = store.inner.part(People)
 
     def write(
         self, text: str, *, agent: str | None = None, tags: Iterable[str] = (), session: str | None = None
@@ -146,12 +141,7 @@ class Notes:
         Raises NotFound. Cost: copying the file.
         """
         who = self._store.inner.subject(agent)
-        id = self._ensured(who)
-        there = {
-            member.id for member in self._store.inner.acting(who).head(id).participants
-        }  # It may be forgotten by now.
-        whom = other if other in there else self._people.directory.resolve(other, who)
-        return self._store.inner.part(Channels).remove(id, whom, agent=who)
+        return self._store.inner.part(Channels).remove(self._ensured(who), other, agent=who)
 
     def _ensured(self, who: str) -> str:
         """The id of the channel that holds the notes of an agent, which is made unless it exists."""

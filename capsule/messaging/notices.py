@@ -11,16 +11,14 @@ import logging
 import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from capsule.disk.syscalls import Syscalls
-from capsule.disk.whole_files import content, drop_name, name_also, naming, replace_file
+from capsule.disk.whole_files import content, replace_file
 from capsule.errors import CapsuleError, Refused, StoreBusy
-from capsule.format.text.notice_block import edited, has_block, plain
-from capsule.ids import new_id
 from capsule.messaging.mail.unread import Unread
+from capsule.messaging.notice_block import edited, has_block, plain
 from capsule.messaging.people.people import People
 
 if TYPE_CHECKING:
@@ -136,23 +134,20 @@ def _lines(store: CoreStore, agent: str) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file that may have a block for an agent.
-
-    Attributes:
-        path: The file; no symlink.
-        folder: The folder of the agent's project; no symlink.
-        settings: The settings of the store.
-        is_made: Whether it is made when it is not there.
-    """
+    """A file that may have a block for an agent. Neither it nor the folder of the agent's project is a symlink."""
 
     path: str
     folder: str
     agent: str
     settings: Settings
-    is_made: bool
+    is_made: bool  # When it is not there.
 
     def read(self) -> bytes | None:
-        """What it holds; None: it is not there. Raises as `clean` does."""
+        """What it holds; None: it is not there.
+
+        Raises Refused: it lies outside of the project; InvalidDocument: it is no regular file, or too large; and
+        Refused or StorageFailed: the system did not permit it.
+        """
         if not self.path.startswith(os.path.join(self.folder, "")):
             raise Refused(f"{self.path} lies outside of the project {self.folder}, and stays as it is", path=self.path)
         return content(self.path, self.settings.document_bytes)
@@ -161,7 +156,10 @@ class _File:
         """Give the block the lines that `lines` answers, when it is told whether there is a block.
 
         Returns:
-            Whether that changed the file. Raises as `clean` does.
+            Whether that changed the file.
+
+        Raises the errors of `read`; InvalidDocument: its block is broken, or it is no text; StoreBusy: other programs
+        write it again and again.
         """
         for _ in range(_TRIES):
             before = self.read()
@@ -171,27 +169,7 @@ class _File:
             after = edited(before, self.agent, wanted, self.path)
             if after == before:
                 return False
-            try:
-                if after is not None:
-                    replace_file(self.path, before, after, mode=0o666 if self.settings.shared else 0o600)
-                else:
-                    self._remove(before)
-            except StoreBusy:
-                continue
-            return True
+            with suppress(StoreBusy):
+                replace_file(self.path, before, after, mode=0o666 if self.settings.shared else 0o600)
+                return True
         raise StoreBusy(f"{self.path} is changed by other programs again and again", id=self.path, holder="others")
-
-    def _remove(self, before: bytes | None) -> None:
-        """Remove the file, unless another program saved it meanwhile: then StoreBusy is raised, and it stays."""
-        aside, sys = f"{self.path}.{new_id()}.tmp", Syscalls()
-        with naming(self.path, "remove"):
-            try:
-                os.rename(self.path, aside)
-            except FileNotFoundError:
-                return
-            changed = content(aside, self.settings.document_bytes) != before
-            if changed:
-                name_also(sys, aside, self.path)
-            drop_name(sys, aside)
-        if changed:
-            raise StoreBusy(f"{self.path} was changed by another program meanwhile", id=self.path, holder="others")

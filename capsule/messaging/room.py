@@ -54,6 +54,8 @@ ROOM = Room(
         (_TALK, 70, "notifications", "Say in CLAUDE.md what waits for an agent."),
         ("Look after the store", 15, "config", "Apply what files say of channels and agents."),
     ),
+    guard="capsule.messaging.people.directory:Directory",
+    complete_agent="capsule_cli.commands.messaging.completion:complete_agent",
     quick={"agents": "capsule_cli.commands.messaging.hook:quick"},
     tools={"messaging all": "capsule.messaging.tools.added:MESSAGING"},
     resources="capsule.messaging.tools.agents:register",

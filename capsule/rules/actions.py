@@ -19,7 +19,7 @@ from capsule.timestamps import sortable
 
 #: Fields of the metadata that decide who reads and does what. Another active branch hides what others said.
 _DECIDING = frozenset({"type", "history", "currentNode", "createdBy"})
-#: Fields of the metadata that only who manages a channel changes.
+#: Fields of the metadata that only the managers of a channel change.
 _OF_A_CHANNEL = frozenset({"channel", "description"})
 #: Fields that are judged otherwise, or by another rule.
 _PASSED_OVER = frozenset({"archived", "lock", "participants", "titleSetAt", "titleSetBy", "channel"}) | _DECIDING

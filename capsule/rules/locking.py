@@ -50,7 +50,7 @@ def is_exclusive(type: str) -> bool:
     return type == "chat"
 
 
-def taken(identity: Identity, stamp: str, client: str | None = None, agent: str | None = None) -> dict[str, Any]:
+def new_lock(identity: Identity, stamp: str, client: str | None = None, agent: str | None = None) -> dict[str, Any]:
     """The record of a lock that `identity` takes at the time `stamp`, in the order of the format.
 
     Args:

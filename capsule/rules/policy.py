@@ -5,7 +5,7 @@ that is given, and on nothing else; what the state does not say counts as the st
 Who holds a lock is another rule (`capsule.rules.locking`), and a write needs both.
 
 A direct, a group with participants and a channel are closed: the tables below say who may do what there. All other
-conversations are open to everybody. A channel that an agent does not find is for it as if it did not exist.
+conversations are open to everybody. For an agent that does not find a channel, the channel does not exist.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ _OWNER: frozenset[Relation] = frozenset({"owner"})
 _TAKING_PART: tuple[Action, ...] = ("find", "read", "append", "edit", "create", "message", "change")
 _OF_THE_OWNER: tuple[Action, ...] = ("moderate", "rewrite", "delete")
 _DIRECT = dict.fromkeys(_TAKING_PART, _EVERYBODY_IN) | dict.fromkeys(_OF_THE_OWNER, _OWNER)
-#: Who may do what in a direct and in a group; what is not named is nobody's.
+#: Who may do what in a direct and in a group; nobody may do what is not named.
 RULES: dict[str, dict[Action, frozenset[Relation]]] = {
     "direct": _DIRECT,
     "group": _DIRECT
     | dict.fromkeys(("rename", "add", "leave"), _EVERYBODY_IN)
     | dict.fromkeys(("archive", "remove"), _OWNER),
 }
-#: The right that a member of a channel needs; what is not named here is decided in `_in_channel`, or the owner's.
+#: The right that a member of a channel needs; `_in_channel` decides the others, or only the owner may.
 RIGHTS: dict[Action, str] = {
     **dict.fromkeys(("append", "edit", "change"), "can_send"),
     **dict.fromkeys(("moderate", "rename", "archive", "remove", "manage"), "can_manage"),
@@ -82,11 +82,11 @@ GRANTED: dict[str, frozenset[str]] = {
     "private": frozenset({"can_send"}),
 }
 _PAIR = re.compile("direct_([a-z0-9-]+)_([a-z0-9-]+)")
-#: Ids that say what a conversation is and whose, so that nothing else may have one.
+#: Ids that say what a conversation is and whose it is. No other conversation may have one.
 TELLING = re.compile("(direct|channel|notes)_")
-#: Ids that say so, or seem to: in any case, as some file systems know none. No chat that is imported gets one.
+#: Ids that say or seem to say so, in any case, as some file systems ignore it. No imported chat gets one.
 RESERVED = re.compile("(direct|group|channel|notes)_", re.IGNORECASE)
-#: Who may send somewhere may not thereby choose who reads it.
+#: The actions that choose who reads: the right to send does not include them.
 _BRINGING_IN = frozenset({"add", "invite", "readmit"})
 _MOST_NAMED = 5
 
@@ -108,8 +108,8 @@ class Decision:
 
     Attributes:
         reason: Why it is not allowed.
-        hint: What could be done instead; empty: nothing. To name members takes long, and more state; so that is put off
-            until it is told.
+        hint: What could be done instead; empty: nothing. To name members takes long and needs more state, so it is
+            done only when the hint is shown.
         hidden: Whether the subject is not to learn that there is such a conversation.
     """
 
@@ -218,16 +218,16 @@ def may(subject: str | None, action: Action, object: Object, state: State = _EMP
         state: What else counts.
     """
     decision = _decided(subject, action, object, state)
-    if not decision.allowed or _is_in_reach(subject, action, object, state.reach):
+    if not decision.allowed or state.reach is None or _is_in_reach(subject, action, object, state.reach):
         return decision
     about = f"{_SAID.get(action, action)} {object.type} {object.id}"
     hint = "a person can allow it to send there" if action == "append" or object.type == "direct" else ""
     return Decision(False, f"{subject} may not {about} in its session: it is no destination", hint)
 
 
-def _is_in_reach(subject: str | None, action: Action, object: Object, reach: Set[str] | None) -> bool:
+def _is_in_reach(subject: str | None, action: Action, object: Object, reach: Set[str]) -> bool:
     """Whether an action stays within the session that it is done in: it lets nobody else read what the session says."""
-    if reach is None or action in ("find", "read"):
+    if action in ("find", "read"):
         return True
     is_listed = object.channel is not None and object.channel.access != "private"
     is_alone = object.is_closed and not is_listed and object.present <= {subject}

@@ -43,8 +43,9 @@ class Route:
     @classmethod
     def of(cls, value: Any) -> Route | None:
         """The route in a value of a file; None: it has none."""
-        value = value if isinstance(value, Mapping) else {}
-        channel, place, thread = (value.get(name) for name in ("channel", "place", "thread"))
+        if not isinstance(value, Mapping):
+            return None
+        channel, place, thread = value.get("channel"), value.get("place"), value.get("thread")
         if not (isinstance(channel, str) and isinstance(place, str)):
             return None
         return cls(channel, place, thread if isinstance(thread, str) else "")
@@ -224,7 +225,9 @@ def _event(event: str, role: str = "system", content: str = "", **fields: Any) -
 def _given(**fields: Any) -> dict[str, Any]:
     """The fields that say something, with their times as the format writes them."""
     given = {name: value for name, value in fields.items() if value is not None}
-    return given | {name: utc(name, given[name]) for name in given.keys() & _TIMES}
+    for name in given.keys() & _TIMES:
+        given[name] = utc(name, given[name])
+    return given
 
 
 def _checked(fields: Mapping[str, Any]) -> dict[str, Any]:

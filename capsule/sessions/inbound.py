@@ -16,21 +16,13 @@ from capsule.sessions.events import OF_TIME, Event, Route, reply_id
 
 @dataclass
 class Fold:
-    """What the events of a file say.
-
-    Attributes:
-        session: The session's id.
-        open: The ids of messages that may not be done.
-        highest: The highest number of a message.
-        others: Events without a meaning for the fold.
-        seen: The ids of all events.
-    """
+    """What the events of a file say."""
 
     session: str = ""
-    open: dict[str, None] = field(default_factory=dict)
-    highest: int = 0
-    others: list[Event] = field(default_factory=list)
-    seen: set[str] = field(default_factory=set, repr=False)
+    open: dict[str, None] = field(default_factory=dict)  # The ids of messages that may not be done.
+    highest: int = 0  # The highest number of a message.
+    others: list[Event] = field(default_factory=list)  # Events without a meaning for the fold.
+    seen: set[str] = field(default_factory=set, repr=False)  # The ids of all events.
 
     def apply(self, event: Event) -> None:
         """Take an event in, by the method for its name; keep it, if there is none. Cost: some microseconds."""
@@ -47,27 +39,17 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class InMessage:
-    """A message for the worker.
+    """A message for the worker."""
 
-    Attributes:
-        event: It as it stands in the file, with what became of it.
-        seq: Its place in the order of both files.
-        wakes: Whether it wakes the worker.
-        due: From when on it is due; empty: at once.
-        tries: How often it was tried in vain.
-        waits: Whether it is due later because it was tried in vain.
-        series: The id of the series that it is an occurrence of; empty: none.
-    """
-
-    event: Event = field(repr=False)
+    event: Event = field(repr=False)  # It as it stands in the file, with what became of it.
     id: str
-    seq: int
+    seq: int  # Its place in the order of both files.
     kind: str
-    wakes: bool
-    due: str
-    tries: int
-    waits: bool
-    series: str
+    wakes: bool  # Whether it wakes the worker.
+    due: str  # From when on it is due; empty: at once.
+    tries: int  # How often it was tried in vain.
+    waits: bool  # Whether it is due later because it was tried in vain.
+    series: str  # The id of the series that it is an occurrence of; empty: none.
 
     @classmethod
     def of(cls, event: Event) -> InMessage:
@@ -94,52 +76,33 @@ class InMessage:
 
 
 class Attempts(NamedTuple):
-    """How far the delivery of a message out came.
+    """How far the delivery of a message out came."""
 
-    Attributes:
-        failed: The attempts of this occurrence that failed.
-        next_at: When the next one is due; empty: at once.
-        round: How many occurrences of a recurring message are done.
-    """
-
-    failed: int = 0
-    next_at: str = ""
-    round: int = 0
+    failed: int = 0  # The attempts of this occurrence that failed.
+    next_at: str = ""  # When the next one is due; empty: at once.
+    round: int = 0  # How many occurrences of a recurring message are done.
 
 
 @dataclass
 class Inbound(Fold):
-    """What the events of an inbound file say.
+    """What the events of an inbound file say."""
 
-    Attributes:
-        messages: The messages of the file, by id, oldest first.
-        left: The digests of the last messages that a compaction took out, by id.
-        ended: The ids that the host ended, as `failed` or `cancelled`.
-        notices: Of each notice to a sender that is not delivered, its message and the reason.
-        settled: Up to which number a compaction found all messages out delivered or given up.
-        delivered: The ids on their platforms of messages out.
-        undeliverable: Why messages out could not be delivered.
-        again: The messages out that a person wants delivered after all.
-        attempts: How far the deliveries came.
-        destinations: The destinations that the worker may write to, by names.
-        route: The default route: it takes a message of the worker that names no destination.
-        series: The id of the last occurrence of each series.
-        paused: The series that pause; the empty one is the whole session.
-    """
-
-    messages: dict[str, InMessage] = field(default_factory=dict)
-    left: dict[str, str] = field(default_factory=dict)
-    ended: dict[str, str] = field(default_factory=dict)
+    messages: dict[str, InMessage] = field(default_factory=dict)  # Of the file, by id, oldest first.
+    left: dict[str, str] = field(
+        default_factory=dict
+    )  # Digests of the last messages that a compaction took out, by id.
+    ended: dict[str, str] = field(default_factory=dict)  # The ids that the host ended, as `failed` or `cancelled`.
+    #: Of each notice to a sender that is not delivered, its message and the reason.
     notices: dict[str, tuple[str, str]] = field(default_factory=dict)
-    settled: int = 0
-    delivered: dict[str, str] = field(default_factory=dict)
-    undeliverable: dict[str, str] = field(default_factory=dict)
-    again: dict[str, None] = field(default_factory=dict)
-    attempts: dict[str, Attempts] = field(default_factory=dict)
-    destinations: dict[str, dict[str, Any]] = field(default_factory=dict)
-    route: Route | None = None
-    series: dict[str, str] = field(default_factory=dict)
-    paused: set[str] = field(default_factory=set)
+    settled: int = 0  # Up to which number a compaction found all messages out delivered or given up.
+    delivered: dict[str, str] = field(default_factory=dict)  # The ids on their platforms of messages out.
+    undeliverable: dict[str, str] = field(default_factory=dict)  # Why messages out could not be delivered.
+    again: dict[str, None] = field(default_factory=dict)  # Messages out that a person wants delivered after all.
+    attempts: dict[str, Attempts] = field(default_factory=dict)  # How far the deliveries came.
+    destinations: dict[str, dict[str, Any]] = field(default_factory=dict)  # Those of the worker, by names.
+    route: Route | None = None  # The default route: it takes a message of the worker that names no destination.
+    series: dict[str, str] = field(default_factory=dict)  # The id of the last occurrence of each series.
+    paused: set[str] = field(default_factory=set)  # The series that pause; the empty one is the whole session.
 
     def _take_message(self, event: Event) -> None:
         message = InMessage.of(event)
@@ -203,7 +166,7 @@ class Inbound(Fold):
         before = self.attempts.get(id, Attempts())
         self.attempts[id] = Attempts(int(event["attempts"]), timestamps.sortable(event["nextAt"]), before.round)
 
-    def _settle(self, event: Event, settled: dict[str, str], word: str) -> None:
+    def _take_outcome(self, event: Event, settled: dict[str, str], word: str) -> None:
         id, next_at = event["message"], timestamps.sortable(event.get("nextAt") or "")
         if next_at:
             self.attempts[id] = Attempts(0, next_at, self.attempts.get(id, Attempts()).round + 1)
@@ -214,10 +177,10 @@ class Inbound(Fold):
         self.notices.pop(id, None)
 
     def _take_delivered(self, event: Event) -> None:
-        self._settle(event, self.delivered, "platformId")
+        self._take_outcome(event, self.delivered, "platformId")
 
     def _take_undeliverable(self, event: Event) -> None:
-        self._settle(event, self.undeliverable, "reason")
+        self._take_outcome(event, self.undeliverable, "reason")
 
     def _take_destinations(self, event: Event) -> None:
         self.destinations = {name: dict(entry) for name, entry in event["destinations"].items()}

@@ -16,23 +16,15 @@ from capsule.sessions.inbound import Fold
 
 @dataclass(frozen=True, slots=True)
 class OutMessage:
-    """What the worker said.
+    """What the worker said."""
 
-    Attributes:
-        event: It as it stands in the file.
-        seq: Its place in the order of both files.
-        in_reply_to: The message that it answers; empty: none.
-        due: From when on it is due; empty: at once. One that recurs is due at its first time.
-        target: The message that it changes or reacts to; empty: none.
-    """
-
-    event: Event = field(repr=False)
+    event: Event = field(repr=False)  # It as it stands in the file.
     id: str
-    seq: int
+    seq: int  # Its place in the order of both files.
     kind: str
-    in_reply_to: str
-    due: str
-    target: str
+    in_reply_to: str  # The message that it answers; empty: none.
+    due: str  # From when on it is due; empty: at once. One that recurs is due at its first time.
+    target: str  # The message that it changes or reacts to; empty: none.
 
     @classmethod
     def of(cls, event: Event) -> OutMessage:
@@ -52,51 +44,34 @@ class OutMessage:
 
 
 class Ack(NamedTuple):
-    """The last word of a worker about a message.
+    """The last word of a worker about a message."""
 
-    Attributes:
-        state: What it says, as in the event.
-        tries: The tries of the message at that time.
-        instance: The worker.
-        at: When it said so.
-        batch: The message that names the batch in which it was claimed.
-        error: What failed; empty: nothing, or it is unknown.
-    """
-
-    state: str
-    tries: int
-    instance: str
-    at: str
-    batch: str
-    error: str = ""
+    state: str  # As in the event.
+    tries: int  # The tries of the message at that time.
+    instance: str  # The worker.
+    at: str  # When it said so.
+    batch: str  # The message that names the batch in which it was claimed.
+    error: str = ""  # What failed; empty: nothing, or it is unknown.
 
 
 class Tool(NamedTuple):
-    """The tool that the agent uses now. Attributes: its name, and its limit in seconds (0: none)."""
+    """The tool that the agent uses now."""
 
     name: str
-    limit_s: float = 0
+    limit_s: float = 0  # 0: none.
 
 
 @dataclass
 class Outbound(Fold):
-    """What the events of an outbound file say.
+    """What the events of an outbound file say."""
 
-    Attributes:
-        messages: The messages of the file, by id, oldest first.
-        said: Where each of the last messages went that a compaction took out, as `OutMessage.where`.
-        acks: The last one for each message that the worker got.
-        claims: Those of them that are not `completed`.
-        tool: The tool that the agent uses now.
-        state: What the worker keeps, by provider and key.
-    """
-
-    messages: dict[str, OutMessage] = field(default_factory=dict)
+    messages: dict[str, OutMessage] = field(default_factory=dict)  # Of the file, by id, oldest first.
+    #: Where each of the last messages went that a compaction took out, as `OutMessage.where`.
     said: dict[str, list[str]] = field(default_factory=dict)
-    acks: dict[str, Ack] = field(default_factory=dict)
-    claims: dict[str, Ack] = field(default_factory=dict)
+    acks: dict[str, Ack] = field(default_factory=dict)  # The last one for each message that the worker got.
+    claims: dict[str, Ack] = field(default_factory=dict)  # Those of them that are not `completed`.
     tool: Tool | None = None
-    state: dict[str, dict[str, Any]] = field(default_factory=dict)
+    state: dict[str, dict[str, Any]] = field(default_factory=dict)  # What the worker keeps, by provider and key.
 
     def _take_message(self, event: Event) -> None:
         message = OutMessage.of(event)

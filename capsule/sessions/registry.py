@@ -21,7 +21,7 @@ from capsule.format.documents.agents import check_agent_id
 from capsule.format.documents.head import camel
 from capsule.format.documents.new import CURRENT
 from capsule.format.kinds import Kind
-from capsule.ids import check_id, new_id
+from capsule.ids import check_id, is_id, new_id
 from capsule.messaging.people.documents import Document, Documents
 from capsule.sessions.cron import zone
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 #: The local kind of document that holds the words of an agent's command that were approved on this machine.
 KIND_OF_COMMANDS = "commands"
-REGISTRY = Kind("sessions", "registry", "registry", check_id)
+REGISTRY = Kind("sessions", "registry", "registry", is_id, check_id)
 _ID = "registry"
 #: The session whose file says why messages came to none; it has no row, and no worker.
 UNSERVED = "unserved"
@@ -38,7 +38,6 @@ UNSERVED = "unserved"
 EVERY = "."
 #: Words for which a wiring has others today.
 _OLDER = frozenset({"trigger_rules", "response_scope"})
-_TRIES = 50
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,5 +16,7 @@ ROOM = Room(
     },
     help=(("Talk to each other", 60, "session, host, worker", "Let messages wake programs that answer them."),),
     quick={"worker": "capsule_cli.commands.sessions.running:quick"},
+    keepers={"sessions": "compact"},
+    bind="capsule.sessions.work.toolkit:bind",
     tools={"session": "capsule.sessions.tools:SESSION"},
 )

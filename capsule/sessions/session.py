@@ -65,13 +65,12 @@ class _File(Generic[F]):
 
     def write(self, other: _File[Any], act: Callable[[Transaction], T], lease: Lease | None) -> T:
         """What `act` gives, in a transaction in which both folds are up to date, for who has the lease."""
-        other.look()  # What is to be taken in there needs its mutex, which a writer there may have while it waits here.
 
         def write() -> T:
             with self._engine.transaction(self.kind, self.id) as transaction:
                 transaction.reads = {} if lease is None else lease.reads
                 self._take(transaction.follow(self._place))
-                other.look()
+                other.look()  # A writer there has taken in its file before it looks here: nobody waits for it.
                 result = act(transaction)
                 self._take(transaction.follow(self._place))
                 return result
@@ -116,10 +115,11 @@ class Session:
         """
         self._out.look()  # First, as an ack leaves its file after its message.
         self._in.look()
-        return self._folds
+        return self.known
 
     @property
-    def _folds(self) -> Folds:
+    def known(self) -> Folds:
+        """What both sides wrote until the last call, which read or wrote; to be read until the next one."""
         return Folds(self._in.fold, self._out.fold)
 
     def tell(self, edit: Edit) -> list[Event]:
@@ -152,7 +152,7 @@ class Session:
                 transaction.ensure_durable()
                 return made
             now = timestamps.now(transaction.state.time)
-            made[:] = [_complete(event, now) for event in edit(self._folds)]
+            made[:] = [_complete(event, now) for event in edit(self.known)]
             if made:
                 for name, data in files.items():
                     self._engine.files.keep(mine.box, self.id, name, data)
@@ -170,11 +170,11 @@ class Session:
         Args:
             now: The time.
 
-        Raises as `tell`. Cost: proportional to the files, of which each is bounded.
+        Raises StoreBusy, Refused, StorageFailed. Cost: proportional to the files, of which each is bounded.
         """
 
         def act(box: Box, compacted: Callable[[Folds, str], list[Event]], transaction: Transaction) -> None:
-            events, document = [_complete(event, now) for event in compacted(self._folds, now)], transaction.document()
+            events, document = [_complete(event, now) for event in compacted(self.known, now)], transaction.document()
             gone = {each.get("id") for each in document["history"] if each.get("event") == "message"}
             gone -= {event["id"] for event in events}
             if gone or len(events) < transaction.state.entries:

@@ -159,7 +159,7 @@ class Sessions:
         Args:
             session, series: As `pause` takes them.
 
-        Raises and costs as `pause`.
+        Raises NotFound, InvalidInput, StoreBusy. Cost: appending to its file.
         """
         return self._switch(session, series, events.resumed(series=series), "active")
 

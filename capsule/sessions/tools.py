@@ -27,33 +27,42 @@ from capsule.mcp_server.tools.waiting import waited
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from capsule.public import Store
     from capsule.sessions.events import Event
     from capsule.sessions.work.toolkit import Said, Toolkit
+    from capsule.store.store import CoreStore
 
 
 class Sent(Answer):
+    """A message that was sent; `earlier`: an earlier call did that."""
+
     message: str
     earlier: str | None = None
 
 
 class Scheduled(Answer):
+    """A task that was scheduled, or the tasks that were found."""
+
     message: str | None = None
     earlier: str | None = None
     found: list[Row] | None = None
 
 
 class Kept(Answer):
+    """The values that a session keeps."""
+
     kept: dict[str, str] | None = None
 
 
 class Answered(Answer):
+    """A question that was asked, and its answer."""
+
     question: str
     earlier: str | None = None
     value: str | None = None
     sender: Annotated[str | None, Field(alias="from")] = None
 
 
+#: An answer that a question offers: a docstring would stand in the schema, and each model pays for that.
 class Option(BaseModel):
     label: str
     value: str
@@ -120,13 +129,11 @@ async def ask_question(
 
 
 async def _answered(toolkit: Toolkit, question: str, timeout_s: float) -> Event:
-    notices, ends = Notices(toolkit.engine.tracker()), time.monotonic() + timeout_s
+    notices, ends = Notices(toolkit.engine.tracker), time.monotonic() + timeout_s
     try:
         while not (reply := toolkit.answer(question)) and (left_s := ends - time.monotonic()) > 0:
             with anyio.move_on_after(left_s):
                 await _told(notices, toolkit.session)
-            if not notices.is_open:
-                notices = Notices(toolkit.engine.tracker())
         return reply or {}
     finally:
         notices.close()
@@ -177,7 +184,7 @@ def keep(
 
 def toolkit_of(ctx: Context) -> Toolkit:
     """What the agent of a call can do in its session."""
-    toolkit: Toolkit | None = stores_of(ctx).kept(ctx.request_context).get("toolkit")
+    toolkit: Toolkit | None = stores_of(ctx).client(ctx.request_context).kept.get("toolkit")
     if toolkit is None:
         raise InvalidInput("this server was started for no session")
     return toolkit
@@ -205,7 +212,7 @@ TOOLS: Tools = (
 )
 
 
-def _begun(store: Store, environment: Mapping[str, str], folder: str | None) -> dict[str, Toolkit]:
+def _begun(store: CoreStore, environment: Mapping[str, str], folder: str | None) -> dict[str, Toolkit]:
     from capsule.sessions.work.toolkit import Toolkit
 
     session, message = environment["CAPSULE_SESSION"], environment.get("CAPSULE_MESSAGE", "")

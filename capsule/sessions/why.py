@@ -24,16 +24,10 @@ _ORDER += ("attempt", "undeliverable", "retry")
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What the files of one session say.
+    """What the files of one session say: their events, in their order."""
 
-    Attributes:
-        session: Its id.
-        agent: Whose session it is.
-        inbound, outbound: The events of the two files, in their order.
-    """
-
-    session: str
-    agent: str
+    session: str  # Its id.
+    agent: str  # Whose session it is.
     inbound: Sequence[Event]
     outbound: Sequence[Event]
 

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from capsule import rooms
 from capsule.engines.changes import Change, Changes
 from capsule.engines.interface import CONVERSATIONS
 from capsule.engines.retrying import overtaken
@@ -18,7 +19,6 @@ from capsule.errors import Interfered, InvalidInput, Refused
 from capsule.format.documents.head import Head
 from capsule.ids import check_id
 from capsule.locks.holder import Holder
-from capsule.rooms import GUARD, KEEPERS, load
 from capsule.store.change.conversation import TRIES, Conversation, unasked
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Inner(Generic[S]):
             return self.main.guard
         kind = Guard
         with suppress(Refused):
-            kind = load(GUARD)
+            kind = rooms.answer("guard")
         return kind(self.whole)
 
     def act_for(self, agent: str, folder: str | None) -> None:
@@ -167,12 +167,9 @@ class Inner(Generic[S]):
 
     def forget_purged(self) -> None:
         """Let each room remove what it keeps of deleted texts. Raises StoreBusy, Refused, StorageFailed."""
-        for place, method in KEEPERS.items():
-            try:
-                kind = load(place)
-            except Refused:
-                continue  # It is not installed.
-            getattr(self.part(kind), method)()
+        for room in rooms.installed():
+            for name, method in room.keepers.items():
+                getattr(self.part(rooms.load(room.objects[name])), method)()
 
     # -- Changes ---------------------------------------------------------------------------------------------------
 

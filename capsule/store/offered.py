@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from capsule.rooms import load
+from capsule.rooms import built_in, load
 
 
 class Offered:
@@ -20,7 +20,7 @@ class Offered:
     def __get__(self, store: Any, owner: type) -> Any:
         if store is None:
             return self
-        place = self._place or load(f"capsule.{self._room}.room:ROOM").objects[self._name]
+        place = self._place or built_in(self._room).objects[self._name]
         return vars(store).setdefault(self._name, store.inner.part(load(place)))
 
 

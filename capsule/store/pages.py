@@ -68,7 +68,7 @@ class Page:
 
 def tail_entries(engine: Engine, id: str, n: int) -> tuple[int, list[dict[str, Any]]]:
     """The messages that `Store.tail_entries` gives."""
-    data, count = engine.tail(id, n)
+    data, count, _ = engine.tail(id, n)
     entries = codec.decode_entries(data, engine.name(CONVERSATIONS, id))
     return count - len(entries), entries
 

@@ -103,7 +103,7 @@ class Reading:
         """
         from capsule.format.models import messages_in
 
-        entries, count = self.engine.tail(id, n)
+        entries, count, _ = self.engine.tail(id, n)
         messages = messages_in(entries)
         return [message.placed(count - len(messages) + i) for i, message in enumerate(messages)]
 
@@ -201,12 +201,13 @@ class Reading:
         from capsule.engines.questions import Search
         from capsule.format.filters import parse
 
+        # In one order: the cursor of a search fits only the same options.
         asked = Search(
             query=query,
-            roles=_sorted(roles),
-            senders=_sorted(senders),
-            ids=_sorted(ids),
-            tags=_sorted(tags),
+            roles=tuple(sorted({*roles})),
+            senders=tuple(sorted({*senders})),
+            ids=tuple(sorted({*ids})),
+            tags=tuple(sorted({*tags})),
             mode=mode,
             since_ms=_ms(since, until=False),
             until_ms=_ms(until, until=True),
@@ -368,11 +369,6 @@ class Reading:
         """
         asked = Listing(filter or Filter(), order, limit=limit, cursor=cursor)
         return self.questions.conversations(asked, progress)
-
-
-def _sorted(texts: Iterable[str]) -> tuple[str, ...]:
-    """The texts in one order: the cursor of a search fits only the same options."""
-    return tuple(sorted(set(texts)))
 
 
 def _ms(text: str | None, *, until: bool) -> int | None:

@@ -11,20 +11,21 @@ themselves.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from capsule.engines.interface import CONVERSATIONS, missing
 from capsule.engines.questions import Listing
+from capsule.engines.trashed import deleted_last, document_in
 from capsule.errors import CapsuleError, InvalidDocument, NotFound, Refused
 from capsule.format.json import codec
 from capsule.rules import policy
 from capsule.rules.visibility import Sight, reads_from
-from capsule.store.trash_view import TrashView
+from capsule.store.change.conversation import REMOVED
 from capsule.timestamps import sortable
 
 if TYPE_CHECKING:
-    from capsule.engines.interface import Engine, Transaction
+    from capsule.engines.interface import Engine, Transaction, Trash
     from capsule.engines.leases import Leases
     from capsule.engines.machine import Machine
     from capsule.engines.questions import Questions
@@ -38,7 +39,7 @@ _KINDS = frozenset({CONVERSATIONS, "agents", "projects", "overrides", "applied"}
 
 
 def sees(engine: Engine, id: str) -> bool:
-    """Whether who has this engine may read a conversation, or could before it was deleted.
+    """Whether the holder of this engine may read a conversation, or could before it was deleted.
 
     Cost: reading its head; of one that is gone, the trash.
     """
@@ -67,12 +68,12 @@ class AgentView:
         self.agent = agent
         self._engine = engine
         self._state_of = state_of
-        # What the agent has as it is: it tells of no conversation that the agent may not read.
+        # Passed on unchanged: they say nothing of conversations that the agent may not read.
         self.name, self.close = engine.name, engine.close
         self.leases = LeasesView(engine.leases, self._finds)
 
     def questions(self, asker: Sight | None = None) -> Questions:
-        """It is always the agent who asks."""
+        """The questions of this agent, whatever `asker` is."""
         return self._engine.questions(Sight(self.agent, self._state_of(None, ())))
 
     def _of(self, kind: str) -> Engine:
@@ -88,8 +89,8 @@ class AgentView:
     ) -> int:
         return self._of(kind).create(kind, document, written, reads)
 
-    def put(self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None) -> None:
-        self._of(kind).put(kind, id, data, expected, reads)
+    def put(self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None) -> Version:
+        return self._of(kind).put(kind, id, data, expected, reads)
 
     def delete(self, kind: str, id: str) -> Trashed:
         return self._of(kind).delete(kind, id)
@@ -100,7 +101,7 @@ class AgentView:
     def _refuse(self, *args: Any, **named: Any) -> NoReturn:
         raise Refused(f"agent {self.agent} may not do this, only a person", path="")
 
-    #: What an agent has not.
+    #: Not for agents.
     follow = _refuse
 
     @property
@@ -111,6 +112,7 @@ class AgentView:
     # -- What is judged -------------------------------------------------------------------------------------------
 
     def may(self, action: policy.Action, object: policy.Object) -> policy.Decision:
+        """What the policies say of an action of the agent."""
         return policy.may(self.agent, action, object, self._state_of(object, ()))
 
     def since(self, head: Document) -> str:
@@ -123,6 +125,10 @@ class AgentView:
         return reads_from(self.agent, object, head["createdAt"])
 
     def seen_from(self, id: str) -> str:
+        """The time from which the agent reads a conversation; empty: all of it.
+
+        Raises Refused if it may not read it, and NotFound if it is not to know that there is one.
+        """
         try:
             head = self._engine.head(id)[0]
         except InvalidDocument:
@@ -143,16 +149,16 @@ class AgentView:
 
     @contextmanager
     def transaction(self, kind: str, id: str) -> Iterator[Transaction]:
-        """Who may not read the document is let in to join it, and else learns nothing.
+        """An agent that may not read the document gets the transaction only if it may join.
 
-        Raises Refused or NotFound.
+        Raises Refused, or NotFound if the agent is not to know of the document.
         """
         with self._judged(kind, id), self._of(kind).transaction(kind, id) as transaction:
             joins = False
             if kind == CONVERSATIONS:
                 object = policy.Object.at(transaction.head)
                 state = self._state_of(object, ())
-                transaction.reads = state.reads
+                transaction.judged, transaction.reads = (object, state), state.reads
                 reading = policy.may(self.agent, "read", object, state)
                 joins = not reading.allowed and policy.may(self.agent, "join", object, state).allowed
                 if not joins:
@@ -177,7 +183,7 @@ class AgentView:
         return [id for id in ids if id in seen]
 
     def head(self, id: str) -> tuple[Document, int]:
-        """The size of a file that the agent reads in part is not told: 0."""
+        """The size is 0 if the agent may read only a part of the file."""
         with self._judged(CONVERSATIONS, id):
             head, size = self._engine.head(id)
         return head, 0 if self.since(head) else size
@@ -203,14 +209,14 @@ class AgentView:
         document = self.document(CONVERSATIONS, id)
         return parse(codec.encode(document | {"history": [entry for entry in document["history"] if entry]}), True)
 
-    def tail(self, id: str, n: int) -> tuple[bytes, int]:
+    def tail(self, id: str, n: int) -> tuple[bytes, int, str]:
         """There are fewer entries if the agent may not read those before."""
         since = self.seen_from(id)
-        data, count = self._engine.tail(id, n)
+        data, count, tag = self._engine.tail(id, n)
         if not since:
-            return data, count
+            return data, count, tag
         entries = codec.decode_entries(data, self._engine.name(CONVERSATIONS, id))
-        return codec.encode_entries(entries[before(entries, since) :]), count
+        return codec.encode_entries(entries[before(entries, since) :]), count, tag
 
     @property
     def trash(self) -> TrashView:
@@ -218,11 +224,11 @@ class AgentView:
 
     @property
     def machine(self) -> Machine:
-        """An agent reaches some kinds of documents."""
+        """The documents of this machine, of the kinds that an agent may use."""
         return self._engine.machine.for_agent(self.agent)
 
     def tracker(self, kind: str | None = None) -> Tracker:
-        """Raises Refused for what is not about conversations."""
+        """Raises Refused for any kind but conversations."""
         if kind != CONVERSATIONS:
             raise Refused(f"agent {self.agent} hears of conversations alone", path="")
         return self._engine.tracker(kind)
@@ -230,15 +236,59 @@ class AgentView:
     def flush(self, kind: str = "", id: str = "") -> int:
         return self._engine.flush(kind, id)
 
-    def outside_edits(self, what: str = "this") -> NoReturn:
+    def outside_edits(self, purpose: str = "this") -> NoReturn:
         """Raises Refused: an agent has neither the paths of documents nor versions from outside."""
-        why = f"{what} needs the files of the store, which agent {self.agent} does not reach, only a person"
+        why = f"{purpose} needs the files of the store, which agent {self.agent} does not reach, only a person"
         raise Refused(why, path="")
 
     def _finds(self, agent: str) -> bool:
         if agent in ("", self.agent):
             return True
         return policy.may(self.agent, "find", policy.Object(agent, "agent"), self._state_of(None, (agent,))).allowed
+
+
+class TrashView:
+    """The trash as an agent sees it. See `Trash`, which describes the methods."""
+
+    def __init__(self, view: AgentView, trash: Trash) -> None:
+        self._view = view
+        self._trash = trash
+
+    def entries(self, kind: str) -> list[Trashed]:
+        """The entries that the agent could read before they were deleted. Cost: reading each entry."""
+        return [trashed for trashed in self._trash.entries(kind) if self._is_seen(kind, trashed)]
+
+    def _is_seen(self, kind: str, trashed: Trashed) -> bool:
+        with suppress(CapsuleError):
+            if kind == REMOVED:  # They may be of any time.
+                return not self._view.seen_from(trashed.id)
+            return self._view.since(document_in(self._trash, trashed.token)) is not None
+        return False
+
+    def saw(self, id: str) -> bool:
+        """Whether a conversation is in it that the agent could read, as it was deleted last."""
+        with suppress(CapsuleError):
+            return any(self._view.since(document) is not None for document in deleted_last(self._trash, {id}).values())
+        return False
+
+    def read(self, token: str) -> bytes:
+        if not any(token == trashed.token for kind in (CONVERSATIONS, REMOVED) for trashed in self.entries(kind)):
+            raise NotFound(f"{token} is not in the trash", id=token)
+        return self._trash.read(token)
+
+    def restore(self, kind: str, id: str, token: str) -> None:
+        """Raises Refused if the agent could not have deleted it."""
+        self.read(token)
+        policy.ensure(self._view.may("delete", policy.Object.of(document_in(self._trash, token))), id)
+        self._trash.restore(kind, id, token)
+
+    def drop(self, token: str) -> None:
+        """Erase an entry, unasked: its messages came back by a change that this agent was allowed to make."""
+        self._trash.drop(token)
+
+    def purge(self, older_than_s: float) -> list[str]:
+        """Raises Refused: what is erased is not the agent's alone."""
+        raise Refused(f"the trash was not emptied: agent {self._view.agent} may not, only a person", path="")
 
 
 class LeasesView:
@@ -249,13 +299,13 @@ class LeasesView:
         self.take, self.release, self.is_live = leases.take, leases.release, leases.is_live
 
     def beat(self, *args: Any, **named: Any) -> NoReturn:
-        """Raises Refused: it is of sessions."""
+        """Raises Refused: only sessions use it."""
         raise Refused("an agent says nothing of who works for a session, only a person", path="")
 
     beaten = beat
 
     def live(self) -> dict[str, dict[str, Any]]:
-        """See `Leases.live`. An instance that serves no agent is seen."""
+        """What each live instance says about itself, of agents that this one finds and of no agent."""
         return {id: about for id, about in self._live().items() if self._finds(about.get("agent", ""))}
 
 

@@ -132,8 +132,8 @@ class Writing(Reading):
             InvalidDocument: The file does not parse; it stays as it is.
             StoreBusy, Refused, StorageFailed: The system did not permit it.
 
-        Cost: four pwrites under the mutex and an fdatasync after it, whatever the conversation's size. If the active branch was
-            switched, also reading back to the beginning of the branch, once for each open store.
+        Cost: four pwrites under the mutex and an fdatasync after it, whatever the conversation's size. If the active
+            branch was switched, also reading back to the beginning of the branch, once for each open store.
         """
         if fields or extra:
             fields = fields_given(fields, extra)
@@ -279,7 +279,9 @@ class Writing(Reading):
         return self.update(id, untagged=tags)
 
     def pin(self, id: str, on: bool = True) -> Head:
-        """Pin a conversation to the top of the list, or unpin it. Raises and costs as `rename`.
+        """Pin a conversation to the top of the list, or unpin it.
+
+        Raises the errors of `append`. Cost: copying the file.
 
         Args:
             id: The conversation.

@@ -16,9 +16,9 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 from capsule.disk.notices import Watcher
 from capsule.errors import NotFound
 from capsule.transfer.importing import Import
-from capsule.transfer.interface import HEAD
+from capsule.transfer.reading.files import HEAD, Damage, Problems
 from capsule.transfer.reading.folders import is_entered, walked
-from capsule.transfer.reading.sources import Damage, OpenFile, Problems, from_disk, on_disk, opened
+from capsule.transfer.reading.sources import OpenFile, from_disk, on_disk, opened
 from capsule.transfer.reading.values import END_MISSING, shape_of
 from capsule.transfer.registry import format_named, format_of
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, BinaryIO, get_args
 
@@ -29,7 +30,8 @@ from capsule.transfer.drafts.privacy import keeps_id
 from capsule.transfer.drafts.report import Report, Taken
 from capsule.transfer.drafts.revision import OnConflict, Revised, contradicts, revised
 from capsule.transfer.interface import Draft, Format, Source, around, read_bytes
-from capsule.transfer.reading.sources import File, OpenFile, files_at, from_disk, opened, spooled
+from capsule.transfer.reading.files import File
+from capsule.transfer.reading.sources import OpenFile, files_at, from_disk, opened, spooled
 from capsule.transfer.registry import drafts_of, format_named, format_of, tell_unknown
 
 if TYPE_CHECKING:
@@ -158,12 +160,10 @@ class _Run:
         #: What is not in the report yet: behind a write that is under way, in the order of the source.
         self._pending: deque[_Made] = deque()
         self._read: list[Read] = []
-        self._trashed: set[str] | None = None
-        self._removed: dict[str, list[Any]] | None = None
 
     def finish(self) -> None:
         try:
-            self._settle(0)
+            self._report_until(0)
         finally:
             self._pool.shutdown()
             if not self._is_dry_run:
@@ -180,7 +180,7 @@ class _Run:
                 progress(done + min(part.at, file.size), total, self.report)
             done += file.size
             progress(done, total, self.report)
-        self._settle(0)
+        self._report_until(0)
         progress(done, total, self.report)
 
     def _taken(self, file: File) -> Iterator[File]:
@@ -287,19 +287,19 @@ class _Run:
 
     def _exists(self, id: str) -> bool:
         if any(pending.taken.id == id for pending in self._pending):
-            self._settle(0)
+            self._report_until(0)
         return self._store.engine.exists(KIND, id)
 
     def _put(self, new: _Made) -> bool:
         """Write what a draft became, and note its state; whether both sides changed the same."""
         id = new.taken.id
         if not self._exists(id):
-            if id in self._in_trash():
+            if id in self._in_trash:
                 new.read.is_whole = False
                 self._note(new, "skipped")
                 return False
             if not self._is_dry_run:
-                self._settle(_AT_ONCE - 1)
+                self._report_until(_AT_ONCE - 1)
                 new.write = self._pool.submit(write_new, self._store.inner, new.document, has_checked_messages=True)
             self._note(new, "imported")
             return False
@@ -333,9 +333,9 @@ class _Run:
         new.taken = replace(new.taken, state=state or new.taken.state)
         new.read.awaited += 1
         self._pending.append(new)
-        self._settle(_AT_ONCE)
+        self._report_until(_AT_ONCE)
 
-    def _settle(self, most: int) -> None:
+    def _report_until(self, most: int) -> None:
         """Report what became of drafts, until at most so many are behind a write that is under way."""
         while self._pending and (len(self._pending) > most or self._pending[0].write is None):
             new = self._pending.popleft()
@@ -356,22 +356,22 @@ class _Run:
                 continue
             new.read.awaited -= 1
 
+    @cached_property
     def _in_trash(self) -> set[str]:
-        if self._trashed is None:
-            self._trashed = {trashed.id for trashed in self._store.engine.trash.entries(KIND)}
-        return self._trashed
+        return {trashed.id for trashed in self._store.engine.trash.entries(KIND)}
+
+    @cached_property
+    def _removed(self) -> dict[str, list[Any]]:
+        removed = dict[str, list[Any]]()
+        for trashed in self._store.engine.trash.entries(REMOVED):
+            removed.setdefault(trashed.id, []).append(trashed)
+        return removed
 
     def _removed_from(self, id: str) -> set[str]:
         """The ids of the messages that were removed from a conversation, or changed, as far as the trash has them."""
-        if self._removed is None:
-            self._removed = {}
-            for trashed in self._store.engine.trash.entries(REMOVED):
-                self._removed.setdefault(trashed.id, []).append(trashed)
-        removed = set()
-        for trashed in self._removed.get(id, ()):
-            kept = codec.decode(self._store.engine.trash.read(trashed.token), trashed.path)
-            removed |= {entry["id"] for entry in kept["history"]}
-        return removed
+        read = self._store.engine.trash.read
+        kept = (codec.decode(read(trashed.token), trashed.path) for trashed in self._removed.get(id, ()))
+        return {entry["id"] for document in kept for entry in document["history"]}
 
     def _keep(self, data: bytes | Source) -> tuple[str, int]:
         content = data if isinstance(data, bytes) else read_bytes(data, _LARGEST_FILE)

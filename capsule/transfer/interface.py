@@ -7,11 +7,11 @@ drafts, which have our fields under the ids of the source; the core makes ids an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput
+from capsule.transfer.reading.files import File
 from capsule.transfer.reading.values import MOST, Record, Shape, first_values, records, shape_of
 from capsule.transfer.records.pairs import OWN, applied, difference, without_source
 from capsule.transfer.records.pairs import Fields as Fields
@@ -20,44 +20,8 @@ from capsule.transfer.records.pairs import Pair as Pair
 if TYPE_CHECKING:
     import sqlite3
 
-#: How much of a file tells its format, in bytes.
-HEAD = 1 << 17
-
-
-class Source(Protocol):
-    """One file of what is imported, wherever it is: on disk, in a zip, in memory.
-
-    Attributes:
-        name: Its path as people read it; in a zip after the path of the zip.
-        size: Its size in bytes.
-    """
-
-    name: str
-    size: int
-
-    @property
-    def tables(self) -> frozenset[str]:
-        """The tables of a SQLite database; empty: it is none."""
-
-    def chunks(self) -> Iterator[bytes]:
-        """The content in pieces, from the beginning."""
-
-    def near(self, path: str) -> Iterator[Source]:
-        """The files of the same folder, zip or disk that match a pattern, sorted; none that leads out of it.
-
-        Args:
-            path: Relative to this file's folder, POSIX, with `*`; `..` stands only at its beginning.
-        """
-
-    def database(self) -> AbstractContextManager[sqlite3.Connection]:
-        """The file as a SQLite database, read-only, also while another program writes it."""
-
-    def tell(self, reason: str, line: int | None = None) -> None:
-        """Report something damaged that is read around: the reason, and the line in this file (from 1)."""
-
-    @property
-    def head(self) -> bytes:
-        """The first 128 KiB."""
+#: One file of what is imported: on disk, in a zip, in memory.
+Source = File
 
 
 def shape(source: Source) -> Shape:
@@ -82,39 +46,46 @@ def read_records(source: Source) -> Iterator[Record]:
 ODD = (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError, OverflowError)
 
 
-@contextmanager
-def around(tell: Callable[..., None], subject: str, line: int | None = None) -> Iterator[None]:
+class around:  # It is used as a function is; a generator would cost three times as much.
     """Read around what is not as its format says: the block ends there, and the damage is reported.
 
     `subject` names what the block reads, and `line` is the line of it.
     """
-    try:
-        yield
-    except ODD as error:
+
+    def __init__(self, tell: Callable[..., None], subject: str, line: int | None = None) -> None:
+        self._damage = tell, subject, line
+
+    def __enter__(self) -> None:
+        """Begin the block."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, ODD):
+            return False
+        tell, subject, line = self._damage
         tell(f"{subject} is not understood: {type(error).__name__}: {error}"[:300], line)
+        return True
 
 
-def read_each(
-    source: Source, make: Callable[[Any, Any], Draft | None], items: Iterable[tuple[int | None, Any]] | None = None
-) -> Iterator[Draft]:
+#: Makes a draft of an item of a file and its line; None: it is no conversation.
+Make = Callable[[Any, Any, Source], "Draft | None"]
+
+
+def read_each(source: Source, make: Make, items: Iterable[tuple[int | None, Any]] | None = None) -> Iterator[Draft]:
     """The drafts of a file that are made of one item each; an odd item is reported and passed over.
 
-    `make` is given an item and its line, and returns None for what is no conversation. Without `items`, they are the
-    JSON objects of the file.
+    Without `items`, they are the JSON objects of the file.
     """
     for line, item in read_records(source) if items is None else items:
         draft = None
         with around(source.tell, "a conversation", line):
-            draft = make(item, line)
+            draft = make(item, line, source)
         if draft is not None:
             yield draft
 
 
-def each(make: Callable[[Any, Any, Source], Draft | None], items: Any = None) -> Callable[[Source], Iterator[Draft]]:
-    """The reader of a format by `read_each`: `make` and `items` are given the file too."""
-    return lambda source: read_each(
-        source, lambda item, line: make(item, line, source), None if items is None else items(source)
-    )
+def each(make: Make, items: Callable[[Source], Any] = lambda source: None) -> Callable[[Source], Iterator[Draft]]:
+    """The reader of a format by `read_each`; `items` gives the items of a file."""
+    return lambda source: read_each(source, make, items(source))
 
 
 def read_rows(database: sqlite3.Connection, sql: str, *values: object) -> Iterator[Fields]:

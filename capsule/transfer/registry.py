@@ -27,7 +27,7 @@ _MODULES = (
 )
 _FAILURES = (*ODD, sqlite3.Error, OSError)
 #: What JSON of conversations has, and that of a project rarely.
-_SAID = re.compile(rb'"(?:\w*[mM]essages\w*|history|mapping|conversations?(?:Id)?|exchanges|role|session_?[iI]d)"\s*:')
+_SAID = rb'"(?:\w*[mM]essages\w*|history|mapping|conversations?(?:Id)?|exchanges|role|session_?[iI]d)"\s*:'
 
 
 @cache
@@ -77,7 +77,7 @@ def tell_unknown(source: Source, note: Callable[[str, str, int | None], object] 
     """
     if any(_asked(format.is_part, source) for format in formats().values()):
         return
-    is_ours, faults = _SAID.search(source.head) is not None, list[tuple[str, int | None]]()
+    is_ours, faults = re.search(_SAID, source.head) is not None, list[tuple[str, int | None]]()
     if shape(source) and (is_ours or note is not None):
         # It reads to the first fault, or to the end.
         any(faults for _ in records(source.chunks(), source.head, lambda fault, line: faults.append((fault, line))))

@@ -10,5 +10,6 @@ ROOM = Room(
     package="capsule_cli.commands.transfer",
     commands={"transfer": "import export"},
     help=(("Look after the store", 5, "import, export", "Bring in what other programs keep, or out."),),
+    keepers={"import_": "forget"},
     resources="capsule.transfer.resources:register",
 )

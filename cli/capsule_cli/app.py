@@ -19,7 +19,7 @@ from capsule import rooms
 from capsule.errors import CapsuleError, NotFound
 from capsule_cli.boundary import BROKEN_PIPE, ensure_streams, is_nowhere, report, report_error
 from capsule_cli.framework import CapsuleGroup, Commands, program_of
-from capsule_cli.shared import options  # It gives every command the options that all have, too.
+from capsule_cli.shared import options
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.output import Stopped, answer, quiet_stdout
 

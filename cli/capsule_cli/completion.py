@@ -6,34 +6,56 @@ What must stay true: a completion prints candidates or nothing; it never fails, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TypeVar
 
-from capsule.errors import CapsuleError
+from capsule import rooms
+from capsule.errors import CapsuleError, Refused
+from capsule_cli.shared.opening import agent_named, opened
+from capsule_cli.shared.output import counted, one_line
 
 if TYPE_CHECKING:
-    from capsule import Store
+    from capsule.store.store import CoreStore
 
+S = TypeVar("S")
 T = TypeVar("T")
 Completion = Callable[[str], list[tuple[str, str]]]
 
 
-def of_store(read: Callable[[Store], Iterable[T]]) -> list[T]:
-    """What is read of the store; nothing when that fails."""
-    from capsule_cli.shared.opening import agent_named, store_as
+def completing(
+    opens: Callable[[], AbstractContextManager[S]],
+    read: Callable[[S], Iterable[T]],
+    named: Callable[[T], tuple[str, str]],
+) -> Completion:
+    """What completes the names of what is `read` of a store; `named` gives a name, with what it names."""
 
+    def complete(incomplete: str) -> list[tuple[str, str]]:
+        return [pair for pair in map(named, _read(opens, read)) if pair[0].startswith(incomplete)]
+
+    return complete
+
+
+def _read(opens: Callable[[], AbstractContextManager[S]], read: Callable[[S], Iterable[T]]) -> list[T]:
+    """What is read of the store; nothing when that fails."""
     try:
-        with store_as(agent_named()) as store:
+        with opens() as store:
             return list(read(store))
     except (CapsuleError, OSError):
         return []
 
 
+def _named() -> AbstractContextManager[CoreStore]:
+    """The store for the agent of the option or the environment, else for its owner."""
+    from capsule.store.store import CoreStore
+
+    return opened(CoreStore, agent_named())
+
+
 def complete_id(incomplete: str) -> list[tuple[str, str]]:
     """The ids of the conversations that begin with `incomplete`, in the order of a list, with their titles."""
     from capsule.engines.questions import Filter
-    from capsule_cli.shared.output import one_line
 
-    heads = of_store(lambda store: store.list(Filter(archived=None)).heads)
+    heads = _read(_named, lambda store: store.list(Filter(archived=None)).heads)
     pairs = [(head.id, "damaged" if head.damaged else one_line(head.title) or "untitled") for head in heads]
     pairs += [("@last", "the conversation changed last")] if incomplete.startswith("@") else []
     return [pair for pair in pairs if pair[0].startswith(incomplete) or pair[0][0] == "@"]
@@ -49,26 +71,22 @@ def complete_tag(incomplete: str) -> list[tuple[str, str]]:
     """The tags that begin with `incomplete`, the most used first."""
     from collections import Counter
 
-    from capsule_cli.shared.output import counted
-
-    tags = of_store(lambda store: [tag for head in store.heads() for tag in head.tags])
+    tags = _read(_named, lambda store: [tag for head in store.heads() for tag in head.tags])
     counts = Counter(tag for tag in tags if tag.startswith(incomplete))
     return [(tag, counted(count, "conversation")) for tag, count in counts.most_common()]
 
 
-def completing(read: Callable[[Store], Iterable[T]], named: Callable[[T], tuple[str, str]]) -> Completion:
-    """What completes the name of something in the store, with what it is."""
+def complete_agent(incomplete: str) -> list[tuple[str, str]]:
+    """The ids of the agents that begin with `incomplete`; none without the room that knows them."""
+    try:
+        complete: Completion = rooms.answer("complete_agent")
+    except Refused:
+        return []
+    return complete(incomplete)
 
-    def complete(incomplete: str) -> list[tuple[str, str]]:
-        return [pair for pair in map(named, of_store(read)) if pair[0].startswith(incomplete)]
 
-    return complete
-
-
-complete_agent = completing(
-    lambda store: store.agents.list(), lambda agent: (agent.id, agent.status_message or agent.project_path or "")
-)
 complete_trashed = completing(
+    _named,
     lambda store: [*store.trash.list(), *(removed.trashed for removed in store.trash.removed())],
     lambda item: (item.id, f"deleted {item.deleted_at}"),
 )

@@ -7,7 +7,7 @@ minor version, and tests of the command line fail first when that one is differe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
@@ -17,26 +17,20 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_command_from_info, get_group_from_info
 from typer.models import CommandInfo, TyperInfo
 
+from capsule_cli.shared import options
+
 if TYPE_CHECKING:
     from capsule.rooms import Room
 
-_shared: Callable[..., None] | None = None
 _PLAIN: dict[str, Any] = {"pretty_exceptions_short": False, "rich_markup_mode": None}
 
 program_of = get_command
 
 
-def give_every_command(declares: Callable[..., None]) -> None:
-    """Give every command the parameters of the function `declares`."""
-    global _shared
-    _shared = declares
-
-
 @cache
 def everywhere() -> tuple[Any, ...]:
     """The parameters that every command has."""
-    assert _shared is not None
-    return tuple(get_command_from_info(CommandInfo(callback=_shared), **_PLAIN).params)
+    return tuple(get_command_from_info(CommandInfo(callback=options.everywhere), **_PLAIN).params)
 
 
 def choices_of(param: Any) -> tuple[str, ...]:
@@ -80,7 +74,8 @@ class CapsuleGroup(_WithAll, TyperGroup):
 class Commands(Mapping[str, Any]):
     """The commands of a room by name, or those of a group in it; each is made when it is asked for.
 
-    A group itself stands in `group` of its module.
+    A command is the function of its name in its module: `remove_member`, or `list_` where the plain name is one of
+    Python's own. A group itself stands in `group` of its module.
     """
 
     def __init__(self, room: Room, group: str = "") -> None:
@@ -96,9 +91,9 @@ class Commands(Mapping[str, Any]):
         return self._made[name]
 
     def _command(self, name: str, module: Any) -> Any:
-        info = next(info for info in module.commands.registered_commands if info.name == name)
-        info.cls = CapsuleCommand
-        return get_command_from_info(info, **_PLAIN)
+        plain = name.replace("-", "_")
+        function = getattr(module, f"{plain}_", None) or getattr(module, plain)
+        return get_command_from_info(CommandInfo(name, cls=CapsuleCommand, callback=function), **_PLAIN)
 
     def _made_group(self, words: str, module: Any) -> Any:
         info = TyperInfo(module.group, name=words.rpartition(" ")[2], cls=CapsuleGroup)

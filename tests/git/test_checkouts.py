@@ -79,7 +79,13 @@ MOVES: dict[str, Callable[[Clone], object]] = {
 }
 
 
-@pytest.mark.parametrize("move", MOVES)
+#: The commands of git that each stand for a way of its own: to another branch, by picks, and by a merge.
+QUICK_MOVES = ("checkout", "rebase", "merge")
+
+
+@pytest.mark.parametrize(
+    "move", [move if move in QUICK_MOVES else pytest.param(move, marks=pytest.mark.slow) for move in MOVES]
+)
 def test_a_committed_message_goes_when_git_moves_to_another_commit(clone: Clone, id: str, move: str) -> None:
     with clone.store() as store:
         assert contents(store, id) == ["one", "two"]

@@ -247,7 +247,7 @@ def test_nothing_heavy_is_loaded_for_a_file(repo: Clone) -> None:
             [sys.executable, "-P", "-c", report, *arguments], input=input, capture_output=True, env=environment()
         )
         loaded = set(done.stderr.decode().split())
-        assert "capsule.format.merge.clean_form" in loaded or "capsule.format.text.readable" in loaded
+        assert "capsule.format.merge.clean_form" in loaded or "capsule.git.readable" in loaded
         assert not loaded & {"typer", "pydantic", "rich", "mcp", "sqlite3", "portalocker", "subprocess", "hashlib"}
         assert not loaded & {
             "capsule.public",

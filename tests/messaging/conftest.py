@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -11,10 +10,9 @@ from capsule import Store
 
 
 @pytest.fixture(params=["memory", "files"])
-def each_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+def each_store(request: pytest.FixtureRequest) -> Iterator[Store]:
     """The owner's store, of files and in memory."""
-    Store.init(tmp_path)
-    with Store.in_memory() if request.param == "memory" else Store.open(tmp_path) as store:
+    with Store.in_memory() if request.param == "memory" else Store.open(request.getfixturevalue("root")) as store:
         yield store
 
 

@@ -6,10 +6,14 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jsonschema  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
 from capsule import InvalidInput, NotFound, Refused, Store
 from capsule.errors import Remedy
+from capsule.format import schema
+from capsule.format.json import codec
+from capsule.format.kinds import AGENT, PROJECT
 from capsule.messaging.people.people import People
 from tests.processes import Child
 
@@ -51,6 +55,17 @@ def test_a_folder_always_gives_the_same_id_and_another_one_of_its_name_another_i
     memory.agents.forget(one)
     assert memory.agents.register(project="/b/app").id == other
     assert memory.agents.register(project="/a/app").id == one
+
+
+def test_what_registration_writes_is_valid_by_the_schema(memory: Store) -> None:
+    memory.agents.register(project="/home/anna/api")
+    memory.agents.register("bob")
+    kinds = [(kind, id) for kind in (AGENT, PROJECT) for id in memory.engine.ids(kind.name)]
+    assert len(kinds) == 3
+    for kind, id in kinds:
+        data = memory.engine.read(kind.name, id)
+        assert kind.problems_of(data, id) == []
+        jsonschema.validate(codec.decode(data, id), schema.schema(kind.part), cls=jsonschema.Draft202012Validator)
 
 
 def test_an_agent_without_a_folder_is_not_taken_over_by_a_folder_of_its_name(memory: Store) -> None:

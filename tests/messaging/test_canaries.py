@@ -59,7 +59,7 @@ MORE_BY_ID: dict[str, Callable[[Store, str], Any]] = {
     "edits.rewrite": lambda store, id: store.edits.rewrite(id, *[store.inner.whole.read(KIND, id)] * 2),
     "branches.trim": lambda store, id: store.branches.trim(id),
     "context.clear": lambda store, id: store.context.clear(id),
-    "conflicts.settle": lambda store, id: store.conflicts.settle(id, "title", "Other"),
+    "conflicts.resolve": lambda store, id: store.conflicts.resolve(id, "title", "Other"),
     "servers.get": lambda store, id: store.servers.get(id),
     "servers.set": lambda store, id: store.servers.set(id, {"files": True}),
     "servers.toggle": lambda store, id: store.servers.toggle(id, "files"),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule.engines.answers import first_unread
-from capsule.messaging.mail.cursors import MarksAt, cursor_at, marks_of
+from capsule.messaging.mail.cursors import MarksAt, cursor_at, marks_of, trail_of
 
 
 def marks_in(history: list[str]) -> dict[int, tuple[str, str]]:
@@ -43,6 +43,21 @@ def test_what_a_merge_puts_in_front_is_read_again_rather_than_lost(read: int, pl
     first = start(cursor_at(read, f"m{read}", ids_of(HISTORY)), merged)
     assert set(merged[:first]) <= set(HISTORY[: read + 1])
     # Twice as many as behind the first place that changed, at most.
+    assert read + 1 - first <= 2 * (read + 1 - min([*places, read + 1])) + 1
+
+
+@given(st.integers(0, 39), st.lists(st.integers(0, 40), max_size=6), st.integers(0, 39))
+def test_the_marks_of_what_was_given_are_a_trail_as_that_of_a_cursor(
+    read: int, places: list[int], earlier: int
+) -> None:
+    marks = [(place, digest) for place, (_, digest) in marks_in(HISTORY).items()]
+    trail = trail_of(trail_of(marks, earlier) + tuple(marks[: read + 1]), read)
+    assert len(trail) <= 7 and first_unread(trail, marks_in(HISTORY)) == read + 1
+    merged = list(HISTORY)
+    for number, place in enumerate(places):
+        merged.insert(place, f"new{number}")
+    first = first_unread(trail, marks_in(merged))
+    assert set(merged[:first]) <= set(HISTORY[: read + 1])
     assert read + 1 - first <= 2 * (read + 1 - min([*places, read + 1])) + 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -96,7 +97,10 @@ def test_ones_own_messages_are_never_unread(store: Store) -> None:
 def test_a_listener_looks_at_a_message_that_is_not_for_it_once(store: Store) -> None:
     id = store.messages.send("to bob", agent="anna", to="bob").conversation
     since, asked = store.changes().cursor, Asked("anna")
-    listener = Listener(store, Unread(store), since, asked, 10, None)
+    unread = Unread(store)
+    wishes = unread.wishes("anna")
+    listener = Listener(unread, since, asked, 10, None, wishes)
+    store.questions.together(lambda: listener.sit(wishes[1]))
     assert listener.look() == []
     for count in (2, 3):
         store.messages.send("to bob, too", agent="anna", to="bob")
@@ -104,6 +108,30 @@ def test_a_listener_looks_at_a_message_that_is_not_for_it_once(store: Store) -> 
         assert first_behind(listener.stands[id], partial(store.questions.marks, id)) == count
     store.messages.send("to anna", agent="bob", to="anna")
     assert [mail.content for mail in listener.look_at(store.changes(listener.since))] == ["to anna"]
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_version_of_a_message_is_given_to_whom_it_is_for(
+    each_store: Store, monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    store = each_store
+    for agent in AGENTS:
+        store.agents.register(agent)
+    group = store.groups.create("Team", agent="anna", with_=["bob"])
+    message = store.messages.send("first", agent="anna", conversation=group.id).message
+    tail, moments = store.engine.tail, [True]
+
+    def late(*asked: Any) -> Any:  # Between what the index says and the reading of the texts.
+        if moments:
+            moments.clear()
+            if leaves:
+                store.groups.leave(group.id, agent="bob")
+            store.edits.message(group.id, message, "second")
+        return tail(*asked)
+
+    monkeypatch.setattr(store.engine, "tail", late)
+    heard = store.messages.listen(agent="bob").messages
+    assert [mail.content for mail in heard] == ([] if leaves else ["second"]) and not moments
 
 
 def test_without_a_target_the_message_goes_to_the_only_other_agent(store: Store) -> None:

@@ -13,8 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 from capsule import Store, timestamps
-from capsule.messaging.doorbells import registry, rings
+from capsule.messaging.doorbells import registry
 from capsule.messaging.doorbells.interface import Target, bell_text
+from capsule.messaging.doorbells.registry import Bell
 from tests.processes import Child
 
 START = 1_750_000_000_000
@@ -51,19 +52,19 @@ def writer(path: Path) -> Target:
 
 
 def test_a_ring_is_due_at_once_then_after_1_5_and_30_minutes_and_never_again() -> None:
-    rung: list[str] = []
+    bell = Bell(Target("webhook"))
     times = [0, 59, 60, 61, 359, 360, 361, 2159, 2160, 2161, 100_000]
     for time in times:
-        if rings.due(rung, "", after(time)):
-            rung.append(after(time))
-    assert rung == [after(0), after(60), after(360), after(2160)]
+        if bell.due("", after(time)):
+            bell = bell.ringing(after(time))
+    assert bell.rung == (after(0), after(60), after(360), after(2160))
 
 
 def test_a_ring_before_the_agent_read_something_does_not_count() -> None:
-    rung = [after(0), after(60)]
-    assert not rings.due(rung, "", after(61))
-    assert rings.due(rung, after(61), after(62))
-    assert rings.outstanding(rung, after(30)) == [after(60)]
+    bell = Bell(Target("webhook"), (after(0), after(60)))
+    assert not bell.due("", after(61))
+    assert bell.due(after(61), after(62))
+    assert bell.outstanding(after(30)) == [after(60)]
 
 
 def test_one_ring_is_outstanding_for_all_senders(store: Store, tmp_path: Path, clock: list[float]) -> None:
@@ -84,9 +85,8 @@ def test_the_next_message_rings_at_once_when_the_agent_has_read(
     registry.register(store, "bob", writer(heard))
     registry.ring(store, "bob", lambda: "1 unread from anna")
     registry.emptied(store, "bob")
-    assert not any(
-        rings.outstanding(bell.rung, found.read) for found in [registry.bells(store, "bob")] for bell in found.bells
-    )
+    stored = registry.bells(store, "bob")
+    assert not any(bell.outstanding(stored.read) for bell in stored.bells)
     clock[0] = 2
     assert registry.ring(store, "bob", lambda: "1 unread from carl")
     assert heard.read_text().splitlines() == [
@@ -103,13 +103,13 @@ def test_nobody_is_rung_for_an_inbox_that_was_emptied_meanwhile(store: Store, tm
 
 
 def test_another_package_offers_a_doorbell(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Bell:
+    class Offered:
         name, watches = "of-a-package", False
 
         def ring(self, target: Target, text: str) -> bool:
             return text == "1 unread"
 
-    offered = {("capsule.doorbells", "of-a-package"): [SimpleNamespace(load=Bell)]}
+    offered = {("capsule.doorbells", "of-a-package"): [SimpleNamespace(load=Offered)]}
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group, name: offered[group, name])
     assert registry.attempt(Target("of-a-package"), "1 unread") == ""
     assert registry.attempt(Target("of-a-package"), "else") != ""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from capsule import Store
 from tests.processes import Child
 
-ROUNDS = 15
 WORKS = """
 root, folder, canary, rounds = *sys.argv[1:4], int(sys.argv[4])
 say(); hear()
@@ -36,11 +37,12 @@ say(heard)
 """
 
 
+@pytest.mark.parametrize("rounds", [3, pytest.param(15, marks=pytest.mark.slow)])
 def test_agents_of_one_name_in_two_projects_are_never_mixed(
-    store: Store, child: Callable[..., Child], tmp_path: Path
+    store: Store, child: Callable[..., Child], tmp_path: Path, rounds: int
 ) -> None:
     canaries = ("kestrel", "walrus")
-    working = [child(WORKS, store.root, tmp_path / canary, canary, ROUNDS) for canary in canaries]
+    working = [child(WORKS, store.root, tmp_path / canary, canary, rounds) for canary in canaries]
 
     def step() -> None:
         for one in working:
@@ -50,7 +52,7 @@ def test_agents_of_one_name_in_two_projects_are_never_mixed(
 
     step()
     ids = set()
-    for number in range(ROUNDS):
+    for number in range(rounds):
         step()
         for one, canary, other in zip(working, canaries, reversed(canaries), strict=True):
             ids |= {tuple(one.hear())}
@@ -58,8 +60,8 @@ def test_agents_of_one_name_in_two_projects_are_never_mixed(
             assert f"{canary} {number}" in told and other not in told
     for one, canary in zip(working, canaries, strict=True):
         heard = [text for text in one.hear() if text != "ping"]
-        assert sum(text.startswith("direct") for text in heard) == ROUNDS
-        assert sum(text.startswith("channel") for text in heard) == ROUNDS
+        assert sum(text.startswith("direct") for text in heard) == rounds
+        assert sum(text.startswith("channel") for text in heard) == rounds
         assert all(canary in text for text in heard)
     assert len(ids) == 2 and len({id for pair in ids for id in pair}) == 4
     agents = store.agents.list()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from capsule import NotFound, Refused, Store
+from capsule.store.change.conversation import Conversation
 from tests.core.store.doors import WRITES
 from tests.core.store.making import EARLY, LATE, branched, make
 
@@ -94,3 +95,27 @@ def test_a_message_in_a_group_is_never_earlier_than_the_last_one_joined(store: S
     ahead = "2999-01-01T00:00:00.000Z"
     make(store, "team", "anna", {"id": "bob", "joinedAt": ahead})
     assert store.append("team", content="hello").timestamp == ahead
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+def test_a_policy_that_changes_within_a_write_has_it_decided_anew(store: Store, is_before: bool) -> None:
+    store.agents.register("anna")
+    store.agents.register("bob")
+    blocks = iter([{"anna": {"permission": "block"}}])
+    with store.beside(agent="anna") as anna:
+        id = anna.messages.send("hello", to="bob").conversation
+
+        def change_policy() -> None:
+            for entry in blocks:  # Once: in the first try.
+                store.agents.documents.edit("bob", lambda document, entry=entry: document.update(dm=entry))  # type: ignore[misc]
+
+        def act(inside: Conversation) -> object:
+            if is_before:
+                change_policy()
+            inside.ensure_may("append")
+            change_policy()
+            return inside.append([{"role": "user", "content": "too late"}])
+
+        with pytest.raises(Refused, match="blocked"):
+            anna.inner.change(id, act)
+    assert [message.content for message in store.load(id).history] == ["hello"]

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from capsule import Store
 from capsule.format.documents import new
-from capsule.format.documents.agents import GLOBAL, direct_id, new_project, project_id
+from capsule.format.documents.agents import GLOBAL, direct_id, project_id
 from capsule.format.documents.channels import Channel
 from capsule.format.json.canonical import order_message
+from capsule.messaging.people.documents import new_project
 from capsule.messaging.people.people import People
 from capsule.store.creation import write_new
 

@@ -106,16 +106,18 @@ def test_ten_thousand_messages_leave_little_behind(often: float) -> None:
     assert files.status("context-1899") == "cancelled"
 
 
-def test_what_was_delivered_stays_so_while_the_other_file_still_has_it() -> None:
+@pytest.mark.parametrize(("left", "remembered"), [(-1, WINDOW), (0, WINDOW + 9)])
+def test_what_was_delivered_stays_so_while_the_other_file_still_has_it(left: int, remembered: int) -> None:
     files = Files()
     files.say(*send(files.folds, [outgoing(id=f"o{at}") for at in range(WINDOW + 10)]))
-    *most, last = due_out(files.folds, files.now)
-    for message in most:
+    messages = due_out(files.folds, files.now)
+    waiting = messages.pop(left)
+    for message in messages:
         files.tell(*after_attempt(files.folds, message, files.now, platform_id="p"))
     files.in_events = files.stamped(files.folds.compacted_inbound(files.now))
-    assert len(files.in_events[0]["delivered"]) == WINDOW
+    assert len(files.in_events[0]["delivered"]) == remembered
     again = fold(Inbound("s1"), files.in_events)
-    assert due_out(Folds(again, fold(Outbound("s1"), files.out_events)), files.now) == [last]
+    assert due_out(Folds(again, fold(Outbound("s1"), files.out_events)), files.now) == [waiting]
 
 
 def test_a_file_that_an_older_version_compacted_says_the_same() -> None:

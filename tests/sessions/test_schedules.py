@@ -133,6 +133,8 @@ def test_what_can_not_be_read_is_refused_when_it_is_written(task: dict[str, str]
         ("all", 3.5, ["02T09:00", "03T09:00", "04T09:00", "05T09:00"]),
         ("skip", 3.5, []),
         ("skip", 0, ["02T09:00"]),
+        ("skip", 299 / DAY, ["02T09:00"]),  # Five minutes late is not missed yet.
+        ("skip", 301 / DAY, []),
     ],
 )
 @pytest.mark.parametrize("has_run", [False, True])

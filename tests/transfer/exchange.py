@@ -18,7 +18,8 @@ from capsule.errors import InvalidInput
 from capsule.transfer.drafts.conversion import document_of, draft_of, source_id
 from capsule.transfer.drafts.report import Report
 from capsule.transfer.interface import Format, Source, read_bytes
-from capsule.transfer.reading.sources import File, Problems, files_at, opened
+from capsule.transfer.reading.files import File, Problems
+from capsule.transfer.reading.sources import files_at, opened
 from capsule.transfer.registry import drafts_of, format_of, formats
 
 DATA = Path(__file__).parent / "data"

@@ -13,7 +13,7 @@ from capsule.disk import notices
 from capsule.transfer import following
 from capsule.transfer.drafts.report import Taken
 from capsule.transfer.following import FolderWatch, follow
-from capsule.transfer.reading.sources import Damage
+from capsule.transfer.reading.files import Damage
 from tests.transfer.exchange import DATA, said
 
 

@@ -83,7 +83,9 @@ class HeldDocument:
                 log.flush()
         except OSError as failure:
             self._mark_unflushed()
-            doing = "flush the log of; what was written may be lost in a power cut, so do it again, under the same key, to"
+            doing = (
+                "flush the log of; what was written may be lost in a power cut, so do it again, under the same key, to"
+            )
             raise whole_files.failure(failure, self.path, doing) from failure
         finally:
             mutexes.leave(mutex)
@@ -360,7 +362,9 @@ class HeldDocument:
         self._begin(records)
         signature = self._put(expected, lambda fd: whole_files.pwrite_all(self.sys, fd, data, 0))
         stamp = data[anatomy.updated_at :][:WIDTH].decode("ascii") if anatomy else ""
-        return self._done_whole(before or Known(signature, None, "", "", "", ""), signature, anatomy, new_tag(), stamp, "")
+        return self._done_whole(
+            before or Known(signature, None, "", "", "", ""), signature, anatomy, new_tag(), stamp, ""
+        )
 
     def _put(self, expected: Signature | None, write: Callable[[int], None]) -> Signature:
         """Write a new version beside the document and give it its name; the signature it has there."""

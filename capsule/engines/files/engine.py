@@ -30,7 +30,6 @@ from capsule.format import migrations
 from capsule.format.documents.head import Head
 from capsule.format.json import anatomy, canonical, codec
 from capsule.format.validation import decoded
-from capsule.ids import check_id
 
 if TYPE_CHECKING:
     from capsule.engines.index.asking import Asking
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: The mark of when all documents were flushed; and how much earlier a file's time may be than the clock says.
+_FLUSHED, _MARGIN_NS = "flushed", 2_000_000_000
 _TRIES = 5
 _SOON_S = 0.5
 #: What a damaged file, or one that somebody writes through a mapping, may raise where it was taken for sound.
@@ -83,20 +84,23 @@ class FilesEngine:
                 written(known.tag)
         return known.signature.size
 
-    def put(self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None) -> None:
+    def put(self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None) -> Version:
         """Costs reading and writing a small file, and as `version` for each that was read."""
         with self._held(kind, id, reads) as held:
             got = held.read()
             if (got and got[0]) != (expected and expected.data):
                 raise Interfered
-            held.replace(got[1] if got else None, data, None, [])
+            known = held.replace(got[1] if got else None, data, None, [])
+            return FileVersion(data, known.signature, False)
 
     @contextmanager
     def _held(self, kind: str, id: str, reads: Reads | None) -> Iterator[HeldDocument]:
         """The mutex of a document, and, in the order of names, of those that its decision read and nobody changed."""
         with ExitStack() as stack:
-            places = sorted({(kind, id), *(place for place in reads or () if place[0] != LEASES)})
-            held = {place: stack.enter_context(self.storage.hold(*place)) for place in places}
+            held = {}
+            for place in sorted({(kind, id), *(reads or ())}):
+                if place[0] != LEASES:
+                    held[place] = stack.enter_context(self.storage.hold(*place))
             self._ensure_unchanged(reads or {})
             yield held[kind, id]
 
@@ -172,7 +176,7 @@ class FilesEngine:
         data, known, _ = self._bytes(kind, id)
         return parse(data, _is_canonical(known))
 
-    def tail(self, id: str, n: int) -> tuple[bytes, int]:
+    def tail(self, id: str, n: int) -> tuple[bytes, int, str]:
         """Costs reading these entries."""
         for _ in range(_TRIES):
             known = self._settled(CONVERSATIONS, id)
@@ -180,9 +184,9 @@ class FilesEngine:
                 break
             entries = self.storage.tail(CONVERSATIONS, id, known, n) if n > 0 else b"[]"
             if entries is not None and _is_json(entries):
-                return entries, known.anatomy.entries
+                return entries, known.anatomy.entries, known.tag
         history = self.document(CONVERSATIONS, id)["history"]
-        return codec.encode_entries(history[-n:] if n > 0 else []), len(history)
+        return codec.encode_entries(history[-n:] if n > 0 else []), len(history), ""
 
     def head(self, id: str) -> tuple[Document, int]:
         """Costs reading the beginning of the file."""
@@ -196,7 +200,7 @@ class FilesEngine:
 
     def _settled(self, kind: str, id: str) -> Known | None:
         """A document with entries as the store knows it; None in a store that can't be written."""
-        known = self.storage.known(kind, check_id(id))
+        known = self.storage.known(kind, id)
         if known is not None:
             return known
         if not self.storage.exists(kind, id) and self.storage.noted(kind, id) is None:
@@ -224,7 +228,7 @@ class FilesEngine:
         for _ in range(_TRIES):
             known = self._settled(kind, id)
             start = since.tail if since is not None and known is not None and since.goes_on_in(known) else 0
-            got = self.storage.read_from(kind, id, start)
+            got = self.storage.read(kind, id, start)
             if got is None:
                 continue  # An editor is just replacing it, or it is gone: the next try tells which.
             if known is None:
@@ -275,11 +279,19 @@ class FilesEngine:
 
     def flush(self, kind: str = "", id: str = "") -> int:
         if kind:
-            with suppress(NotFound), self.transaction(kind, id) as transaction:
-                transaction.ensure_durable()
+            if not self.storage.flush_log(kind, id):
+                with self.transaction(kind, id) as transaction:
+                    transaction.ensure_durable()
             return 0
-        self.storage.behind.flush()
-        return sum(self._completed(*name) for name in self.storage.written_lately())
+        storage, began_ns, completed = self.storage, time.time_ns(), 0
+        storage.behind.flush()
+        since_ns = storage.derived.marked(_FLUSHED, storage.boot)
+        for name, status in storage.mutex_files.statuses():
+            kind, _, id = name.partition("-")
+            if status.st_mtime_ns >= since_ns and kind in WITH_ENTRIES:
+                completed += self._completed(kind, id)
+        storage.derived.mark(_FLUSHED, storage.boot, began_ns - _MARGIN_NS)
+        return completed
 
     def _completed(self, kind: str, id: str) -> bool:
         """Make a document durable; whether a power cut had left it incomplete."""

@@ -72,11 +72,6 @@ def decode_header(raw: bytes) -> tuple[Known, Position | None] | None:
     return known, None if log is None else Position(*log)
 
 
-def read_header(sys: Syscalls, fd: int) -> tuple[Known, Position | None] | None:
-    """What the header of a mutex file says; None when there is none to trust."""
-    return decode_header(sys.pread(fd, HEADER_BYTES, 0))
-
-
 class Note:
     """The note of one document whose mutex is held.
 

@@ -1,7 +1,7 @@
 """The splice: appending to `history` in place, at a cost that the file's size has no part in.
 
-One pwrite over the closing of the file, and one over `updatedAt`. What must stay true: a splice that returns lies in the
-file that the path names; one that fails leaves the file as it was, complete, or torn as `repair` knows; one that an
+One pwrite over the closing of the file, and one over `updatedAt`. What must stay true: a splice that returns lies in
+the file that the path names; one that fails leaves the file as it was, complete, or torn as `repair` knows; one that an
 editor's save got in the way of takes back what it wrote and says so. Nothing is flushed: the log has it.
 """
 

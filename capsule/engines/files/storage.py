@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,8 +20,9 @@ from capsule.engines.files import note
 from capsule.engines.files.checkouts import committed
 from capsule.engines.files.disk.behind import FlushBehind
 from capsule.engines.files.disk.derived import Derived
-from capsule.engines.files.disk.layout import KINDS, LOCAL, NESTED, Directory, Layout
+from capsule.engines.files.disk.layout import LOCAL, NESTED, Directory, Layout
 from capsule.engines.files.disk.leases import FileLeases
+from capsule.engines.files.disk.log import Position
 from capsule.engines.files.disk.mutex import Mutexes
 from capsule.engines.files.disk.trash import QUARANTINE, Keeping
 from capsule.engines.files.document import HeldDocument
@@ -33,8 +33,6 @@ from capsule.format.json.anatomy import last_entries
 from capsule.ids import check_id, is_id
 
 _SUFFIX = ".json"
-#: The mark of when all documents were flushed; and how much earlier a file's time may be than the clock says.
-_FLUSHED, _MARGIN_NS = "flushed", 2_000_000_000
 _FIRST_READ = 4096
 _TAIL_CHUNK = 64 * 1024
 _CONTEXT_LINE = b'\n  "context": '
@@ -72,13 +70,14 @@ class FileStorage:
         self.boot = f"{self.sys.boot() or 'unknown'} {self.sys.device(root):x}"
         self._timeout_s = mutex_timeout_s
         self._document_bytes = document_bytes
-        self._mutex_files = Directory(self.layout, self.sys, "mutex")
+        self.mutex_files = Directory(self.layout, self.sys, "mutex")
         self.logs = Directory(self.layout, self.sys, "log")
-        self.mutexes = Mutexes(self.sys, self._mutex_files)
+        self.mutexes = Mutexes(self.sys, self.mutex_files)
         self.sys.give_up_idle = weakref.WeakMethod(self.mutexes.give_up_idle)  # Weak, as a cycle would keep them open.
         self.leases = FileLeases(self.sys, self.layout, self.mutexes)
         self.behind = FlushBehind(self._settle)
-        self._checked: set[str] = set()
+        #: The directories that are no symlinks, by kind, or for a nested kind by their path.
+        self._checked: dict[str, str] = {}
         _open_storages.add(self)
 
     def hold(self, kind: str, id: str, timeout_s: float | None = None) -> HeldDocument:
@@ -99,7 +98,7 @@ class FileStorage:
             with whole_files.naming(directory, "look at"):
                 self.layout.check(self.sys, directory)
             if kind not in LOCAL:
-                self._checked.add(checked)
+                self._checked[checked] = directory
         return directory
 
     def path(self, kind: str, id: str) -> str:
@@ -112,16 +111,37 @@ class FileStorage:
 
     def noted(self, kind: str, id: str) -> Known | None:
         """How the store left a document, whatever became of the file and the machine since; None without a note."""
+        header = self._header(kind, id)
+        return header and header[0]
+
+    def flush_log(self, kind: str, id: str) -> bool:
+        """Make what the store appended to a document durable, without its mutex. False: a flush failed before.
+
+        Costs a look if its appends are older than a second. Raises `StorageFailed`, `Refused`.
+        """
+        header = self._header(kind, id)
+        if header is None or header[0].boot != self.boot:
+            return True
+        if header[0].doubt == "bytes":
+            return False
+        if header[1] is not None and not header[1].is_checkpoint:
+            with whole_files.naming(self.path(kind, id), "flush the log of"):
+                path = self.logs.file(f"{kind}-{id}")
+                with whole_files.opened(self.sys, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC) as fd:
+                    self.sys.fdatasync(fd)
+        return True
+
+    def _header(self, kind: str, id: str) -> tuple[Known, Position | None] | None:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            fd = self.sys.open(self._mutex_files.file(f"{kind}-{id}"), flags)
+            fd = self.sys.open(self.mutex_files.file(f"{kind}-{id}"), flags)
             try:
-                header = note.read_header(self.sys, fd)
-                return header and header[0]
+                header = note.decode_header(self.sys.pread(fd, note.HEADER_BYTES, 0))
             finally:
                 self.sys.close(fd)
         except OSError:
             return None
+        return header
 
     def known(self, kind: str, id: str) -> Known | None:
         """A document as the store left it; None when the file has changed, or a writer is at work. Takes no mutex."""
@@ -160,17 +180,14 @@ class FileStorage:
         except OSError as error:
             raise whole_files.failure(error, path, "read") from error
 
-    def read(self, kind: str, id: str) -> tuple[bytes, Signature] | None:
-        """The whole file and its signature, as `read_from` gives them."""
-        return self.read_from(kind, id, 0)
-
-    def read_from(self, kind: str, id: str, offset: int) -> tuple[bytes, Signature] | None:
+    def read(self, kind: str, id: str, offset: int = 0) -> tuple[bytes, Signature] | None:
         """A file from a byte on and its signature, without the mutex; None when there is none.
 
         A file that changed while it was read has a signature that no file has. Costs reading what is behind the byte.
         """
-        self._directory(kind, id)
         with suppress(NotFound), self._opened(self.layout.document(kind, id)) as (fd, status):
+            if kind not in self._checked:
+                self._directory(kind, id)
             size = max(status.st_size - offset, 0)
             data, signature = whole_files.pread_all(self.sys, fd, size, offset), whole_files.signature(status)
             unchanged = whole_files.signature(self.sys.fstat(fd)) == signature
@@ -192,23 +209,10 @@ class FileStorage:
                 return data, data[-8:]
             return data, self.sys.pread(fd, 8, max(status.st_size - 8, 0))
 
-    def written_lately(self) -> Iterator[tuple[str, str]]:
-        """The documents that may not be flushed: those that were written since this was last gone through to its end.
-
-        Costs one scandir and an lstat a document. Raises `Refused`, `StorageFailed`.
-        """
-        since_ns, began_ns = self.derived.marked(_FLUSHED, self.boot), time.time_ns()
-        with whole_files.naming(self._mutex_files.path, "list"):
-            for name, status in self._mutex_files.statuses():
-                kind, _, id = name.partition("-")
-                if status.st_mtime_ns >= since_ns and kind in KINDS and is_id(id):
-                    yield kind, id
-        self.derived.mark(_FLUSHED, self.boot, began_ns - _MARGIN_NS)
-
     def remembered(self, kind: str) -> list[str]:
         """The ids of the documents that were ever written here, whatever became of them. Costs one scandir."""
-        with whole_files.naming(self._mutex_files.path, "list"):
-            names = (name.removeprefix(f"{kind}-") for name in self._mutex_files.files() if name.startswith(f"{kind}-"))
+        with whole_files.naming(self.mutex_files.path, "list"):
+            names = (name.removeprefix(f"{kind}-") for name in self.mutex_files.files() if name.startswith(f"{kind}-"))
             return [id for id in names if is_id(id)]
 
     def tail(self, kind: str, id: str, known: Known, n: int) -> bytes | None:
@@ -234,11 +238,12 @@ class FileStorage:
         if kind in NESTED:
             return sorted(scanned.id for scanned in self.scan(kind))
         directory = self.layout.documents(kind)
-        with whole_files.naming(directory, "list"):
-            try:
-                names = self.sys.listdir(directory)
-            except FileNotFoundError:
-                return []
+        try:
+            names = self.sys.listdir(directory)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise whole_files.failure(error, directory, "list") from error
         self._directory(kind)
         return sorted(name[: -len(_SUFFIX)] for name in names if name.endswith(_SUFFIX) and name[0] != ".")
 
@@ -276,7 +281,8 @@ class FileStorage:
         """One document as a scan meets it; None when there is none of that name. Any text may be the id."""
         if "/" in id or "\0" in id or id.startswith("."):
             return None
-        path = f"{self._directory(kind, id)}/{kind if kind in NESTED else id}{_SUFFIX}"
+        directory = self._checked.get(kind) or self._directory(kind, id)
+        path = f"{directory}/{kind if kind in NESTED else id}{_SUFFIX}"
         try:
             status = self.sys.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -296,10 +302,10 @@ class FileStorage:
         `Refused`."""
         from capsule.disk.notices import DirectoryNotices  # Seldom needed, and ctypes with it.
 
-        directory = self._mutex_files.path if kind is None else self.layout.documents(kind)
+        directory = self.mutex_files.path if kind is None else self.layout.documents(kind)
         with whole_files.naming(directory, "watch"):
             if kind is None:
-                self._mutex_files.ensure()
+                self.mutex_files.ensure()
             return DirectoryNotices(directory, _SUFFIX if kind else "")
 
     committed = staticmethod(committed)
@@ -348,7 +354,7 @@ class FileStorage:
                     with suppress(FileNotFoundError):
                         self.sys.lstat(path)
                         leftovers.append(Leftover("temporary", id, path, "left by a writer that is dead"))
-            for name in self._mutex_files.files():
+            for name in self.mutex_files.files():
                 id = name.removeprefix(f"{kind}-")
                 if id != name and is_id(id) and f"{id}{_SUFFIX}" not in present and self.noted(kind, id):
                     reason = "was written by the store and then removed by something else"

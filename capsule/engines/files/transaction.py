@@ -27,6 +27,8 @@ from capsule.format.validation import decoded
 if TYPE_CHECKING:
     from capsule.engines.files.document import HeldDocument
     from capsule.engines.interface import Document
+    from capsule.rules.consent import State
+    from capsule.rules.policy import Object
 
 #: What stands before the context in a canonical file. Unknown fields stand behind it, and go with the rest.
 _HEAD = frozenset(names("")) - {"context", "history"}
@@ -98,6 +100,7 @@ class FileTransaction:
         self.name = held.path
         self.reads: Reads = {}
         self.waits = True
+        self.judged: tuple[Object, State] | None = None
         self._held = held
         self._caches = caches
         self._ensure_unchanged = ensure_unchanged

@@ -7,7 +7,7 @@ the asker may not read is judged by the heads of the same moment; and an agent's
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -135,7 +135,7 @@ class Asking(Questions):
         return self._sealed(journal.behind(self._place(cursor), messages))
 
     def _place(self, cursor: str) -> str:
-        """The place in the journal. A cursor of the owner counts for an agent by its time: its number is a count."""
+        """The place in the journal. Of an owner's cursor an agent uses only the time: its number is a count."""
         if self._asker is None or "." not in cursor:
             return self._opened(cursor)
         from capsule.engines.index.tables.journal import Cursor
@@ -201,12 +201,11 @@ class Asking(Questions):
     # -- Messages -------------------------------------------------------------------------------------------------
 
     def mine(self, agent: str, *, refresh: bool = True) -> list[Mine]:
+        from capsule.engines.index.tables.participation import mine
+
         def read(db: sqlite3.Connection, _: Hidden) -> list[Mine]:
-            mine = self._index.participations().of_agent(db, agent)
-            if self._asker is None:
-                return mine
-            hidden = self._index.hidden(self._asker)
-            return [each for each in mine if hidden.get(each.id, 0) is not None]
+            hidden = {} if self._asker is None else self._index.hidden(self._asker)
+            return [each for each in mine(db, agent) if hidden.get(each.id, 0) is not None]
 
         return self._index.query(None, read, None if refresh else ())
 
@@ -233,6 +232,9 @@ class Asking(Questions):
 
         ids = None if conversation is None else (conversation,)
         return self._index.query(self._asker, lambda db, hidden: find(db, message, conversation, hidden), ids)
+
+    def together(self, ask: Callable[[], T]) -> T:
+        return self._index.query(None, lambda db, _: ask(), ())
 
     def recalled(self, conversation: str) -> tuple[dict[str, Any], frozenset[str]] | None:
         from capsule.engines.index.recalled import recalled

@@ -39,7 +39,7 @@ _BUILDING = (
     "journal_mode = OFF",
     "synchronous = OFF",
     "main.locking_mode = EXCLUSIVE",
-    "cache_size = -65536",
+    f"cache_size = -{_CACHE}",
 )
 
 Progress = Callable[[int, int], None]
@@ -106,9 +106,9 @@ class Database:
         Raises:
             sqlite3.Error, Unusable: There is something wrong with the file.
         """
-        is_ours = self._main is not None and os.getpid() == self._pid
-        if is_ours and (self._inode == 0 or self._derived.inode(NAME) == self._inode):
-            return self.connection, False
+        is_same = os.getpid() == self._pid and (self._kept is None or self._inode in (0, self._kept.inode(NAME)))
+        if self._main is not None and is_same:
+            return self._main, False
         self.forget()
         for _ in range(_TRIES):
             if self._only_memory or not (self._open() or self._build(progress)):
@@ -243,7 +243,7 @@ class Database:
                 self._remove(inode)
 
     def drop(self) -> None:
-        """As `discard`, whatever index lies there. Raises as `Derived.try_lock`."""
+        """Have the index built anew, whatever lies there. Raises Refused, StorageFailed."""
         self.forget()
         if self._kept is not None:
             self._remove(None)

@@ -15,7 +15,7 @@ _ALWAYS_MS = -(1 << 62)
 
 
 class Hidden(NamedTuple):
-    """Conversations that are hidden from who asks, by their numbers.
+    """The conversations that are hidden from the asker, by their numbers.
 
     Attributes:
         wholly: Those of which nothing may be read.

@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule.engines.index.database import Database, Progress, Unusable, is_busy, is_of_no_use
 from capsule.engines.index.hidden import NOTHING, Hidden, hide
@@ -21,14 +21,13 @@ from capsule.errors import CapsuleError, StoreBusy
 if TYPE_CHECKING:
     from capsule.engines.changes import Change
     from capsule.engines.files.disk.derived import Derived
-    from capsule.engines.index.tables.participation import Participations
     from capsule.engines.machine import Machine
     from capsule.engines.sealed import Seal
     from capsule.format.documents.head import Head
     from capsule.rules.visibility import Sight
 
 T = TypeVar("T")
-#: For so many agents it is kept what they may not read.
+#: The number of agents for which the index remembers what they may not read.
 _MOST = 1000
 _TRIES = 4
 
@@ -46,19 +45,20 @@ class Index:
         self._guard = threading.RLock()
         self._database = Database(derived, self._fill)
         self._pid = os.getpid()
+        #: The thread that reads within a transaction (0: none), and its connection.
+        self._reader: tuple[int, Any] = 0, None
         _all.add(self)
         self._reset()
 
     def _reset(self) -> None:
-        """Know nothing of the rows there are."""
+        """Forget everything about the rows."""
         self._heads: dict[str, Head] | None = None
         self._stale: set[str] = set()
-        self._participations: Participations | None = None
         #: Everything that was acknowledged before this time is in the rows.
         self._fresh_ns = 0
         #: By agent, what it may not read.
         self._hidden: dict[str, tuple[Sight, dict[str, int | None]]] = {}
-        #: By agent, how far the journal was read from its last cursor on, without a change that it may know of.
+        #: By agent: its last cursor, and the place up to which the journal has no change behind it for this agent.
         self.read_to: dict[str, tuple[str, str]] = {}
         self._seals: dict[str, Seal] = {}
 
@@ -120,8 +120,6 @@ class Index:
     def _changed(self, id: str) -> None:
         """Read these rows again before the next answer."""
         self._stale.add(id)
-        if self._participations is not None:
-            self._participations.stale.add(id)
 
     def query(
         self,
@@ -132,6 +130,8 @@ class Index:
     ) -> T:
         """Bring the index up to date, as `refresh` does, and read it within one transaction.
 
+        A question that is asked within another one is about the same state of the rows.
+
         Args:
             asker: Who asks, if `ask` takes what is hidden from it by numbers.
             ask: The question. It may run twice, when the index proves to be of no use.
@@ -139,12 +139,18 @@ class Index:
             progress: As for `refresh`.
         """
 
+        reader, db = self._reader
+        if reader == threading.get_ident():
+            return ask(db, NOTHING if asker is None else hide(db, self.hidden(asker)))
+
         def read() -> T:
             db = self._database.connection
             db.execute("BEGIN")
+            self._reader = threading.get_ident(), db
             try:
-                return ask(db, NOTHING if asker is None else hide(db, self.hidden(asker)))
+                return self.query(asker, ask)
             finally:
+                self._reader = 0, None
                 db.execute("COMMIT")
 
         # Who may read these conversations depends on others.
@@ -181,7 +187,7 @@ class Index:
     def latest(self) -> Iterator[Head]:
         """The heads of the sound conversations, the one that changed last first."""
         # Within one millisecond, the files' own times tell.
-        question = "SELECT num FROM capsules WHERE gone = 0 AND damaged = '' ORDER BY updated_ms DESC, mtime_ns DESC"
+        question = "SELECT num FROM capsules WHERE gone = 0 AND damaged = '' ORDER BY updated_ms DESC, written DESC"
         for row in self._database.connection.execute(f"{question}, id DESC"):
             yield from self.heads_where("num = ?", *row)
 
@@ -194,14 +200,6 @@ class Index:
             self._hidden.pop(next(iter(self._hidden)) if len(self._hidden) == _MOST else asker.agent, None)
             self._hidden[asker.agent] = asker, hidden
         return hidden
-
-    def participations(self) -> Participations:
-        """Who takes part in which conversation."""
-        if self._participations is None:
-            from capsule.engines.index.tables.participation import Participations
-
-            self._participations = Participations()
-        return self._participations
 
     def changes(self, db: sqlite3.Connection, since: str | None, limit: int) -> tuple[list[Change], str]:
         """The changes of all conversations since a cursor, as the rows have them now, and the cursor behind them."""

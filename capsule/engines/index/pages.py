@@ -36,7 +36,7 @@ _LONGEST = 1 << 20
 
 
 @dataclass(slots=True)
-class Page:
+class Continuation:
     """What the next page is made from.
 
     Attributes:
@@ -56,11 +56,11 @@ class Page:
     given_titles: set[int] = field(default_factory=set)
 
     def cursor(self, generation: str, asked: str) -> str:
-        """The text of it.
+        """The cursor as text.
 
         Args:
             generation: Of the index (16 hexadecimal digits): the numbers are good for no other.
-            asked: What was asked, in any words: another search can't go on here.
+            asked: What was asked, in any words: the cursor fits no other search.
         """
         given = [_steps(self.given), _steps(self.given_titles)]
         numbers = orjson.dumps([self.now_ms, self.top, self.top_title, self.having, *given])
@@ -69,7 +69,7 @@ class Page:
         return urlsafe_b64encode(data).rstrip(b"=").decode()
 
     @classmethod
-    def of(cls, cursor: str, generation: str, asked: str) -> Page:
+    def of(cls, cursor: str, generation: str, asked: str) -> Continuation:
         """The page that a cursor stands for.
 
         Raises:
@@ -97,7 +97,7 @@ def listed(db: sqlite3.Connection, heads: list[Head], asked: Listing, hidden: Hi
     if asked.limit is not None and asked.limit < 1:
         raise InvalidInput(f"a page of {asked.limit} conversations can't be given; ask for one or more")
     generation = str(db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
-    page = Page.of(asked.cursor, generation, asked.words) if asked.cursor else Page(0, 0, 0)
+    page = Continuation.of(asked.cursor, generation, asked.words) if asked.cursor else Continuation(0, 0, 0)
     known = {id: (num, count) for id, num, count in db.execute("SELECT id, num, entries FROM capsules")}
     left = [head for head in heads if known[head.id][0] not in page.given_titles]
 

@@ -25,6 +25,7 @@ from capsule.format.json import anatomy, canonical, codec
 from capsule.format.merge.copy_names import original_of
 from capsule.format.tree.tree import ROOT
 from capsule.format.validation import decoded
+from capsule.ids import check_id
 from capsule.timestamps import ms_of
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 #: The signature that no file has.
 NOTHING = Signature(0, 0, 0, 0)
-#: A clock that ticks every 10 ms, and then some; and for file systems that know whole seconds (FAT: two) only.
+#: More than a tick of the clock (10 ms); and for file systems that store only whole seconds (FAT: two).
 _YOUNG_NS, _YOUNG_COARSE_NS = 50_000_000, 2_100_000_000
 _SECOND_NS = 1_000_000_000
 _TRIES = 5
@@ -66,11 +67,38 @@ class Message(NamedTuple):
 _message = partial(tuple.__new__, Message)
 
 
-class Found(NamedTuple):
-    """A file as it was found.
+class Version(NamedTuple):
+    """A version of a conversation, as its engine tells it from others.
 
     Attributes:
-        young: Whether it must be read again, as it may change without its signature showing it.
+        token: Another version has another one; the index compares it, and knows no more of it.
+        size: In bytes.
+        order: Of two versions of one millisecond, the later one has the greater.
+        changed_ns: When the system says that it changed, in nanoseconds since 1970; 0: nothing says so.
+    """
+
+    token: str
+    size: int
+    order: int = 0
+    changed_ns: int = 0
+
+
+def version_of(file: Signature) -> Version:
+    """The version in a file, whose token `signature_in` reads."""
+    token = orjson.dumps([*file]).decode()
+    return Version(token, file.size, file.mtime_ns, max(file.mtime_ns, file.ctime_ns))
+
+
+def signature_in(token: str) -> Signature:
+    """The signature of a file in the token that `version_of` gave it."""
+    return Signature(*orjson.loads(token))
+
+
+class Found(NamedTuple):
+    """A conversation as it was found.
+
+    Attributes:
+        young: Whether it must be read again, as it may change without its version showing it.
         tag: The note's, when that vouches for the file; else empty.
         by_store: Whether a store wrote this version.
         head: None: only `updated_at` changed.
@@ -82,7 +110,7 @@ class Found(NamedTuple):
         mendable: Whether a crash can have left it so.
     """
 
-    signature: Signature
+    version: Version
     young: bool
     tag: str = ""
     by_store: bool = False
@@ -130,13 +158,14 @@ def look(
     started = time.time_ns()
 
     def damaged(problem: str) -> Found:
-        return Found(scanned.signature, is_young(scanned.signature, started), damaged=problem)
+        return Found(version_of(scanned.signature), is_young(scanned.signature, started), damaged=problem)
 
     if (original := original_of(id)) is not None:
         return damaged(f"{path}: a conflict copy of conversation {original}; a repair merges it")
     data = b""
     try:
-        if not scanned.regular or storage.path(kind, id) != path:
+        check_id(id)
+        if not scanned.regular:
             storage.read(kind, id)  # Says what is wrong with it.
         for _ in range(_TRIES):
             known = know(scanned)
@@ -151,12 +180,12 @@ def look(
             data, signature = got
             if signature == NOTHING or (known is not None and (signature != known.signature or not known.ends(data))):
                 continue
-            file = whole(data, signature, path, id, known, before, verify)
+            file = whole(data, version_of(signature), path, id, known, before, verify)
             return file._replace(young=is_young(signature, started), mendable=bool(file.damaged) and _is_mendable(data))
     except CapsuleError as error:
         return damaged(error.message)
-    # Somebody writes it all the time: what was read last will do, and is looked at again.
-    return whole(data, NOTHING, path, id, None, None, True)._replace(young=True)
+    # It is written all the time: take what was read last, and read the file again later.
+    return whole(data, version_of(NOTHING), path, id, None, None, True)._replace(young=True)
 
 
 def _is_mendable(data: bytes) -> bool:
@@ -174,15 +203,15 @@ def _grown(storage: FileStorage, kind: str, id: str, known: Known, before: Row) 
     if (
         at is None
         or not _is_continued(before)
-        or (before["tag"], before["inode"]) != (known.tag, known.signature.inode)
+        or (before["tag"], signature_in(before["version"]).inode) != (known.tag, known.signature.inode)
         or before["history"] != at.history
         or before["tail"] > at.tail
     ):
         return None
-    got = storage.read_from(kind, id, before["tail"])
+    got = storage.read(kind, id, before["tail"])
     if got is None or got[1] != known.signature or not known.ends(got[0]):
         return None
-    return _appended(known.signature, known, before, got[0][: at.tail - before["tail"]])
+    return _appended(version_of(known.signature), known, before, got[0][: at.tail - before["tail"]])
 
 
 def _is_continued(before: Row) -> bool:
@@ -190,7 +219,7 @@ def _is_continued(before: Row) -> bool:
     return not before["damaged"] and None not in (before["tail"], before["history"], before["digest"])
 
 
-def _appended(signature: Signature, known: Known, before: Row, block: bytes) -> Found | None:
+def _appended(version: Version, known: Known, before: Row, block: bytes) -> Found | None:
     """What was found where these lines of entries stand behind those that the index has; None when they can't be."""
     assert known.anatomy is not None
     at, lines = known.anatomy, block.removeprefix(b",")
@@ -201,7 +230,7 @@ def _appended(signature: Signature, known: Known, before: Row, block: bytes) -> 
     if messages is None or len(messages) != at.entries - before["entries"]:
         return None
     return Found(
-        signature,
+        version,
         False,
         tag=known.tag,
         by_store=known.doubt != "name",
@@ -214,22 +243,22 @@ def _appended(signature: Signature, known: Known, before: Row, block: bytes) -> 
 
 
 def whole(
-    data: bytes, signature: Signature, path: str, id: str, known: Known | None, before: Row | None, verify: bool
+    data: bytes, version: Version, path: str, id: str, known: Known | None, before: Row | None, verify: bool
 ) -> Found:
     """A file read as a whole."""
     try:
-        file = _reheaded(data, signature, path, known, before) if known is not None and before is not None else None
-        return file or _sound(data, signature, path, id, None if verify else known)
+        file = _reheaded(data, version, path, known, before) if known is not None and before is not None else None
+        return file or _sound(data, version, path, id, None if verify else known)
     except InvalidDocument as error:
-        return Found(signature, False, damaged=error.message)
+        return Found(version, False, damaged=error.message)
 
 
-def _sound(data: bytes, signature: Signature, path: str, id: str, known: Known | None) -> Found:
+def _sound(data: bytes, version: Version, path: str, id: str, known: Known | None) -> Found:
     vouched = known is not None and known.anatomy is not None
     document, canonical_layout = _document(data, path, id, vouched=vouched)
-    # A head that stands in the usual place is told as it stands; so does `Store.head`.
+    # As `Store.head` does: if the head is in its usual place, list it as it stands in the file.
     is_usual = data.endswith(b"]\n}\n") and anatomy.head_of(data) is not None
-    head = Head.of(document, path, signature.size) if is_usual else None
+    head = Head.of(document, path, version.size) if is_usual else None
     at = anatomy.survey(data) if canonical_layout else None
     messages: list[Message] | None = None
     block = b""
@@ -240,7 +269,7 @@ def _sound(data: bytes, signature: Signature, path: str, id: str, known: Known |
             messages = messages_of(document["history"], pieces)
     if messages is None or head is None:
         document, _ = migrations.current(document, path)
-        head = head or Head.of(document, path, signature.size)
+        head = head or Head.of(document, path, version.size)
     if messages is None:
         history = document["history"]
         messages = messages_of(history, (codec.encode_entry(entry)[_ENTRY:-_ENTRY] for entry in history))
@@ -248,7 +277,7 @@ def _sound(data: bytes, signature: Signature, path: str, id: str, known: Known |
         if messages is None:
             raise ValueError(f"{path}: a migrated message without an id")
     file = Found(
-        signature,
+        version,
         False,
         tag=known.tag if known is not None else "",
         by_store=known is not None and known.doubt != "name",
@@ -259,7 +288,7 @@ def _sound(data: bytes, signature: Signature, path: str, id: str, known: Known |
     return _with_head(file, document, head)
 
 
-def _reheaded(data: bytes, signature: Signature, path: str, known: Known, before: Row) -> Found | None:
+def _reheaded(data: bytes, version: Version, path: str, known: Known, before: Row) -> Found | None:
     """A file to whose history the store has only appended since, whatever it did to the head; else None."""
     at = known.anatomy
     if at is None or not _is_continued(before):
@@ -267,11 +296,11 @@ def _reheaded(data: bytes, signature: Signature, path: str, known: Known, before
     tail = at.history + before["tail"] - before["history"]
     if tail > at.tail or zlib.crc32(memoryview(data)[at.history : tail]) != before["digest"]:
         return None
-    file = _appended(signature, known, before, data[tail : at.tail])
+    file = _appended(version, known, before, data[tail : at.tail])
     try:
         document = orjson.loads(anatomy.head_of(data[: at.context + 64]) or b"")
         document |= orjson.loads(b"{" + data[at.context : data.rfind(b",", at.context, at.history)] + b"}")
-        head = Head.of(document, path, signature.size)
+        head = Head.of(document, path, version.size)
     except (ValueError, KeyError, TypeError):
         return None
     return None if file is None or head is None else _with_head(file, document, head)
@@ -311,7 +340,7 @@ _DEEP = b"\n" + b" " * 120
 
 
 def _rest(document: dict[str, Any]) -> tuple[int, int]:
-    """Checksums of the head without what is told apart, and of the context."""
+    """Checksums of the head, without lock and `updatedAt`, and of the context."""
     metadata = {key: value for key, value in document.get("metadata", {}).items() if key != "lock"}
     head = {key: value for key, value in document.items() if key not in ("history", "context", "updatedAt", "metadata")}
     return zlib.crc32(orjson.dumps([head, metadata])), zlib.crc32(orjson.dumps(document.get("context")))

@@ -27,6 +27,10 @@ _OF_THE_FILE = ("path", "bytes", "conflicts")
 
 
 def recalled(db: sqlite3.Connection, id: str) -> tuple[dict[str, Any], frozenset[str]] | None:
+    """A conversation from the rows of the index, and the ids of the messages whose fields it does not all have.
+
+    Returns: None if the index does not have the conversation. Cost: reading its rows.
+    """
     columns = HEAD_COLUMNS.replace("damaged", "''")
     row = db.execute(
         f"SELECT num, current, context, {columns} FROM capsules WHERE id = ? AND gone = 0 AND head IS NOT NULL", (id,)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
+
+import orjson
 
 from capsule.disk.whole_files import Signature
 from capsule.engines.files.protocols import Known, Scanned
@@ -26,11 +28,11 @@ if TYPE_CHECKING:
 
 #: Files taken in within one transaction, for which other processes wait.
 _BATCH = 50
-#: No event tells of a write through a mapping: so often the files are looked at in any case.
+#: Time between two scans without an event: a write through a memory mapping causes none.
 _RESCAN_NS = 10_000_000_000
-#: An editor that moves the old version away before it writes the new one is done within this time.
+#: Some editors move the old version away before they write the new one; this long a missing file is waited for.
 _QUIET_S, _POLL_S = 0.15, 0.002
-#: After a power cut, bytes may be older than the times that go with them by what the system writes back late.
+#: After a power cut a file may have newer times than bytes, by as long as the system delays writing them.
 _WRITTEN_BACK_NS = 60_000_000_000
 
 
@@ -59,6 +61,8 @@ class FilesIndex(Index):
         #: Files that may have changed although their signatures did not; and those with several names.
         self._again: set[str] = set()
         self._linked: set[str] = set()
+        #: What the store knew of files that are being taken in; each counts once.
+        self._met: dict[str, Known | None] = {}
         self._refreshes = 0
         self._scanned_ns = 0
 
@@ -78,9 +82,9 @@ class FilesIndex(Index):
 
     def _load(self, db: sqlite3.Connection) -> None:
         """What the rows say of the files."""
-        rows = db.execute("SELECT id, inode, size, mtime_ns, ctime_ns, racy FROM capsules WHERE gone = 0").fetchall()
-        self._seen = {row[0]: row[1:5] for row in rows}
-        self._again = {row[0] for row in rows if row[5]}
+        rows = db.execute("SELECT id, version, racy FROM capsules WHERE gone = 0").fetchall()
+        self._seen = {id: tuple(orjson.loads(token)) for id, token, _ in rows}  # As `signature_in`: there are many.
+        self._again = {id for id, _, racy in rows if racy}
         meta = dict(db.execute("SELECT key, value FROM meta").fetchall())
         if meta.get("boot") != self._storage.boot:
             since = meta.get("fresh_ns", 0) - _WRITTEN_BACK_NS
@@ -156,13 +160,13 @@ class FilesIndex(Index):
         """Bring the rows of these files up to date."""
         from capsule.engines.index.tables.rows import Rows
 
-        self._await_the_missing(touched)
-        for file in touched.values():
-            if file is not None:
-                self._known(file)  # Takes in other programs' versions outside of the transaction.
+        if None in touched.values():
+            self._await_the_missing(touched)
+        self._met = {}
+        # Takes in other programs' versions outside of the transaction.
+        self._met = {id: self._known(file) for id, file in touched.items() if file is not None}
         left = list(touched.items())
-        total = sum(file.signature.size for file in touched.values() if file is not None)
-        done = 0
+        sizes = [] if progress is None else [0 if file is None else file.signature.size for file in touched.values()]
         while left:
             now, left = left[:_BATCH], left[_BATCH:]
             db.execute("BEGIN IMMEDIATE")
@@ -176,9 +180,8 @@ class FilesIndex(Index):
                 raise
             for id, signature, again in noted:
                 self._note(id, signature, again=again)
-            done += sum(file.signature.size for _, file in now if file is not None)
-            if progress is not None and len(touched) > 1:
-                progress(min(done, total), total)
+            if progress is not None and len(sizes) > 1:
+                progress(sum(sizes[: len(sizes) - len(left)]), sum(sizes))
 
     def _commit(self, db: sqlite3.Connection, rows: Rows, started_ns: int, *, whole: bool) -> None:
         from capsule.engines.index.tables import journal
@@ -222,6 +225,8 @@ class FilesIndex(Index):
         if not file.regular:
             return None
         id = file.id
+        if (met := self._met.pop(id, None)) is not None and met.signature == file.signature:
+            return met
         try:
             # As `FileStorage.known` says it; but most files of a fresh clone have no note, and one look tells that.
             noted = self._storage.noted(self._kind, id)
@@ -236,6 +241,8 @@ class FilesIndex(Index):
 
     def _one(self, rows: Rows, id: str, file: Scanned | None) -> tuple[Signature | None, bool]:
         """Bring the rows of one file up to date; its signature there, and whether to look again."""
+        from capsule.engines.index.reading import signature_in
+
         row = rows.get(id)
         file = self._storage.find(self._kind, id) if file is not None else None
         state = None
@@ -243,7 +250,7 @@ class FilesIndex(Index):
             if row is None or row["gone"]:
                 state = self._found(file, None)
             else:
-                is_same = file.signature == (row["inode"], row["size"], row["mtime_ns"], row["ctime_ns"])
+                is_same = file.signature == signature_in(row["version"])
                 if is_same and not row["racy"] and id not in self._again:
                     return file.signature, False  # Another process was here first.
                 state = self._found(file, row, verify=is_same)
@@ -255,7 +262,7 @@ class FilesIndex(Index):
                 rows.remove(id, row, by_store=bool(row["tag"]) and not self._remembers(id))
             return None, False
         rows.put(id, row, state)
-        return state.signature, state.young
+        return signature_in(state.version.token), state.young
 
     def _found(self, file: Scanned, before: Row | None, *, verify: bool = False) -> Found | None:
         """A file as it is, once the tear of a crash is mended and a program that writes it in place is done."""
@@ -289,13 +296,16 @@ class FilesIndex(Index):
         # Messages are numbered as they come, and a search ranks the newest numbers: what changed last comes last.
         files = sorted(self._storage.scan(self._kind), key=lambda file: file.signature.mtime_ns)
         total = sum(file.signature.size for file in files)
-        done = 0
-        rows = Rows(db)
-        for num, file in enumerate(files, 1):
-            state = self._found(file, None)
-            if state is not None:
-                rows.insert(file.id, num, state)
-            done += file.signature.size
-            if progress is not None:
-                progress(done, total)
+
+        def states() -> Iterator[tuple[str, Found]]:
+            done = 0
+            for file in files:
+                state = self._found(file, None)
+                if state is not None:
+                    yield file.id, state
+                done += file.signature.size
+                if progress is not None:
+                    progress(done, total)
+
+        Rows(db).fill(states())
         db.execute("INSERT INTO meta VALUES('fresh_ns', ?), ('boot', ?)", (started_ns, self._storage.boot))

@@ -119,10 +119,10 @@ class MemoryEngine:
                 written(stored.tag)
             return len(stored.data)
 
-    def put(self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None) -> None:
+    def put(self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None) -> Version:
         document = codec.decode(data, self.name(kind, id))
         with self._exclusive(kind, id):
-            self.store(kind, id, document, data, {**(reads or {}), (kind, id): expected})
+            return self.store(kind, id, document, data, {**(reads or {}), (kind, id): expected})
 
     def _put_back(self, kind: str, id: str, data: bytes) -> None:
         with self._exclusive(kind, id) as stored:
@@ -178,9 +178,10 @@ class MemoryEngine:
     def parsed(self, id: str, parse: Callable[[bytes, bool], T]) -> T:
         return parse(self._stored(CONVERSATIONS, id).data, True)
 
-    def tail(self, id: str, n: int) -> tuple[bytes, int]:
-        history = self._stored(CONVERSATIONS, id).document["history"]
-        return codec.encode_entries(history[-n:] if n > 0 else []), len(history)
+    def tail(self, id: str, n: int) -> tuple[bytes, int, str]:
+        stored = self._stored(CONVERSATIONS, id)
+        history = stored.document["history"]
+        return codec.encode_entries(history[-n:] if n > 0 else []), len(history), stored.tag
 
     def head(self, id: str) -> tuple[Document, int]:
         stored = self._stored(CONVERSATIONS, id)
@@ -192,7 +193,7 @@ class MemoryEngine:
     # -- All conversations -----------------------------------------------------------------------------------------
 
     def questions(self, asker: Sight | None = None) -> Asking:
-        """The index is made with the first question."""
+        """The questions of an asker; the first one makes the index."""
         from capsule.engines.index.asking import Asking
         from capsule.engines.memory.index import MemoryIndex
 
@@ -211,7 +212,7 @@ class MemoryEngine:
         return 0
 
     def close(self) -> None:
-        """The documents stay, for other users of the engine."""
+        """Close the index. The documents stay, for other users of the engine."""
         with self._guard:
             index, self._index = self._index, None
         if index is not None:
@@ -219,7 +220,7 @@ class MemoryEngine:
 
 
 class MemoryLeases:
-    """The leases of one store in memory."""
+    """The leases of one store in memory. See `Leases`, which describes the methods."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()

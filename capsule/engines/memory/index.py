@@ -8,10 +8,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from capsule.disk.whole_files import Signature
 from capsule.engines.index.database import Progress
 from capsule.engines.index.index import Index
-from capsule.engines.index.reading import Found, whole
+from capsule.engines.index.reading import Found, Version, whole
 from capsule.engines.index.tables import journal
 from capsule.engines.index.tables.rows import Rows
 from capsule.engines.interface import CONVERSATIONS
@@ -51,14 +50,12 @@ class MemoryIndex(Index):
         db.execute("COMMIT")
 
     def _fill(self, db: sqlite3.Connection, progress: Progress | None) -> None:
-        rows, self.touched = Rows(db), set()
+        self.touched = set()
         documents = {id: self._engine.stored(CONVERSATIONS, id) for id in self._engine.ids(CONVERSATIONS)}
         there = [(stored.serial, id, stored) for id, stored in documents.items() if stored is not None]
-        for num, (_, id, stored) in enumerate(sorted(there, key=lambda each: each[0]), 1):
-            rows.insert(id, num, self._found(id, stored))
+        Rows(db).fill((id, self._found(id, stored)) for _, id, stored in sorted(there, key=lambda each: each[0]))
 
     def _found(self, id: str, stored: Stored) -> Found:
-        # The number of the write stands for the file's time: it orders changes within one millisecond.
-        version = Signature(1, len(stored.data), stored.serial, 1)
+        version = Version(str(stored.serial), len(stored.data), stored.serial)
         file = whole(stored.data, version, self._engine.name(CONVERSATIONS, id), id, None, None, True)
         return file._replace(tag=stored.tag, by_store=True)

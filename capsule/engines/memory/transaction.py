@@ -17,6 +17,8 @@ from capsule.format.json import canonical, codec
 
 if TYPE_CHECKING:
     from capsule.engines.memory.engine import MemoryEngine
+    from capsule.rules.consent import State
+    from capsule.rules.policy import Object
 
 
 class Stored:
@@ -32,12 +34,13 @@ class Stored:
 
     @property
     def data(self) -> bytes:
+        """The bytes of this version, encoded when they are first asked for."""
         if not self._data:
             self._data = codec.encode(self.document)
         return self._data
 
     def follow(self, since: tuple[str, int] | None) -> News:
-        """A place is a tag and a number of entries."""
+        """The entries since a place, which is a tag and a number of entries."""
         history = self.document["history"]
         tag, count = since or ("", 0)
         goes_on = tag == self.tag
@@ -52,6 +55,7 @@ class MemoryTransaction:
         self.name = engine.name(kind, id)
         self.reads: Reads = {}
         self.waits = True
+        self.judged: tuple[Object, State] | None = None
         self._kind = kind
         self._engine = engine
         self._now = stored
@@ -75,7 +79,7 @@ class MemoryTransaction:
         return list(self._now.document["history"])
 
     def ensure_durable(self) -> None:
-        """Nothing here outlives the process."""
+        """Do nothing: no document outlives the process."""
 
     def append(
         self,
@@ -87,7 +91,7 @@ class MemoryTransaction:
         head: Document | None,
         ends_active: bool,
     ) -> None:
-        """Cost: a copy of the list of entries."""
+        """Append entries. Cost: a copy of the list of entries."""
         document = self._now.document if head is None else self._with_head(head)
         document = document | {"updatedAt": stamp, "history": [*document["history"], *entries]}
         self._write(document, new_tag=head is not None, time=time, ends_active=ends_active)

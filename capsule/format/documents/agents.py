@@ -12,7 +12,6 @@ import re
 from typing import Any
 
 from capsule.errors import InvalidInput
-from capsule.format.documents.new import CURRENT
 from capsule.ids import folder_ids
 
 Document = dict[str, Any]
@@ -43,31 +42,20 @@ def check_agent_id(text: str) -> str:
     return text
 
 
-def new_agent(id: str, stamp: str, *, name: str | None = None, project_path: str | None = None) -> Document:
-    """The document of a new agent, made at `stamp`, in canonical order. `name` is its id unless it is given."""
-    return {
-        "id": id,
-        "name": id if name is None else name,
-        "version": CURRENT,
-        "createdAt": stamp,
-        "updatedAt": stamp,
-        "projectPath": project_path,
-        "lastSeen": stamp,
-        "statusMessage": None,
-        "notifications": True,
-        "cursors": {},
-    }
-
-
 def project_of(document: Document) -> str:
     """The project of an agent: its id, or `global`. One that names none has that of its folder."""
     path = document.get("projectPath")
     return document.get("project") or (project_id(path) if path else GLOBAL)
 
 
+def is_project_id(text: str) -> bool:
+    """Whether `text` may be the id of a project."""
+    return len(text) <= MAX_PROJECT_ID and _PROJECT.fullmatch(text) is not None
+
+
 def check_project_id(text: str) -> str:
     """`text`, if it may be the id of a project. Raises InvalidInput."""
-    if len(text) > MAX_PROJECT_ID or not _PROJECT.fullmatch(text):
+    if not is_project_id(text):
         letters = "small letters, digits and - between them, at the end - and 6 hexadecimal digits"
         raise InvalidInput(f"{text[:60]!r} is no project id: {letters}, at most {MAX_PROJECT_ID}")
     return text
@@ -76,21 +64,6 @@ def check_project_id(text: str) -> str:
 def project_id(path: str) -> str:
     """The id of the project in a folder: the same on each machine that has it there."""
     return folder_ids(path, MAX_PROJECT_ID, "project")[1]
-
-
-def new_project(path: str, stamp: str, *, name: str | None = None) -> Document:
-    """The document of the project in the folder `path`, in canonical order. `name` is the folder's unless given."""
-    return {
-        "id": project_id(path),
-        "name": (path.rpartition("/")[2] or path) if name is None else name,
-        "version": CURRENT,
-        "createdAt": stamp,
-        "updatedAt": stamp,
-        "path": path,
-        "lastActive": stamp,
-        "metadata": {},
-        "links": {},
-    }
 
 
 def direct_id(a: str, b: str) -> str:

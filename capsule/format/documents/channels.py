@@ -30,7 +30,7 @@ class Channel(NamedTuple):
     Attributes:
         name: Its name.
         scope: `global`, or the id of the project whose agents find it.
-        access: Who comes in: `open`: who will; `members`: who is invited; `private`: nobody.
+        access: Who may join: `open`: anybody; `members`: those who are invited; `private`: nobody.
         is_default: Whether the agents of its scope join it when they are registered.
         topic_required: Whether a message needs a topic there.
         default_topic: The topic of a message that names none; empty: there is none.

@@ -24,7 +24,7 @@ class Member(NamedTuple):
     Attributes:
         id: The agent's id.
         joined_at: When it joined, as the format writes times; empty: it was there from the start.
-        left_at: When it left; empty: it takes part. Of leaving and joining the later counts; at one time, leaving.
+        left_at: When it left; empty: it takes part. The later of leaving and joining counts; of equal times, leaving.
         opted_out_at: When it left by itself; empty: it did not, or joined later.
         invited_by: The agent that let it in, or `self` or `system`; empty: it does not say.
         source: Why it is there: `manual`, `frontmatter`, `default` or `system`; empty: it does not say.

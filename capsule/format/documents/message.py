@@ -11,7 +11,7 @@ from typing import Any
 
 from capsule.errors import InvalidInput
 from capsule.format.fields import PARTS, ROLES
-from capsule.format.json.canonical import order_message
+from capsule.format.json.canonical import is_in_order, order_message
 from capsule.format.values import canonical_time, fault
 from capsule.ids import is_id
 
@@ -22,6 +22,13 @@ _SNAKE["tool_call_id"] = "toolCallId"
 _ROLES = frozenset(ROLES)
 _TIMES = frozenset({"timestamp", "editedAt"})
 _IDS = frozenset({"id", "parent", "replyTo", "thread"})
+#: The fields of which nothing but the type of the value counts.
+_TYPES = {"text": str, "object": dict}
+_TYPED = {
+    field.name: _TYPES[field.kind]
+    for field in PARTS["history"]
+    if field.kind in _TYPES and not field.choices and field.name not in {*_IDS, "from"}
+}
 
 
 def check_message(message: Any) -> dict[str, Any]:
@@ -42,17 +49,15 @@ def check_message(message: Any) -> dict[str, Any]:
         field = _FIELDS.get(key)
         if key in checked:
             raise InvalidInput(f"message.{key}: given twice, as {key} and in snake_case; give it once")
-        plain = field is None or (type(value) is str and (key == "content" or (key == "role" and value in _ROLES)))
-        if plain:
+        kind = type(value)
+        if field is None or kind is _TYPED.get(key) or (key == "role" and kind is str and value in _ROLES):
             checked[key] = value
         elif value is not None or key == "parent" or not _FIELDS[key].null:
             checked[key] = _known(key, value)
     for key in ("role", "content"):
         if key not in checked:
             raise InvalidInput(f"message.{key}: is missing; a message has at least a role and a content")
-    if len(checked) == 2 and next(iter(checked)) == "role":  # As nearly all are.
-        return checked
-    return order_message(checked)
+    return checked if is_in_order(tuple(checked)) else order_message(checked)
 
 
 def fields_given(fields: dict[str, Any], extra: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -80,13 +85,13 @@ def _mapping(message: Any) -> dict[str, Any]:
 
 def _known(key: str, value: Any) -> Any:
     """The value of a known field as it is written."""
-    if key in _IDS and type(value) is str and value:
+    if type(value) is str and value and (key in _IDS or (key == "from" and is_id(value))):
         return value
+    if key in _TIMES and isinstance(value, str) and (time := canonical_time(value)) is not None:
+        return time
     wrong = fault(_FIELDS[key], value)
     if wrong:
         raise InvalidInput(f"message.{key}: {wrong}")
-    if key in _TIMES:
-        return canonical_time(value)
     if not isinstance(value, str):
         return value
     if key in _IDS and not value:

@@ -63,4 +63,4 @@ def new_capsule(
     about.update({key: value for key, value in (metadata or {}).items() if value is not None})
     document = {"id": id, "title": title, "version": CURRENT, "createdAt": stamp, "updatedAt": stamp, "metadata": about}
     document["context"] = empty_context() if context is None else dict(context)
-    return in_order(document | {"history": [dict(message) for message in messages]})
+    return in_order(document | {"history": list(messages)})

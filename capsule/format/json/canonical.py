@@ -17,6 +17,7 @@ _INSIDE = {
     part: [(field.name, inside) for field in fields if (inside := f"{part}.{field.name}".lstrip(".")) in PARTS]
     for part, fields in PARTS.items()
 }
+_MESSAGE = names("history")
 #: The objects of entries in documents without a history. Their order says nothing.
 _SORTED = ("dm", "requests", "reading", "concerns", "cursors", "links")
 
@@ -27,14 +28,11 @@ def in_order(document: Mapping[str, Any]) -> dict[str, Any]:
     Unknown keys follow the known ones, in their own order; at the top level `history` follows both.
     What is no object where the format wants one stays where it is.
     """
-    ordered = _in_order("", document)
-    if "history" in ordered:
-        ordered["history"] = ordered.pop("history")
-    return ordered
+    return _in_order("", document)
 
 
 def _in_order(part: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    ordered = _ordered(fields, names(part))
+    ordered = _ordered(part, fields)
     for name, inside in _INSIDE[part]:
         value = ordered.get(name)
         if isinstance(value, dict):
@@ -46,28 +44,30 @@ def _in_order(part: str, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def order_message(message: Mapping[str, Any]) -> dict[str, Any]:
     """The same message with its keys in canonical order, as a new dict."""
-    return _ordered(message, names("history"))
+    return _ordered("history", message)
 
 
 def order_record(record: Mapping[str, Any], part: str) -> dict[str, Any]:
     """The same document without a history with its keys in canonical order, as a new dict; its entries are sorted."""
-    ordered = _ordered(record, names(part))
+    ordered = _ordered(part, record)
     for name in _SORTED:
         if isinstance(entries := ordered.get(name), dict):
             ordered[name] = dict(sorted(entries.items()))
     return ordered
 
 
+def is_in_order(keys: tuple[str, ...], part: str = "history") -> bool:
+    """Whether the keys of a message, or of another part, stand in canonical order."""
+    return _order_of(part, keys) == keys
+
+
+def _ordered(part: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: fields[key] for key in _order_of(part, tuple(fields))}
+
+
 @lru_cache(maxsize=1024)
-def is_in_order(keys: tuple[str, ...]) -> bool:
-    """Whether the keys of a message stand in canonical order. A conversation has few sets of keys."""
-    return tuple(_ordered(dict.fromkeys(keys), names("history"))) == keys
-
-
-def _ordered(fields: Mapping[str, Any], order: tuple[str, ...]) -> dict[str, Any]:
-    ordered = {key: fields[key] for key in order if key in fields}
-    if len(ordered) < len(fields):
-        for key, value in fields.items():
-            if key not in ordered:
-                ordered[key] = value
-    return ordered
+def _order_of(part: str, keys: tuple[str, ...]) -> tuple[str, ...]:
+    """The keys of an object in canonical order. The objects of a part have few sets of keys."""
+    last = tuple(key for key in keys if key == "history" and not part)
+    known = dict.fromkeys(name for name in names(part) if name in keys and name not in last)
+    return (*known, *(key for key in keys if key not in known and key not in last), *last)

@@ -77,7 +77,7 @@ def decode(data: bytes, path: str) -> dict[str, Any]:
         raise _too_deep(path, text) from None
     if not isinstance(document, dict):
         start = len(text) - len(text.lstrip())
-        kind = f"the file holds {_a_kind(document)}, not an object {{...}}; it is no capsule"
+        kind = f"the file holds {kind_of(document)}, not an object {{...}}; it is no capsule"
         raise _invalid(path, text, [(start, kind)])
     try:
         orjson.dumps(document)
@@ -250,9 +250,12 @@ def _in_words(error: json.JSONDecodeError, text: str) -> str:
     return _WORDS.get(error.msg, error.msg[:1].lower() + error.msg[1:] + "; correct it in an editor")
 
 
-def _a_kind(value: Any) -> str:
-    kinds = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
-    return kinds.get(type(value), "a number")
+def kind_of(value: Any) -> str:
+    """What `value` is, in the words of the messages."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    names = {str: "a text", list | tuple: "a list", int | float | orjson.Fragment: "a number", dict: "an object"}
+    return next((name for kind, name in names.items() if isinstance(value, kind)), f"a {type(value).__name__}")
 
 
 def _check(document: dict[str, Any], values: Iterable[Any], depth: int) -> None:
@@ -265,7 +268,9 @@ def _check(document: dict[str, Any], values: Iterable[Any], depth: int) -> None:
                 continue
             if kind not in _CONTAINERS:
                 _refuse(document, depth, None)
-            rest.append(value.values() if kind is dict else value)
+            inside = value.values() if kind is dict else value
+            if not _PLAIN.issuperset(map(type, inside)):
+                rest.append(inside)
 
 
 def _refuse(document: dict[str, Any], depth: int, error: TypeError | None) -> NoReturn:

@@ -8,22 +8,26 @@ chance: two clones clean alike. Pure.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from types import NoneType
+from typing import Any, NamedTuple
 
 import orjson
 
-from capsule.errors import InvalidDocument
-from capsule.format import migrations, validation
+from capsule.format import migrations
 from capsule.format.documents.new import CURRENT, inactive_lock
-from capsule.format.fields import PARTS, ROLES, Field
+from capsule.format.fields import PARTS, Field
 from capsule.format.json import codec
 from capsule.format.json.canonical import in_order, is_in_order
 from capsule.format.kinds import KINDS
-from capsule.format.values import canonical_time, fault
+from capsule.format.values import fault
+from capsule.ids import is_id
+from capsule.timestamps import is_canonical
 
 _FILE = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-_FIELDS = {field.name: field for field in PARTS["history"]}
-_LOOKED_AT = frozenset({"role", "content", "timestamp", "id"})
+#: What a document gets where it has none, besides the fields that it needs to be valid.
+_FILLED_IN = {"": ("metadata", "context"), "metadata": ("lock",), "history": ("timestamp", "id")}
+#: The types that tell all values of a kind.
+_TYPES: dict[str, type] = {"text": str, "object": dict, "yes or no": bool, "whole": int}
 
 
 def clean(data: bytes, path: str, kind: str) -> bytes:
@@ -60,43 +64,67 @@ def _quick(data: bytes) -> bytes | None:
     """
     try:
         document = orjson.loads(data)
-        if not isinstance(document, dict) or orjson.dumps(document, option=_FILE) != data:
+        if orjson.dumps(document, option=_FILE) != data:
             return None
     except (orjson.JSONDecodeError, TypeError):
         return None
-    history = document.get("history")
-    if document.get("version") != CURRENT or not isinstance(history, list):
+    if not is_clean(document, "") or document["version"] != CURRENT or not is_id(document["id"]):
         return None
-    head = {**document, "history": []}
-    try:
-        validation.check(head, data, "")
-    except InvalidDocument:
-        return None
-    if not all(map(is_clean_message, history)):
-        return None
-    return orjson.dumps({**cleaned(head), "history": history}, option=_FILE)
+    about, lock = document["metadata"], inactive_lock()
+    if about["lock"] == lock:
+        return data
+    return orjson.dumps({**document, "metadata": {**about, "lock": lock}}, option=_FILE)
 
 
-def is_clean_message(entry: Any) -> bool:
-    """Whether an entry of `history` is a message as this version writes it, so that cleaning would leave it alone."""
-    if not isinstance(entry, dict) or (others := _others(tuple(entry))) is None:
+def is_clean(entry: Any, part: str = "history") -> bool:
+    """Whether a message, or another part of a capsule, is as this version writes it: cleaning would leave it alone."""
+    if type(entry) is not dict:
+        return type(entry) is str and part == "metadata.participants"
+    shape = _shape(part, tuple(entry), tuple(map(type, entry.values())))
+    if shape is None or entry.get("id") == "":
         return False
-    stamp, id = entry["timestamp"], entry["id"]
-    return (
-        (isinstance(stamp, str) and bool(stamp) and canonical_time(stamp) == stamp)
-        and (isinstance(id, str) and bool(id))
-        and (isinstance(entry["content"], str) and entry["role"] in ROLES)
-        and (not others or all(_is_clean_value(field, entry[field.name]) for field in others))
-    )
+    times, choices, inside, others = shape
+    for name in times:
+        if not is_canonical(entry[name]):
+            return False
+    for name, known in choices:
+        if entry[name] not in known:
+            return False
+    for name, within in inside:
+        value = entry[name]
+        for item in value if type(value) is list else (value,):
+            if not is_clean(item, within):
+                return False
+    return not others or not any(fault(field, entry[field.name]) for field in others)
 
 
-def _is_clean_value(field: Field, value: Any) -> bool:
-    return not fault(field, value) and (field.kind != "time" or not value or canonical_time(value) == value)
+class _Shape(NamedTuple):
+    """What of an object is left to be looked at when its keys are known, and the types of their values."""
+
+    times: tuple[str, ...]
+    choices: tuple[tuple[str, tuple[str, ...]], ...]
+    inside: tuple[tuple[str, str], ...]
+    others: tuple[Field, ...]
 
 
 @lru_cache(maxsize=1024)
-def _others(keys: tuple[str, ...]) -> tuple[Field, ...] | None:
-    """The known fields among the keys of a message besides those that all have; None when the keys can't be clean."""
-    if not _LOOKED_AT.issubset(keys) or not is_in_order(keys):
+def _shape(part: str, keys: tuple[str, ...], types: tuple[type, ...]) -> _Shape | None:
+    """The shape of the objects with these keys and types; None: none of them is clean."""
+    required = {*_FILLED_IN.get(part, ()), *(field.name for field in PARTS[part] if field.required)}
+    there = dict(zip(keys, types, strict=True))
+    if not required.issubset(keys) or not is_in_order(keys, part):
         return None
-    return tuple(_FIELDS[key] for key in keys if key in _FIELDS and key not in _LOOKED_AT)
+    times, choices, inside, others = [], [], [], []
+    for field in PARTS[part]:
+        name, kind, path = field.name, there.get(field.name), f"{part}.{field.name}".lstrip(".")
+        if kind is NoneType and name in required:
+            return None
+        if kind is str and field.kind == "time":
+            times.append(name)
+        elif kind is str and field.choices:
+            choices.append((name, field.choices))
+        elif path in PARTS and kind is (dict if field.kind == "part" else list):
+            inside.append((name, path))
+        elif kind is not None and kind is not _TYPES.get(field.kind):
+            others.append(field)
+    return _Shape(tuple(times), tuple(choices), tuple(inside), tuple(others))

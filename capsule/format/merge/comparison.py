@@ -16,14 +16,15 @@ from capsule.format import migrations
 from capsule.format.documents.members import members_in
 from capsule.format.merge.notes import bare
 from capsule.format.merge.values import flat_head, sorted_bytes
+from capsule.format.text.shown import clipped
 from capsule.format.tree.tree import Tree
 
 Document = Mapping[str, Any]
 Message = Mapping[str, Any]
 
-#: What no version is told apart by.
+#: Fields whose changes do not count.
 _UNCOUNTED = frozenset({"updatedAt", "metadata.lock", "history"})
-#: What goes with a change that has words: who named it and when, and where the active branch goes.
+#: Fields that change along with one that has words: who gave the title and when, and the active branch.
 _WORDLESS = frozenset({"metadata.titleSetBy", "metadata.titleSetAt", "metadata.currentNode", "metadata.currentWanted"})
 _QUOTED = 60
 _FLAGS = ("created", "deleted", "reordered", "switched")
@@ -144,35 +145,20 @@ def compare(before: Document | None, after: Document | None) -> Comparison:
     )
 
 
-def in_all(comparisons: Sequence[Comparison]) -> Comparison:
-    """What changed against every one of several versions (at least one) to the same later one: what a merge did."""
-
-    def key(part: Any) -> Any:
-        return part.name if isinstance(part, FieldChange) else (part[1] if isinstance(part, tuple) else part)["id"]
-
-    def common(name: str) -> tuple[Any, ...]:
-        keys = set.intersection(*({key(part) for part in getattr(each, name)} for each in comparisons))
-        return tuple(part for part in getattr(comparisons[0], name) if key(part) in keys)
-
-    parts: dict[str, Any] = {name: all(getattr(each, name) for each in comparisons) for name in _FLAGS}
-    parts |= {name: common(name) for name in ("added", "edited", "removed", "moved", "fields")}
-    return Comparison(**parts)
-
-
 def _current(document: Document) -> dict[str, Any]:
     return migrations.current(dict(document))[0]
 
 
 def _alone(message: Message) -> dict[str, Any]:
-    """A message without its place in the tree, which may be said or go without saying, and without its id."""
+    """A message without its id and its parent: a file may leave the parent out."""
     return {name: value for name, value in bare(message).items() if name != "id"}
 
 
 def _paired(before: Document, after: Document, old: Sequence[Message], new: Sequence[Message]) -> list[tuple[int, int]]:
     """Which message became which, by places, in the order of `new`.
 
-    A message without an id gets one of its place and its words at the next write. So when either of them changed before
-    that, the other one tells.
+    The next write gives a message without an id one that is made of its place and its words. If one of the two changed
+    before that write, the other one still identifies the message.
     """
     typed = [[not message.get("id") for message in side["history"]] for side in (before, after)]
     pairs: dict[int, int] = {}
@@ -192,7 +178,7 @@ def _paired(before: Document, after: Document, old: Sequence[Message], new: Sequ
     return sorted(((was, now) for now, was in pairs.items()), key=lambda pair: pair[1])
 
 
-#: By what a message is known again: by its id, and one that was typed also by its words, and by its time.
+#: What identifies a message: its id; for one that a person typed, also its words, then its time.
 _KEYS: tuple[Callable[[Message], Any], ...] = (
     lambda message: message["id"],
     lambda message: (message["role"], message["content"]),
@@ -286,5 +272,4 @@ def _plain(text: Any) -> str:
 
 
 def _quoted(text: Any) -> str:
-    text = str(text)
-    return repr(text if len(text) <= _QUOTED else text[: _QUOTED - 1].rstrip() + "\u2026")
+    return repr(clipped(str(text), _QUOTED))

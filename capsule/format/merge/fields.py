@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from capsule.format.fields import DISCOVERABLE, DM_POLICIES, names
+from capsule.format.fields import DISCOVERABLE, DM_POLICIES
 from capsule.format.kinds import Kind
-from capsule.format.merge.notes import Conflict, Merged
-from capsule.format.merge.values import ABSENT, Rule, bytes_of, changed, first, greater, merged, merged_object
+from capsule.format.merge.head import Clashes, by_rules
+from capsule.format.merge.notes import Merged
+from capsule.format.merge.values import ABSENT, Rule, changed, first, greater, merged, merged_object
 from capsule.format.migrations import parse_version
 from capsule.timestamps import sortable
 
@@ -23,25 +24,21 @@ Document = dict[str, Any]
 def merge_fields(kind: Kind, base: Document | None, ours: Document, theirs: Document) -> Merged:
     """Merge two versions of a document. `base` is the version that both began from; None: there is none."""
     base, ours, theirs = (kind.ordered(side) for side in (base or {}, ours, theirs))
-    conflicts: list[Conflict] = []
+    clashes = Clashes()
+    document = changed(
+        base, ours, theirs, lambda: kind.ordered(by_rules(base, ours, theirs, _RULES, clashes, kind.part))
+    )
+    return Merged(document, tuple(sorted(clashes, key=lambda conflict: conflict.field)))
 
-    def clash(where: tuple[str, ...], mine: Any, yours: Any) -> Any:
-        kept = max(mine, yours, key=bytes_of)
-        conflicts.append(Conflict.of(where, ((mine, None), (yours, None)), kept))
-        return kept
 
-    def each(name: str, was: Any, mine: Any, yours: Any) -> Any:
-        entry = _ENTRIES.get(name)
-        if entry is not None and isinstance(mine, dict) and isinstance(yours, dict):
-            return merged_object(was, mine, yours, lambda _, *sides: entry(*sides))
-        rule = _RULES.get(name)
-        return rule(was, mine, yours) if rule else merged(was, mine, yours, clash, (name,))
+def _entries(rule: Rule) -> Rule:
+    """The rule for an object of entries; what a side has not, it took away."""
 
-    def both() -> Document:
-        return kind.ordered(merged_object(base, ours, theirs, each, frozenset(names(kind.part))))
+    def both(base: Any, ours: Any, theirs: Any) -> Any:
+        mine, yours = ({} if side is ABSENT else side for side in (ours, theirs))
+        return changed(base, ours, theirs, lambda: merged_object(base, mine, yours, lambda _, *entry: rule(*entry)))
 
-    document = changed(base, ours, theirs, both)
-    return Merged(document, tuple(sorted(conflicts, key=lambda conflict: conflict.field)))
+    return both
 
 
 def _time(text: Any) -> str:
@@ -49,28 +46,29 @@ def _time(text: Any) -> str:
 
 
 def _strictness(words: tuple[str, ...]) -> Callable[[Any], int]:
-    """How little a policy grants: one that is absent as the first of these, and one that is unknown less than all."""
+    """How strict a policy is. An absent one counts as the first of these, and an unknown one as stricter than all."""
     return lambda value: 0 if value is ABSENT else words.index(value) if value in words else len(words)
 
 
 def _distance(cursor: Any) -> tuple[int, str]:
-    """How far a cursor is: its place, then its message, as ids sort by time. One that a side took away is nowhere."""
+    """How far a cursor is: its place, then its message, as ids sort by time. A removed cursor is before all others."""
     fields = cursor if isinstance(cursor, dict) else {}
     place, message = fields.get("at"), fields.get("message")
     return place if type(place) is int else -1, message if isinstance(message, str) else ""
 
 
 def _caution(entry: Any) -> int:
-    """How little an entry about another agent grants: a block is kept, and an allowance that was taken away is gone."""
+    """How strict an entry about another agent is: a block, then a removed entry, then an allowance."""
     return 1 if entry is ABSENT else 0 if entry.get("permission") == "allow" else 2
 
 
 def _narrowness(link: Any) -> int:
-    """How little a link lets see: one that was ended stays so."""
+    """How little a link shows; an ended link shows least."""
     return 3 if link is ABSENT else 2 if link.get("enabled") is False else int(link.get("direction") != "both")
 
 
-#: Which value stands where both sides changed a field.
+_greater = _entries(lambda base, ours, theirs: merged(base, ours, theirs, greater))
+#: Which value stands where both sides changed a field, or an entry of one.
 _RULES: dict[str, Rule] = {
     "createdAt": first(lambda text: [-ord(letter) for letter in _time(text)]),
     "updatedAt": first(_time),
@@ -79,14 +77,9 @@ _RULES: dict[str, Rule] = {
     "version": first(lambda text: parse_version(text) or (0, 0)),
     "dmPolicy": first(_strictness(DM_POLICIES)),
     "discoverable": first(_strictness(DISCOVERABLE)),
-}
-#: Which entry stands where both sides changed one of such a field.
-_ENTRIES: dict[str, Rule] = {
-    "cursors": first(_distance),
-    "dm": first(_caution),
-    "links": first(_narrowness),
+    "cursors": _entries(first(_distance)),
+    "dm": _entries(first(_caution)),
+    "links": _entries(first(_narrowness)),
     # The fields of both; where both changed one, the later time and the greater text.
-    **dict.fromkeys(
-        ("requests", "reading", "concerns"), lambda base, ours, theirs: merged(base, ours, theirs, greater)
-    ),
+    **dict.fromkeys(("requests", "reading", "concerns"), _greater),
 }

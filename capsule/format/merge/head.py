@@ -7,7 +7,7 @@ that the next merge compares with it and not with the time of this merge. No clo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -16,13 +16,12 @@ from capsule.format.documents.members import id_of, precedence
 from capsule.format.documents.servers import overrides_in
 from capsule.format.fields import ACCESSES, names
 from capsule.format.merge.notes import Conflict, merged_conflicts
-from capsule.format.merge.values import ABSENT, Rule, bytes_of, first, merged, merged_object, merged_set, same
+from capsule.format.merge.values import ABSENT, Clash, Rule, bytes_of, first, merged, merged_object, merged_set, same
 from capsule.format.migrations import parse_version
 from capsule.timestamps import sortable
 
 Document = Mapping[str, Any]
 _TITLE = ("title", "titleSetBy", "titleSetAt")
-_KNOWN = frozenset((*names(""), *names("metadata")))
 
 
 @dataclass(slots=True)
@@ -40,7 +39,7 @@ class Heads:
     base: Document
     ours: Document
     theirs: Document
-    conflicts: list[Conflict] = field(default_factory=list)
+    conflicts: Clashes = field(default_factory=lambda: Clashes())
     notes: list[str] = field(default_factory=list)
 
     def merged(self) -> dict[str, Any]:
@@ -54,7 +53,7 @@ class Heads:
             "metadata": self._metadata,
             "context": self._context,
         }
-        head = self._by_rules((self.base, self.ours, self.theirs), rules, ("title", "history"))
+        head = by_rules(self.base, self.ours, self.theirs, rules | _left_out("title", "history"), self.conflicts, "")
         title = self._title()
         was, mine, yours = (side.get("metadata", {}).get("conflicts") for side in (self.base, self.ours, self.theirs))
         recorded = merged_conflicts(was, mine, yours, self.conflicts, (title["title"], title.get("titleSetAt")))
@@ -63,25 +62,13 @@ class Heads:
         return head
 
     def _metadata(self, base: Any, ours: Any, theirs: Any) -> dict[str, Any]:
-        rules = {
+        rules = _left_out(*_TITLE[1:], "currentNode", "currentWanted", "conflicts") | {
             "tags": merged_set,
             "participants": _members,
             "summaryOf": first(_lateness),  # What it says is of one moment, so it is taken whole.
             "mcpServers": self._servers,
         }
-        left_out = (*_TITLE, "currentNode", "currentWanted", "conflicts")
-        return self._by_rules((base, ours, theirs), rules, left_out, ("metadata",))
-
-    def _by_rules(
-        self, sides: Sequence[Any], rules: Mapping[str, Rule], left_out: Sequence[str], where: tuple[str, ...] = ()
-    ) -> dict[str, Any]:
-        def each(name: str, base: Any, ours: Any, theirs: Any) -> Any:
-            if name in left_out:
-                return ABSENT
-            rule = rules.get(name)
-            return rule(base, ours, theirs) if rule else merged(base, ours, theirs, self._clash, (*where, name))
-
-        return merged_object(sides[0], sides[1], sides[2], each, _KNOWN)
+        return by_rules(base, ours, theirs, rules, self.conflicts, "metadata", ("metadata",))
 
     def _servers(self, base: Any, ours: Any, theirs: Any) -> Any:
         where = ("metadata", "mcpServers")
@@ -90,16 +77,7 @@ class Heads:
         if isinstance(ours, dict) or isinstance(theirs, dict):
             # No override at all is as good as an empty list of them.
             ours, theirs = (side if isinstance(side, dict) else {} for side in (ours, theirs))
-        return merged(base, ours, theirs, self._clash, where) or ABSENT
-
-    def _clash(self, where: tuple[str, ...], ours: Any, theirs: Any) -> Any:
-        """Both changed a field, and no rule says which stands; until a person does, the value decides.
-
-        Of two accesses of a channel it is the closer one.
-        """
-        kept = max(ours, theirs, key=lambda value: (_closeness(where, value), bytes_of(value)))
-        self.conflicts.append(Conflict.of(where, ((ours, None), (theirs, None)), kept))
-        return kept
+        return merged(base, ours, theirs, self.conflicts, where) or ABSENT
 
     # -- The title -----------------------------------------------------------------------------------------------
 
@@ -142,8 +120,34 @@ class Heads:
         return {**winner, "metadata": about | ({"otherHashes": sorted(others)} if others else {})}
 
 
+class Clashes(list[Conflict]):
+    """The conflicts of a merge: both sides changed a field, and no rule says which stands."""
+
+    def __call__(self, where: tuple[str, ...], ours: Any, theirs: Any) -> Any:
+        """Record one. Until a person decides, the value does; of two accesses of a channel it is the closer one."""
+        kept = max(ours, theirs, key=lambda value: (_closeness(where, value), bytes_of(value)))
+        self.append(Conflict.of(where, ((ours, None), (theirs, None)), kept))
+        return kept
+
+
+def by_rules(
+    base: Any, ours: Any, theirs: Any, rules: Mapping[str, Rule], clash: Clash, part: str, where: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """One part of the format out of three: each field by its rule, or key by key."""
+
+    def each(name: str, was: Any, mine: Any, yours: Any) -> Any:
+        rule = rules.get(name)
+        return rule(was, mine, yours) if rule else merged(was, mine, yours, clash, (*where, name))
+
+    return merged_object(base, ours, theirs, each, frozenset(names(part)))
+
+
+def _left_out(*fields: str) -> dict[str, Rule]:
+    return dict.fromkeys(fields, lambda *_: ABSENT)
+
+
 def _closeness(where: tuple[str, ...], value: Any) -> int:
-    """How many an access of a channel keeps out; 0 of any other field."""
+    """How strict an access of a channel is; 0 for any other field."""
     if where != ("metadata", "channel", "access"):
         return 0
     return ACCESSES.index(value) if value in ACCESSES else len(ACCESSES)

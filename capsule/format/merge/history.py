@@ -8,7 +8,7 @@ No clock, no chance. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from capsule.format.fields import names
@@ -18,6 +18,7 @@ from capsule.format.merge.order import filled, in_one_order
 from capsule.format.merge.side import BESIDE, LINE, Parent, Side
 from capsule.format.merge.values import ABSENT, bytes_of, merged, merged_object, same
 from capsule.format.text.shown import one_line
+from capsule.format.tree.tree import circles
 from capsule.ids import version_id_for
 
 Message = Mapping[str, Any]
@@ -42,8 +43,9 @@ class Histories:
         """The one history, and what was decided besides, in words; sorted, as neither side comes first."""
         mine, yours = self.ours, self.theirs
         for id in dict.fromkeys((*mine.ids, *yours.ids)):
-            written = mine.written.get(id)
-            message = mine.entries[id] if written and written == yours.written.get(id) else self._message(id)
+            message = mine.entries.get(id)
+            if message is None or message is not yours.entries.get(id):
+                message = self._message(id)
             if message is not None:
                 self.kept[id] = message
         for id in self.kept:
@@ -65,7 +67,7 @@ class Histories:
 
     def _message(self, id: str) -> Message | None:
         """What becomes of a message of either side; None: it vanishes."""
-        base, ours, theirs = (side.written.get(id) for side in (self.base, self.ours, self.theirs))
+        base, ours, theirs = (side.written(id) for side in (self.base, self.ours, self.theirs))
         if ours is not None and theirs is not None:
             if ours == theirs or theirs == base:
                 return self.ours.entries[id]
@@ -138,19 +140,20 @@ class Histories:
                 side, parent = (self.theirs, theirs) if ours is ABSENT else (self.ours, ours)
                 return self._there(id, parent, side, is_new=True)
             return self._latest_parent(id)
-        moved = [side for side in (self.ours, self.theirs) if id in side.parents and self._has_moved(id, side)]
+        was, sides = self.base.parents[id], (self.ours, self.theirs)
+        # A side that only deleted the parent moved nothing.
+        moved = [
+            side
+            for side in sides
+            if (parent := side.parents.get(id, ABSENT)) is not ABSENT
+            and parent != was
+            and (was is LINE or parent != self.base.lifted(was, side.entries))
+        ]
         if not moved:
-            return self._there(id, self.base.parents[id], self.base)
+            return self._there(id, was, self.base)
         if len(moved) == 1:
             return self._there(id, moved[0].parents[id], moved[0])
         return self._latest_parent(id)
-
-    def _has_moved(self, id: str, side: Side) -> bool:
-        """Whether a side gave a message another parent, and did not only delete its parent."""
-        was = self.base.parents[id]
-        if side.parents[id] is was or side.parents[id] == was:
-            return False
-        return bool(side.parents[id] != (was if was is LINE else self.base.lifted(was, side.entries)))
 
     def _latest_parent(self, id: str) -> Parent:
         """The later of two parents that the sides gave it."""
@@ -255,30 +258,16 @@ class Histories:
 
     def _open_circles(self, answered: dict[str, str | None]) -> None:
         """Make the first message of each circle a root, where only both sides together made the circle."""
-        passed: dict[str, str] = {}
-        for start in answered:
-            at: str | None = start
-            while at is not None and at not in passed:
-                passed[at] = start
-                at = answered[at]
-            if at is None or passed[at] != start:
-                continue
-            circle = _circle(answered, at)
-            if any(_circle(side.above, at) == circle for side in (self.ours, self.theirs)):
-                continue  # It stood there before.
+        if new := list(map(set, circles(answered))):
+            new = [
+                circle
+                for circle in new
+                if all(circle not in map(set, circles(side.above)) for side in (self.ours, self.theirs))
+            ]
+        for circle in new:
             first = next(id for id in answered if id in circle)
             answered[first] = None
             self.notes.append(f"message {_named(first)} would answer itself by what both sides changed; it begins anew")
-
-
-def _circle(parents: Mapping[str, str | None], start: str) -> Set[str]:
-    """The messages from this one up, if they lead back to it; else none."""
-    circle: set[str] = set()
-    at: str | None = start
-    while at is not None and at not in circle:
-        circle.add(at)
-        at = parents.get(at)
-    return circle if at == start else set()
 
 
 def _lateness(message: Message) -> tuple[str, bytes]:

@@ -12,21 +12,19 @@ Investigation of Diff3, 2007). Pure: no clock, no chance, no file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from itertools import islice, takewhile, zip_longest
-from typing import Any, NamedTuple
-
-import orjson
+from itertools import takewhile
+from typing import Any
 
 from capsule.errors import InvalidDocument, Problem
 from capsule.format.documents.new import CURRENT
 from capsule.format.json.canonical import in_order
-from capsule.format.merge.clean_form import cleaned, is_clean_message
+from capsule.format.merge.clean_form import cleaned, is_clean
 from capsule.format.merge.head import Heads
 from capsule.format.merge.history import Histories
 from capsule.format.merge.notes import Merged, wanted_in
-from capsule.format.merge.side import Renamed, Side, renamed_in, same_ids
+from capsule.format.merge.side import Side, renamed_in, same_ids
 from capsule.format.merge.values import ABSENT, bytes_of, same
 from capsule.format.text.shown import one_line
 from capsule.format.tree.pruning import kept_current
@@ -45,84 +43,66 @@ def merge(base: Document | None, ours: Document, theirs: Document, path: str = "
     Raises:
         InvalidDocument: They are not versions of one conversation, or one is of a newer major version.
 
-    Cost: less than parsing the three; nothing is compared twice.
+    Cost: about that of parsing the three; what they share is compared once.
     """
-    was = _Version(b"", [], _EMPTY)
-    was = was if base is None else _Version.of(base, path, was)
-    mine = _Version.of(ours, path, was)
-    yours = _Version.of(theirs, path, mine)
-    ids = dict.fromkeys(side.document["id"] for side in (was, mine, yours) if side.document is not _EMPTY)
+    was = _EMPTY if base is None else _version(base, path)
+    ours = _version(ours, path, was)
+    theirs = _version(theirs, path, was, ours)
+    ids = dict.fromkeys(side["id"] for side in (was, ours, theirs) if side is not _EMPTY)
     if len(ids) > 1:
         reason = f"these are versions of different conversations: {', '.join(map(one_line, ids))}"
         raise InvalidDocument.of([Problem(path, 0, 0, "id", reason)])
-    if mine.is_like(yours) or yours.is_like(was):
-        return Merged(mine.document)
-    if mine.is_like(was):
-        return Merged(yours.document)
-    names = same_ids(was.document["history"], mine.document["history"], yours.document["history"])
-    mine, yours = mine.renamed(names[0]), yours.renamed(names[1])
-    ours, theirs = mine.document, yours.document
-    began = was.document
-    heads = Heads(began, ours, theirs)
+    if _are_alike(ours, theirs) or _are_alike(theirs, was):
+        return Merged(ours)
+    if _are_alike(ours, was):
+        return Merged(theirs)
+    names = same_ids(was["history"], ours["history"], theirs["history"])
+    ours, theirs = (renamed_in(side, renamed) for side, renamed in zip((ours, theirs), names, strict=True))
+    heads = Heads(was, ours, theirs)
     document = heads.merged()
     is_line = document["metadata"].get("type", "chat") != "chat"
     side = partial(Side, conversation=ours["id"], is_line=is_line)
-    first = side(was.document["history"], was.written)
-    sides = [side(each.document["history"], each.written, base=first) for each in (mine, yours)]
-    histories = Histories(first, sides[0], sides[1], ours["id"])
+    first = side(was["history"])
+    histories = Histories(first, side(ours["history"], base=first), side(theirs["history"], base=first), ours["id"])
     history, notes = histories.merged()
-    document["metadata"] |= _merged_current(began, ours, theirs, histories, history)
+    document["metadata"] |= _merged_current(was, ours, theirs, histories, history)
     # The messages are as they should be by now.
     document = cleaned(in_order({**document, "history": []}), path) | {"history": history}
     conflicts = tuple(sorted(heads.conflicts, key=lambda each: each.field))
     return Merged(document, conflicts, (*sorted(heads.notes), *notes))
 
 
-class _Version(NamedTuple):
-    """A version in its clean form, and what is written for it: the head, and each message."""
-
-    head: bytes
-    written: list[bytes]
-    document: Document
-
-    def is_like(self, other: _Version) -> bool:
-        """Whether both are written alike."""
-        return self.head == other.head and self.written == other.written
-
-    def renamed(self, names: Renamed) -> _Version:
-        """The version with other ids for some messages."""
-        if not names:
-            return self
-        history = renamed_in(self.document["history"], names)
-        about = self.document["metadata"]
-        if about.get("currentNode") in names:
-            about = {**about, "currentNode": names[about["currentNode"]]}
-        document = {**self.document, "metadata": about, "history": history}
-        return _Version(self.head, list(map(orjson.dumps, history)), document)
-
-    @classmethod
-    def of(cls, document: Document, path: str, known: _Version) -> _Version:
-        """The version that `document` is; what `known` has in the same place, which is nearly all, is taken from it."""
-        if document.get("version") == CURRENT:
-            written, is_clean = [], True
-            places = zip_longest(document["history"], known.document["history"], known.written)
-            for entry, other, line in islice(places, len(document["history"])):
-                if _is_alike(entry, other):
-                    written.append(line)
-                else:
-                    written.append(orjson.dumps(entry))
-                    is_clean = is_clean and is_clean_message(entry)
-            if is_clean:
-                head = cleaned({**document, "history": []}, path)
-                return cls(orjson.dumps(head), written, head | {"history": document["history"]})
-        document = cleaned(document, path)
-        written = list(map(orjson.dumps, document["history"]))
-        return cls(orjson.dumps({**document, "history": []}), written, document)
+def _version(document: Document, path: str, *known: Document) -> Document:
+    """The clean form. A message that is written as in one of the known versions, as nearly all are, is the very one."""
+    if document.get("version") == CURRENT:
+        history = _shared(document["history"], known)
+        if all(is_clean(now) for now, had in zip(history, document["history"], strict=True) if now is had):
+            return cleaned({**document, "history": []}, path) | {"history": history}
+    document = cleaned(document, path)
+    return document | {"history": _shared(document["history"], known)}
 
 
-def _is_alike(left: Document, right: Document | None) -> bool:
-    """Whether two messages are surely written alike: all fields are texts, for which Python's equality will do."""
-    return left == right and list(left) == list(right) and _TEXTS.issuperset(map(type, left.values()))
+def _shared(history: list[Document], known: Iterable[Document]) -> list[Document]:
+    for version in known:
+        there = {message["id"]: message for message in version["history"]}
+        pairs = [(message, there.get(message.get("id"))) for message in history]
+        history = [
+            other if other is not message and other == message and _is_alike(message, other) else message
+            for message, other in pairs
+        ]
+    return history
+
+
+def _is_alike(left: Document, right: Document) -> bool:
+    """Whether two equal messages are written alike; of texts Python's equality says enough."""
+    return ([*left] == [*right] and _TEXTS.issuperset(map(type, left.values()))) or same(left, right)
+
+
+def _are_alike(left: Document, right: Document) -> bool:
+    """Whether two versions are written alike."""
+    histories = left["history"], right["history"]
+    are_same = len(histories[0]) == len(histories[1]) and all(map(same, *histories))
+    return are_same and same(left | {"history": []}, right | {"history": []})
 
 
 # -- The active branch -----------------------------------------------------------------------------------------------
@@ -138,7 +118,7 @@ def _merged_current(
     """
     was = base.get("metadata", {})
     # Later is what the message says itself: the leaf under it may have grown on either side since.
-    went = [_went(was, side["metadata"]) for side in (ours, theirs) if _has_gone(was, side["metadata"])]
+    went = [place for side in (ours, theirs) if (place := _went(was, side["metadata"]))]
     wanted, instead = was.get(_NODE, ABSENT), ABSENT
     if went:
         wanted, instead = max(went, key=lambda each: (_lateness(each[0], histories), bytes_of(each[1])))
@@ -155,15 +135,12 @@ def _merged_current(
     return {**current, _WANTED: {"message": wanted, "instead": now}} if went else current
 
 
-def _has_gone(was: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether a version went to another branch than the ancestor."""
-    return not same(now.get(_NODE, ABSENT), was.get(_NODE, ABSENT)) or wanted_in(now) != wanted_in(was)
-
-
-def _went(was: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Where it went; and, when that was gone by then, what took its place, if anything did."""
-    wanted = wanted_in(now)
-    return (now.get(_NODE, ABSENT), ABSENT) if wanted is None or wanted == wanted_in(was) else wanted
+def _went(was: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Any, Any] | None:
+    """Where a version went; and, when that was gone by then, what took its place, if anything did. None: nowhere."""
+    current, wanted = now.get(_NODE, ABSENT), wanted_in(now)
+    if wanted is not None and wanted != wanted_in(was):
+        return wanted
+    return None if wanted == wanted_in(was) and same(current, was.get(_NODE, ABSENT)) else (current, ABSENT)
 
 
 def _lateness(current: Any, histories: Histories) -> tuple[bool, str, bytes]:
@@ -173,7 +150,7 @@ def _lateness(current: Any, histories: Histories) -> tuple[bool, str, bytes]:
 
 
 def _made_good(current: str, base: Side, there: set[str], history: Sequence[Mapping[str, Any]]) -> str | None:
-    """What takes the place of a message that was deleted, as in the store."""
+    """The message that takes the place of a deleted one, as in the store."""
     gone = {at for at, id in enumerate(base.ids) if id not in there}
     path = base.tree.path_to(base.tree.active_leaf(current))
     removed = [*takewhile(gone.__contains__, reversed(path))]

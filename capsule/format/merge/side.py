@@ -37,19 +37,17 @@ class Side:
 
     Attributes:
         ids: The messages' ids, in order.
-        entries: The messages by their ids; of two of one id the second has another one here.
-        written: What is written for each, without its `parent`.
+        entries: The messages by their ids; if two have one id, the second has a new one here.
         above: The id of the message that each answers; None: none.
-        parents: The same, or `LINE` or `BESIDE`; also the id of a parent that is not there, or was deleted before an
-            earlier merge.
-        answered: The last of these: the parents by `metadata.originalParent`.
-        noted: All messages that have that field, whether it counts or not.
+        parents: The same, or `LINE` or `BESIDE`. A parent may be missing: it was deleted, perhaps before an earlier
+            merge.
+        answered: The parents that `metadata.originalParent` names.
+        noted: All messages that have this field, whether it counts or not.
     """
 
     def __init__(
         self,
         history: Sequence[Message],
-        written: Sequence[bytes],
         conversation: str,
         *,
         is_line: bool,
@@ -58,11 +56,9 @@ class Side:
         self.ids: list[str] = [message["id"] for message in history]
         if len(set(self.ids)) < len(self.ids):
             history = _told_apart(history, conversation)
-            written = [orjson.dumps(message) for message in history]
             self.ids = [message["id"] for message in history]
         ids = self.ids
         self.entries = dict(zip(ids, history, strict=True))
-        self.written = dict(zip(ids, written, strict=True))
         naming = [message for message in history if "parent" in message]
         self.above: dict[str, str | None] = dict(zip(ids, [None, *ids], strict=False))
         if naming:
@@ -75,7 +71,6 @@ class Side:
         self.noted: set[str] = set()
         for message in naming:
             id, named = message["id"], message["parent"]
-            self.written[id] = orjson.dumps(bare(message))
             if named and named not in self.entries:
                 self.parents[id] = named
             if has_original_parent(message):
@@ -88,6 +83,12 @@ class Side:
                 other = None if id in base.entries else version_of(self.entries[id])
                 if other is not None and other != id and self.above.get(other, ABSENT) == self.above[id]:
                     self.parents[id] = BESIDE
+
+    def written(self, id: str) -> bytes | None:
+        """What is written for a message, without its `parent`; None: it is not there."""
+        if (message := self.entries.get(id)) is None:
+            return None
+        return orjson.dumps(bare(message) if "parent" in message else message)
 
     def lifted(self, parent: str | None, there: Container[str]) -> str | None:
         """The nearest message from this one up that is there."""
@@ -191,16 +192,19 @@ def same_ids(base: Sequence[Message], ours: Sequence[Message], theirs: Sequence[
     return names
 
 
-def renamed_in(history: Sequence[Message], renamed: Renamed) -> list[dict[str, Any]]:
-    """The messages with these ids, and with them where they are named."""
-    result = []
-    for message in history:
+def renamed_in(document: dict[str, Any], renamed: Renamed) -> dict[str, Any]:
+    """The capsule with these ids for messages, and with them where they are named."""
+    if not renamed:
+        return document
+    history = []
+    for message in document["history"]:
         changed = _renamed(message, ("id", "parent"), renamed)
         about = message.get("metadata") or {}
         if noted := _renamed(about, (VERSION_OF, ORIGINAL_PARENT), renamed):
             changed["metadata"] = {**about, **noted}
-        result.append(order_message({**message, **changed}) if changed else dict(message))
-    return result
+        history.append(order_message({**message, **changed}) if changed else message)
+    about = document["metadata"]
+    return {**document, "metadata": {**about, **_renamed(about, ["currentNode"], renamed)}, "history": history}
 
 
 def _renamed(fields: Mapping[str, Any], names: Iterable[str], renamed: Renamed) -> dict[str, Any]:

@@ -40,11 +40,13 @@ def lock_record(stamp: str, document: Mapping[str, Any]) -> bytes:
 
 
 def headed(record: dict[str, Any], document: Mapping[str, Any]) -> bytes:
+    """A record with the head of a document in it."""
     # Joined by hand: a head may be as deep as orjson goes, and a record is deeper by one.
     return orjson.dumps(record)[:-1] + b',"h":' + orjson.dumps(apart(document)) + b"}"
 
 
 def apart(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a document that are merged as its head."""
     return {key: value for key, value in document.items() if key in HEAD}
 
 
@@ -80,10 +82,12 @@ class Write(NamedTuple):
 
     @property
     def kind(self) -> str:
+        """The kind of the record: `append`, `head`, `lock`, `edit`, `gone`, `marks`, or `dropped`."""
         return str(self.record["k"])
 
     @property
     def entries(self) -> list[dict[str, Any]]:
+        """The messages that the write appended; none if it did something else."""
         return self.record["e"] if self.kind == "append" else []
 
 

@@ -1,9 +1,9 @@
 """Torn tails: what a crash in the middle of a splice can leave, told from what a person can type.
 
 After a power cut `cut_back` gives the file as it was at the last checkpoint of the log, which has all that was written
-since. Where the log has a splice that a kill interrupted, `redo` compares its very bytes, and completes it. Without a log
-(`.capsule/` was deleted), `mend` knows what such a file looks like; that is believed only of a file that nobody can still
-be saving, or when a person asks for it.
+since. Where the log has a splice that a kill interrupted, `redo` compares its very bytes, and completes it. Without a
+log (`.capsule/` was deleted), `mend` knows what such a file looks like; that is believed only of a file that nobody can
+still be saving, or when a person asks for it.
 
 A splice overwrites the closing of the file with new entries and a closing, and `updatedAt` in its place. A crash
 keeps any of its sectors (512 bytes) and drops the others: those inside the old file keep their old bytes, those
@@ -32,7 +32,7 @@ from capsule import timestamps
 from capsule.format.json import anatomy
 
 _SECTOR = 512
-_CLOSING = b"\n  ]\n}\n"
+_CLOSING, _CLOSING_EMPTY = b"\n  ]\n}\n", b"]\n}\n"
 _HISTORY = re.compile(rb'\n  "history": \[')
 #: A line inside a canonical entry: a key and a value, or a bracket, deeper than the entry's braces.
 _LINE = re.compile(
@@ -112,7 +112,7 @@ def redo(data: bytes, splice: Splice, *, cut: bool) -> bytes | None:
     ends = _ends(data, history.end())
     for base in ends[: -len(splice.entries) - 2 : -1]:
         is_first = base == history.end()
-        old = b"]\n}\n" if is_first else _CLOSING
+        old, _ = _around(first=is_first)
         block = (b"\n" if is_first else b",\n") + b",\n".join(splice.entries) + _CLOSING
         rest = data[base:]
         if (rest == old and not is_torn) or any(line in data[history.end() : base] for line in ids):
@@ -155,19 +155,21 @@ def _mend_tail(data: bytes) -> Mended | None:
     history = _HISTORY.search(data)
     if history is None or not _head_parses(data[: history.start()]):
         return None
-    end, count = _whole_entries(data, history.end())
+    ends = _ends(data, history.end())
+    end, count = ends[-1], len(ends) - 1
     rest = data[end:]
-    closing, opening = (_CLOSING, b",\n    {\n") if count else (b"]\n}\n", b"\n    {\n")
+    closing, opening = _around(first=not count)
     joined = data[:end] + opening[: len(closing)] + rest[len(closing) :]
     if rest.startswith(closing) and joined.startswith(opening, end):
         whole = _mend_tail(joined)
         if whole is not None or _parses(joined):
             return Mended(whole.data if whole else joined, "joined where an append came between two reads of a copy")
-    if rest in (_CLOSING, b"]\n}\n") or not _torn(rest, end, first=count == 0):
+    if rest in (_CLOSING, _CLOSING_EMPTY) or not _torn(rest, end, first=count == 0):
         return None
-    mended = data[:end] + (_CLOSING if count else b"]\n}\n")
     lost = len(data.rstrip(b"\0")) - end
-    return Mended(mended, f"cut back to its last complete message ({count} kept, {max(lost, 0)} bytes cut)")
+    return Mended(
+        data[:end] + closing, f"cut back to its last complete message ({count} kept, {max(lost, 0)} bytes cut)"
+    )
 
 
 def _head_parses(head: bytes) -> bool:
@@ -182,10 +184,9 @@ def _parses(data: bytes) -> bool:
     return True
 
 
-def _whole_entries(data: bytes, start: int) -> tuple[int, int]:
-    """Where the last complete entry ends, and how many there are, from the byte after the bracket."""
-    ends = _ends(data, start)
-    return ends[-1], len(ends) - 1
+def _around(*, first: bool) -> tuple[bytes, bytes]:
+    """What closes a history behind an entry, and what opens the next one there; `first`: behind the bracket."""
+    return (_CLOSING_EMPTY, b"\n    {\n") if first else (_CLOSING, b",\n    {\n")
 
 
 def _ends(data: bytes, start: int) -> list[int]:
@@ -205,8 +206,7 @@ def _ends(data: bytes, start: int) -> list[int]:
 
 def _torn(rest: bytes, offset: int, *, first: bool) -> bool:
     """Whether what follows the last complete entry, at byte `offset`, is what a crash leaves."""
-    closing = b"]\n}\n" if first else _CLOSING
-    opening = (b"" if first else b",") + b"\n    {\n"
+    closing, opening = _around(first=first)
     if closing.startswith(rest) and rest != closing[:-1]:
         return True
     if rest.startswith(closing):

@@ -27,6 +27,11 @@ def one_line(text: str) -> str:
     return text if text.isprintable() else shown(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
+def clipped(text: str, most: int) -> str:
+    """The beginning of a text, of so many characters at most."""
+    return text if len(text) <= most else text[: most - 1].rstrip() + "\u2026"
+
+
 def call_of(call: Mapping[str, Any]) -> tuple[Any, Any]:
     """Name and arguments of a tool call, in the two forms that are common; None: it has none."""
     inner = call.get("function")

@@ -24,7 +24,6 @@ from capsule.timestamps import known
 _BREAK = "[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]"
 _UNSEEN = "[ \t\u00a0\u00ad\u1680\u180e\u2000-\u200f\u202a-\u202f\u205f-\u2064\u3000\ufeff]*"
 _HEADING = re.compile(f"(\\A|{_BREAK})(>*{_UNSEEN}===)")
-_QUOTED = re.compile(f"(\\A|{_BREAK})>(>*{_UNSEEN}===)")
 _NO_NAME = re.compile(r"[^\w.@:/ -]+")
 _NO_LINE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
 
@@ -58,11 +57,6 @@ class Transcript:
 def quoted(text: str) -> str:
     """`text` with a `>` before every line that would read as a heading."""
     return _HEADING.sub(r"\1>\2", text)
-
-
-def unquoted(text: str) -> str:
-    """What `quoted` was given."""
-    return _QUOTED.sub(r"\1\2", text)
 
 
 def transcript(

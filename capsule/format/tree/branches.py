@@ -127,11 +127,6 @@ class Without:
         return after
 
 
-def parent_id(history: list[Entry], tree: Tree, place: int) -> str | None:
-    above = tree.parents[place]
-    return None if above < 0 else str(history[above]["id"])
-
-
 def answer_at(id: str, history: list[Entry], tree: Tree, current: str | None, message_id: str | None) -> int:
     """The place of an answer, or of the last one of the active branch."""
     if message_id is None:

@@ -51,7 +51,7 @@ def _name_parents(history: list[Document], parents: Sequence[int], gone: Set[str
                 f"two messages have the id {tree.ids[above]}, so it can't be said which is answered",
                 remedy=Remedy("repair"),
             )
-        history[at] = order_message(history[at] | {"parent": None if above < 0 else tree.ids[above]})
+        history[at] = order_message(history[at] | {"parent": tree.id_at(above)})
 
 
 def _above(tree: Tree, place: int, gone: Set[int]) -> int:
@@ -121,13 +121,9 @@ def removed(before: Mapping[str, Any], after: Mapping[str, Any], reason: str) ->
         return None
     tree = Tree(history)
     lost = {place for place in gone if tree.ids[place] not in now}
-
-    def id_at(place: int) -> str | None:
-        return None if place < 0 else tree.ids[place]
-
+    id_at = tree.id_at
     answers = {tree.ids[child]: id_at(place) for place in lost for child in tree.children.get(place, ())}
     left = Tree(after["history"])
-    leaf_now = left.active_leaf(after["metadata"].get("currentNode"))
     return {
         "version": before["version"],
         "id": before["id"],
@@ -138,7 +134,7 @@ def removed(before: Mapping[str, Any], after: Mapping[str, Any], reason: str) ->
             "after": [id_at(place - 1) for place in gone],
             "answers": {child: parent for child, parent in answers.items() if child in now},
             "leaf": id_at(tree.active_leaf(before["metadata"].get("currentNode"))),
-            "leafNow": left.ids[leaf_now] if leaf_now >= 0 else None,
+            "leafNow": left.id_at(left.active_leaf(after["metadata"].get("currentNode"))),
         },
         "history": [order_message(history[place] | {"parent": id_at(tree.parents[place])}) for place in gone],
     }
@@ -166,7 +162,7 @@ def put_back(document: Document, kept: Mapping[str, Any]) -> Document:
     before = Tree(document["history"])
     history, parents = [dict(entry) for entry in document["history"]], {}
     for entry, above in zip(history, before.parents, strict=True):
-        parents[entry["id"]] = None if above < 0 else before.ids[above]
+        parents[entry["id"]] = before.id_at(above)
     lost: list[tuple[Document, str | None]] = []
     for entry, behind in zip(kept["history"], about["after"], strict=True):
         at = before.places.get(entry["id"])
@@ -193,7 +189,7 @@ def put_back(document: Document, kept: Mapping[str, Any]) -> Document:
     places = Tree(history).places
     _name_parents(history, [places.get(str(parents[entry["id"]]), -1) for entry in history], set())
     after = Tree(history)
-    leaf = before.ids[before.active_leaf(current)] if len(before) else None
+    leaf = before.id_at(before.active_leaf(current))
     if leaf == about["leafNow"] and about["leaf"] in places:
         leaf = about["leaf"]
     metadata = {name: value for name, value in document["metadata"].items() if name != "currentNode"}

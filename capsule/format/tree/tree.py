@@ -10,11 +10,13 @@ Messages are named by their places in `history`: an id may be missing, or stand 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from capsule.errors import NotFound
+
+T = TypeVar("T")
 
 #: Stands for `"parent": null`.
 ROOT = ""
@@ -80,6 +82,10 @@ class Tree:
                 answers[parent].append(place)
         return {place: (at, len(places)) for places in answers.values() for at, place in enumerate(places, 1)}
 
+    def id_at(self, place: int) -> str | None:
+        """The id of the message at a place; None: it has none, or the place is that of no message (-1)."""
+        return None if place < 0 else self.ids[place]
+
     def leaf_at(self, place: int) -> int:
         """The leaf that is reached by following the newest child, which is the last in the history."""
         children, seen = self.children, set[int]()
@@ -134,7 +140,10 @@ class Tree:
     def problems(self) -> list[tuple[int, str]]:
         """What is odd about the parents, by place: unknown ones, and circles (each once, at its first message that
         names its parent). What is odd counts as absent, but for a circle, which is walked once."""
-        problems = [(place, _CIRCLE) for place in self._circles()]
+        problems = [
+            (min(place for place in circle if self._links[place][1] is not None), _CIRCLE)
+            for circle in circles(dict(enumerate(self.parents)))
+        ]
         for place, (id, parent) in enumerate(self._links):
             if parent and parent not in self.places:
                 problems.append((place, f"{parent[:60]!r} is the id of no message here; correct or remove it"))
@@ -142,24 +151,23 @@ class Tree:
                 problems.append((place, "is the message's own id; correct or remove it"))
         return sorted(problems)
 
-    def _circles(self) -> list[int]:
-        """The first message of each circle that names its parent. Each message is passed twice at most."""
-        walk = [0] * len(self.parents)  # In which walk it was passed first, from 1.
-        firsts = []
-        for start in range(len(self.parents)):
-            place = start
-            while place >= 0 and not walk[place]:
-                walk[place] = start + 1
-                place = self.parents[place]
-            if place >= 0 and walk[place] == start + 1:
-                circle = [place]
-                while (before := self.parents[circle[-1]]) != place:
-                    circle.append(before)
-                firsts.append(min(place for place in circle if self._links[place][1] is not None))
-        return firsts
-
 
 _CIRCLE = "closes a circle of messages that answer each other; correct or remove it"
+
+
+def circles(above: Mapping[T, Any]) -> Iterator[list[T]]:
+    """The circles of messages that answer each other, of messages and what each answers. Passes each twice at most."""
+    passed: dict[Any, T] = {}
+    for start in above:
+        at: Any = start
+        while at in above and at not in passed:
+            passed[at] = start
+            at = above[at]
+        if at in above and passed[at] == start:
+            circle = [at]
+            while (before := above[circle[-1]]) != at:
+                circle.append(before)
+            yield circle
 
 
 def active(messages: Sequence[Link], current: str | None) -> list[bool]:

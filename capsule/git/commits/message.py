@@ -15,6 +15,7 @@ from capsule.errors import CapsuleError, InvalidDocument
 from capsule.format.json import codec
 from capsule.format.kinds import KINDS
 from capsule.format.merge.comparison import compare
+from capsule.format.text.shown import clipped
 from capsule.format.validation import decoded
 from capsule.git.objects import Blobs, Raw
 from capsule.git.repository import Repository
@@ -49,7 +50,7 @@ class DocumentChange:
     @property
     def line(self) -> str:
         """A line for the body of a commit's message."""
-        return f"{KINDS[self.kind].noun} {self.id} {_quoted(self.title)}: {_clipped(', '.join(self.words), _LINE)}"
+        return f"{KINDS[self.kind].noun} {self.id} {_quoted(self.title)}: {clipped(', '.join(self.words), _LINE)}"
 
     @property
     def phrase(self) -> str:
@@ -121,7 +122,7 @@ def commit_message(
 
 def _subject(phrases: Sequence[str], more: int) -> str:
     """As many phrases as a line takes, and how many there are besides; the first one always."""
-    subject, left = _clipped(phrases[0], _SUBJECT), list(phrases[1:])
+    subject, left = clipped(phrases[0], _SUBJECT), list(phrases[1:])
     while left and len(f"{subject}, {left[0]}") <= _SUBJECT:
         subject = f"{subject}, {left.pop(0)}"
     return subject + (f" and {len(left) + more} more" if left or more else "")
@@ -129,8 +130,4 @@ def _subject(phrases: Sequence[str], more: int) -> str:
 
 def _quoted(text: str) -> str:
     """A text in quotes and in one line, as Python writes it."""
-    return repr(_clipped(text, _TITLE))
-
-
-def _clipped(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1].rstrip() + "\u2026"
+    return repr(clipped(text, _TITLE))

@@ -33,6 +33,8 @@ _SETTINGS = "capsule.toml"
 #: The beginning of what the diff driver makes of a conversation: `git blame` gives that to the filter.
 _READABLE = b"conversation "
 _VERSION = "version=2"
+#: What stands before a content. A second list behind it may change the status; it doesn't.
+_SUCCESS = pktline.packed("status=success")
 _CAPABILITIES = ("capability=clean", "capability=smudge")
 
 
@@ -75,8 +77,7 @@ def _answer(request: dict[str, str], data: bytes, clean_form: Cleaner, tell: Cal
     except CapsuleError as error:
         tell(f"{error.message}\n{path}: not filtered")
         return pktline.packed("status=error")
-    # The second list may change the status after the content; it doesn't.
-    return pktline.packed("status=success") + pktline.content(data) + pktline.FLUSH
+    return _SUCCESS + pktline.content(data) + pktline.FLUSH
 
 
 def cleaner(top: str, tell: Callable[[str], None]) -> Cleaner:

@@ -11,14 +11,13 @@ file of that name that left another folder in that commit shows where the list g
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from capsule.errors import InvalidDocument, NotFound, Remedy
-from capsule.format.merge.comparison import Comparison, compare, in_all
+from capsule.format.merge.comparison import Comparison, FieldChange, compare
 from capsule.format.validation import decoded
 from capsule.git.history.log import Commit, Difference, log
 from capsule.git.objects import Blobs, changes
@@ -117,7 +116,6 @@ def _changes(repository: Repository, path: str, limit: int | None) -> Iterator[t
     """The commits that touched the conversation, what they did, and from which other path it came with them."""
     git = repository.git
     start, left = git.head(), limit
-    shallow = set(_shallow(git))
     while start and (left is None or left > 0):
         most = () if left is None else (f"--max-count={left}",)
         # `-c`: of a merge, what differs from all its parents (git-diff-tree(1), "DIFF FORMAT FOR MERGES").
@@ -126,22 +124,13 @@ def _changes(repository: Repository, path: str, limit: int | None) -> Iterator[t
         for number, (commit, differences) in enumerate(commits, 1):
             difference = next((listed for listed in differences if listed.path == path), Difference(path, ("",), ""))
             came_from, is_last = "", number == len(commits)
-            if is_last and not any(difference.before) and len(commit.parents) == 1 and commit.hash not in shallow:
+            # A shallow clone's oldest commit has no parents here: git leaves out those that the clone lacks.
+            if is_last and not any(difference.before) and len(commit.parents) == 1:
                 came_from, blob = _moved_from(git, commit, path)
                 difference = difference._replace(before=(blob,))
                 start = commit.parents[0] if came_from else ""
             yield commit, difference, came_from
             path = came_from or path
-
-
-def _shallow(git: Git) -> list[str]:
-    """The commits at which a shallow clone ends."""
-    answer = git.run("rev-parse", "--is-shallow-repository", "--git-path", "shallow")
-    is_shallow, _, path = answer.text.partition("\n")
-    if is_shallow != "true":
-        return []
-    with open(os.path.join(git.directory, path), encoding="ascii") as file:
-        return file.read().split()
 
 
 def _moved_from(git: Git, commit: Commit, path: str) -> tuple[str, str]:
@@ -172,7 +161,23 @@ def _words(after: _Version, before: list[_Version]) -> tuple[tuple[str, ...], Co
         outcome = "deleted" if after.document is None else f"readable again, with {many} message{'s' * (many != 1)}"
         return (outcome,), None
     try:
-        comparison = in_all([compare(version.document, after.document) for version in whole])
+        comparison = _in_all([compare(version.document, after.document) for version in whole])
     except InvalidDocument as error:
         return (f"can't be compared: {error.problems[0].what}",), None
     return tuple(comparison.words()), comparison
+
+
+def _in_all(comparisons: Sequence[Comparison]) -> Comparison:
+    """What changed against every one of several versions (at least one) to the same later one: what a merge did."""
+
+    def key(part: Any) -> Any:
+        return part.name if isinstance(part, FieldChange) else (part[1] if isinstance(part, tuple) else part)["id"]
+
+    def common(name: str) -> Any:
+        values = [getattr(each, name) for each in comparisons]
+        if isinstance(values[0], bool):
+            return all(values)
+        keys = set.intersection(*(set(map(key, value)) for value in values))
+        return tuple(part for part in values[0] if key(part) in keys)
+
+    return Comparison(**{field.name: common(field.name) for field in fields(Comparison)})

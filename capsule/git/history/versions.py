@@ -23,10 +23,10 @@ from capsule.errors import InvalidDocument, NotFound, Remedy
 from capsule.format import migrations
 from capsule.format.merge.comparison import compare
 from capsule.format.references import one_of
-from capsule.format.text.readable import readable
 from capsule.format.validation import decoded
 from capsule.git.history.log import Commit, commit_at, log
 from capsule.git.objects import Blobs
+from capsule.git.readable import readable
 from capsule.git.repository import Repository
 from capsule.git_program import Git
 from capsule.settings import Settings

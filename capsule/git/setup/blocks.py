@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from capsule.disk import whole_files
-from capsule.disk.syscalls import Syscalls
 from capsule.errors import InvalidDocument, Problem, Refused
 
 _BEGIN = b"# >>> capsule git setup >>>"
@@ -118,16 +117,3 @@ def read(path: str) -> bytes | None:
             raise Refused(f"{path}: {reason}, and is left alone; put a file in its place", path=path)
         with open(path, "rb") as file:
             return file.read()
-
-
-def replace(path: str, before: bytes | None, after: bytes | None, *, mode: int = 0o666) -> None:
-    """Put a new version in the place of what `read` gave; with None, remove the file. Durable on return.
-
-    Raises StoreBusy: another program changed it meanwhile; Refused, StorageFailed: it can't be written.
-    """
-    if after is not None:
-        whole_files.replace_file(path, before, after, mode=mode)
-        return
-    with whole_files.naming(path, "remove"):
-        os.unlink(path)
-        whole_files.sync_directory(Syscalls(), os.path.dirname(path))

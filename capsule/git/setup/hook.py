@@ -13,6 +13,7 @@ import shlex
 import stat
 from dataclasses import dataclass
 
+from capsule.disk.whole_files import replace_file
 from capsule.errors import CapsuleError
 from capsule.git.repository import Repository
 from capsule.git.setup import blocks
@@ -81,7 +82,7 @@ def chain(hook: Hook) -> bool:
     """Add our line to the hook. Returns: whether the hook changed."""
     after = blocks.with_block(hook.data, _LINES, hook.path, at_top=True)
     if after != hook.data:
-        blocks.replace(hook.path, hook.data, after, mode=0o777)
+        replace_file(hook.path, hook.data, after, mode=0o777)
     return after != hook.data
 
 
@@ -102,7 +103,7 @@ def unchain(repository: Repository, *, everywhere: bool = False) -> tuple[list[s
             if folder == current and hook.is_others:
                 left.append((path, hook.obstacle))
             else:
-                blocks.replace(path, data, blocks.without_block(data, path))
+                replace_file(path, data, blocks.without_block(data, path))
                 done.append(path)
     if hook.runs and hook.runs not in done and hook.runs not in dict(left):
         left.append((hook.runs, "the line there was put in by hand"))

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from capsule.disk.whole_files import replace_file
 from capsule.errors import GitFailed, NotFound
 from capsule.git.repository import Repository
 from capsule.git.setup import blocks, hook
@@ -95,7 +96,7 @@ def _add(path: str, kind: str, lines: Sequence[str]) -> Step:
     after = blocks.with_block(data, lines, path)
     if after == data:
         return Step(kind, path, "is as it should be", False)
-    blocks.replace(path, data, after)
+    replace_file(path, data, after, mode=0o666)
     return Step(kind, path, "has the lines now" if data is not None else "is made", True)
 
 
@@ -103,7 +104,7 @@ def _remove(path: str, kind: str, lines: Sequence[str]) -> Iterator[Step]:
     data = blocks.read(path)
     if data is not None and blocks.has_block(data):
         after = blocks.without_block(data, path)
-        blocks.replace(path, data, after)
+        replace_file(path, data, after)
         yield Step(kind, path, "is removed" if after is None else "is without the lines", True)
     elif left := [line for line in _stripped(data) if line in lines]:
         yield Step(kind, path, "left: the lines there were put in by hand", False, f"take out {'; '.join(left)}")

@@ -18,7 +18,7 @@ import posixpath
 import re
 import subprocess
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -28,7 +28,7 @@ from capsule.errors import InvalidDocument, InvalidInput, Problem, Refused
 from capsule.mcp_server.clients.table import NAME, Client, Launch, Places, Scope
 
 #: What one program or another replaces by the value of a variable or by a file: no path may look like that.
-REPLACED = re.compile(r"\$\{|\$[A-Za-z_]|\{(?:env|file):|%[A-Za-z_]+%")
+_REPLACED = re.compile(r"\$\{|\$[A-Za-z_]|\{(?:env|file):|%[A-Za-z_]+%")
 # A text, kept; or a comment. A text, kept; or a comma behind the last value.
 _COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _TRAILING = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])')
@@ -110,9 +110,7 @@ def install(client: Client, scope: Scope, places: Places, launch: Launch, *, for
         InvalidDocument: The file can't be read as what it should be; the message has line and column.
         Refused: There is an entry of our name that isn't ours.
     """
-    for word in (launch.command, *launch.args):
-        if REPLACED.search(word):
-            raise InvalidInput(f"{word!r} can't be passed on: programs read the $ or {{ in it as a variable")
+    ensure_plain((launch.command, *launch.args))
     file = _files(client, scope, places)[0]
     entry = file.entry()
     if entry is not None:
@@ -128,6 +126,13 @@ def install(client: Client, scope: Scope, places: Places, launch: Launch, *, for
             commands = (*client.removing(scope, places), *commands)
         return Plan(client, scope, file.path, commands)
     return file.plan(scope, value)
+
+
+def ensure_plain(words: Iterable[str]) -> None:
+    """Raise InvalidInput when a program would read one of the words that start the server as something else."""
+    for word in words:
+        if _REPLACED.search(word):
+            raise InvalidInput(f"{word!r} can't be passed on: programs read the $ or {{ in it as a variable")
 
 
 def _kept(old: tuple[str, ...], new: tuple[str, ...]) -> list[str]:

@@ -27,7 +27,7 @@ from capsule.mcp_server.stores import store_of
 from capsule.store.objects.summaries import Mark
 
 if TYPE_CHECKING:
-    from capsule.public import Store
+    from capsule.store.store import CoreStore
 
 #: Of the transcript that the model gets, and of what it may write, in tokens.
 _READ, _WRITTEN = 50_000, 4_000
@@ -59,7 +59,7 @@ async def summed(ctx: Context, content: str, summaryOf: str) -> Summed:
     return Summed(text=got.content.text, mark=mark)
 
 
-def read_up_to(store: Store, summary_of: str) -> tuple[str, str | None]:
+def read_up_to(store: CoreStore, summary_of: str) -> tuple[str, str | None]:
     """The conversation in `ID` or `ID:MESSAGE`, and the last message that was read for its summary; None: its end."""
     conversation, _, message = summary_of.partition(":")
     return store.resolve(conversation), message or None

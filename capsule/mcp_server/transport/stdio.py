@@ -26,7 +26,7 @@ from capsule.mcp_server.transport.lifetime import beside, finish, signalled
 
 if TYPE_CHECKING:
     from capsule.mcp_server.server import CapsuleServer
-    from capsule.public import Store
+    from capsule.store.store import CoreStore
 
 #: How long the requests in flight may take when the client has closed its end, in seconds. A host that does not want
 #: that sends a signal.
@@ -34,7 +34,7 @@ _LAST_ANSWERS_S = 60.0
 _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 
 
-def serve(server: CapsuleServer, store: Store, stdin: BinaryIO, stdout: int) -> None:
+def serve(server: CapsuleServer, store: CoreStore, stdin: BinaryIO, stdout: int) -> None:
     """Serve over the two ends of `own_streams` until the client has gone away or a signal comes.
 
     The store is closed, and the process ends.
@@ -45,7 +45,7 @@ def serve(server: CapsuleServer, store: Store, stdin: BinaryIO, stdout: int) -> 
 class _Wire:
     """Both ends of the connection, and the requests that are not answered yet."""
 
-    def __init__(self, server: CapsuleServer, store: Store, stdin: BinaryIO, stdout: int) -> None:
+    def __init__(self, server: CapsuleServer, store: CoreStore, stdin: BinaryIO, stdout: int) -> None:
         self._server, self._store, self._stdin, self._stdout = server, store, stdin, stdout
         self._close = partial(server.leave, store)
         self._incoming, self._read = anyio.create_memory_object_stream[SessionMessage | Exception](0)

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 KIND_OF_APPLIED = "applied"
 _TRIES = 50
 _TOML = "capsule.toml"
+#: The fields of an agent's file that `capsule.toml` calls otherwise.
+_DECLARED = {"dm_policy": "dm", "dm_whitelist": "allow"}
 _Tables = Mapping[str, Mapping[str, Any]]
 
 
@@ -192,20 +194,20 @@ class _Planner:
             for member in about.get("members", ()):
                 self._want("member", channel, member, True)
         for agent, about in agents.items():
-            for field in ("dm", "discoverable", "description"):
-                if field in about:
-                    self._want("agent", agent, field, about[field])
-            for permission in ("block", "allow"):
-                for other in about.get(permission, ()):
-                    self._want("entry", agent, other, permission)
+            self._declare_policy(agent, about)
+
+    def _declare_policy(self, agent: str, about: Mapping[str, Any], file: str = _TOML, by: str | None = None) -> None:
+        for field in ("dm", "discoverable", "description"):
+            if field in about:
+                self._want("agent", agent, field, about[field], file, by)
+        for permission in ("block", "allow"):
+            for other in about.get(permission, ()):
+                self._want("entry", agent, other, permission, file, by)
 
     def declare_agent(self, file: AgentFile, id: str) -> None:
         """Plan what the file of an agent declares; what `capsule.toml` says of the same counts more."""
-        for field, name in (("dm", "dm_policy"), ("discoverable", "discoverable"), ("description", "description")):
-            if name in file.fields:
-                self._want("agent", id, field, file.fields[name].strip(), file.path, id)
-        for other in file.fields.get("dm_whitelist", ()):
-            self._want("entry", id, other, "allow", file.path, id)
+        about = {_DECLARED.get(name, name): value for name, value in file.fields.items()}
+        self._declare_policy(id, about, file.path, id)
         for scope, names in ((GLOBAL, "channels.global"), (_scope_of(file), "channels.project")):
             for name in file.fields.get(names, ()):
                 self._want("member", _placed(name, scope), id, True, file.path, id)

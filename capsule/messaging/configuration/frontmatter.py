@@ -28,7 +28,7 @@ def _name(value: Any) -> str:
 
 _KNOWN: dict[str, Check] = {
     "name": _name,
-    "description": text,
+    "description": lambda value: text(value).strip(),
     "channels.global": names,
     "channels.project": names,
     "channels.exclude": names,

@@ -147,13 +147,10 @@ def _do(store: CoreStore, action: Action) -> None:
             mine.policy(on, **{other: after})
         case "entry", _, None:
             mine.forget(agent=on, other=whom)
-        case "entry", _, "allow":
-            mine.allow(agent=on, other=whom, reason=action.file or None)
         case "entry", _, _:
-            mine.block(agent=on, other=whom, reason=action.file or None)
+            (mine.allow if after == "allow" else mine.block)(agent=on, other=whom, reason=action.file or None)
         case "link", _, True:
-            direction = "both" if on in directory.sight(other) else "out"
-            projects.link(on, other, direction=direction)
+            projects.link(on, other, direction="both" if on in directory.sight(other) else "out")
         case "link", _, _ if on in directory.sight(other):
             projects.link(on, other, direction="in")
         case "link", _, _:

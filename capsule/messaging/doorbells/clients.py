@@ -78,7 +78,7 @@ def _opencode(address: Mapping[str, str], text: str) -> bool:
     return programs.post(f"{url}/prompt_async", {"parts": [{"type": "text", "text": text}]}) == 204
 
 
-#: Claude Code's hook watches the store and rings by itself, by ending (`waiting`). `command` is words as a shell quotes
+#: Claude Code's hook watches the store and rings by itself, by ending (`hooks`). `command` is words as a shell quotes
 #: them, which no shell reads, and gets the text on its standard input. `webhook` sends `{"text": ...}` to `url`, which
 #: is what Slack, Mattermost and others take.
 CLIENTS: Mapping[str, Client] = {

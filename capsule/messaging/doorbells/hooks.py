@@ -1,7 +1,8 @@
-"""What a client's hook does: it tells what is unread, says where its session can be rung, or waits there.
+"""What a client's hook does: it tells what is unread, says where its session can be rung, or waits there to ring.
 
-What must stay true: a hook with nothing to say prints nothing and ends with 0; one that tells something answers in the
-shape of its client, since a wrong one is ignored in silence; and no text of a message is told. This module imports
+What must stay true: one process waits for each session, whatever the client starts; it ends with its session, and holds
+nothing that outlives it. A hook with nothing to say prints nothing and ends with 0; one that tells something answers in
+the shape of its client, since a wrong one is ignored in silence; and no text of a message is told. This module imports
 nothing that a hook with nothing to say does not need.
 
 Claude Code, Codex and Gemini CLI all take `hookSpecificOutput.additionalContext` at exit code 0, with the name of the
@@ -12,6 +13,7 @@ https://geminicli.com/docs/hooks/reference ("Common output fields").
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,9 @@ from capsule.messaging.people.people import People
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
+
+#: Seconds after which a process that waits looks whether its session is there still, and whether a ring is due again.
+_LOOK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +68,32 @@ def run(
     if client == "codex":
         registry.register(store, agent, target)
     if event == "Stop":
-        from capsule.messaging.doorbells.waiting import wait
-
-        if pointer := wait(store, agent, target, has_ended, WAITS_S - 60):
+        if pointer := _awaited(store, agent, target, has_ended, WAITS_S - 60):
             return Answer(err=bell_text(agent, pointer) + "\n", code=2)
     elif pointer := store.inner.acting(None).inner.part(Unread).pointer(agent):
         output = {"hookEventName": event, "additionalContext": bell_text(agent, pointer)}
         return Answer(out=orjson.dumps({"hookSpecificOutput": output}).decode() + "\n")
     return Answer()
+
+
+def _awaited(store: CoreStore, agent: str, target: Target, has_ended: Callable[[], bool], timeout_s: float) -> str:
+    """Wait until a target is to be rung: how many messages wait, and from whom.
+
+    Empty: the session has ended, another process waits for it, or the time is over (in seconds).
+    Cost: while it waits, a look at the inbox with every change and every five seconds.
+    """
+    mine = registry.claim(store, agent, target)
+    until, cursor = time.monotonic() + timeout_s, store.changes().cursor
+    while mine is not None and not has_ended() and (left := until - time.monotonic()) > 0:
+        bell = registry.bells(store, agent).at(mine)
+        if bell is None or bell.target != mine:
+            return ""
+        pointer = store.inner.acting(None).inner.part(Unread).pointer(agent)
+        if bell.asked:
+            pointer = pointer or registry.TEST
+        elif pointer and store.inner.part(People).online().get(agent):
+            pointer = ""
+        if pointer and registry.take(store, agent, mine):
+            return pointer
+        cursor = store.wait_for_changes(cursor, timeout_s=min(_LOOK_S, left)).cursor
+    return ""

@@ -27,6 +27,11 @@ class Target:
     address: Mapping[str, str] = field(default_factory=dict)
     instance: str = ""
 
+    @property
+    def place(self) -> tuple[str, dict[str, str]]:
+        """Where it is, whichever process waits there."""
+        return self.client, dict(self.address)
+
     def as_json(self) -> dict[str, Any]:
         """The target as JSON."""
         return {"client": self.client, "address": dict(self.address), "instance": self.instance}

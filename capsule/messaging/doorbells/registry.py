@@ -1,8 +1,9 @@
-"""Who can be rung, and when they were: kept for each agent beside the index, never committed.
+"""Who can be rung, when they were, and when they are again: kept for each agent beside the index, never committed.
 
-What must stay true: at most one ring is outstanding for a target (`rings`), whoever rings, and whichever process waits
-there; it is recorded before it is made, so that two writers never ring twice and a bell that fails delays few writes.
-A target whose process is known to have ended is not rung. A bell that fails is a warning in the log, and no more.
+What must stay true: at most one ring is outstanding for a target, whoever rings, and whichever process waits there; it
+is repeated after 1, 5 and 30 minutes, then never, until the agent has read something. It is recorded before it is made,
+so that two writers never ring twice and a bell that fails delays few writes. A target whose process is known to have
+ended is not rung. A bell that fails is a warning in the log, and no more.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from capsule import timestamps
 from capsule.errors import CapsuleError
 from capsule.messaging.doorbells.clients import CLIENTS
 from capsule.messaging.doorbells.interface import Doorbell, Target, bell_text
-from capsule.messaging.doorbells.rings import due, outstanding
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 KIND = "doorbells"
 #: The group of the entry points of other packages.
 GROUP = "capsule.doorbells"
+#: Seconds from the first ring to the second, from the second to the third, and from the third to the last.
+_GAPS_S = (60.0, 300.0, 1800.0)
 #: As many targets of an agent are kept: the last ones.
 _MOST = 16
 #: As many rings of a target are kept.
@@ -51,9 +53,26 @@ class Bell:
     failed: str = ""
     asked: bool = False
 
-    def is_at(self, target: Target) -> bool:
-        """Whether it is at the place of a target, whichever process waits there."""
-        return self.target.client == target.client and self.target.address == target.address
+    @property
+    def watches(self) -> bool:
+        """Whether the process that waits at the target rings by itself."""
+        client = doorbell(self.target.client)
+        return client is not None and client.watches
+
+    def outstanding(self, read: str) -> list[str]:
+        """The rings after which the agent has read nothing; `read`: when it read something for the last time."""
+        return [time for time in self.rung if time > read]
+
+    def due(self, read: str, now: str) -> bool:
+        """Whether to ring at this time, given that something is unread."""
+        rings = self.outstanding(read)
+        if not rings:
+            return True
+        return len(rings) <= len(_GAPS_S) and timestamps.seconds_between(rings[-1], now) >= _GAPS_S[len(rings) - 1]
+
+    def ringing(self, now: str) -> Bell:
+        """The bell, rung at this time."""
+        return replace(self, rung=(*self.rung, now)[-_RINGS:], failed="", asked=False)
 
     def as_json(self) -> dict[str, Any]:
         """The bell as JSON."""
@@ -73,16 +92,17 @@ class Bells:
 
     def at(self, target: Target) -> Bell | None:
         """The bell at the place of a target."""
-        return next((bell for bell in self.bells if bell.is_at(target)), None)
+        return next((bell for bell in self.bells if bell.target.place == target.place), None)
 
-    def without(self, target: Target) -> Bells:
-        """The others."""
-        return replace(self, bells=tuple(bell for bell in self.bells if not bell.is_at(target)))
+    def without(self, *targets: Target) -> Bells:
+        """The bells at other places than these targets."""
+        places = [target.place for target in targets]
+        return replace(self, bells=tuple(bell for bell in self.bells if bell.target.place not in places))
 
     def plus(self, *changed: Bell) -> Bells:
         """With bells in the place of those at the same targets; the last `_MOST` are kept."""
-        others = tuple(bell for bell in self.bells if not any(bell.is_at(it.target) for it in changed))
-        return replace(self, bells=(*others, *changed)[-_MOST:])
+        others = self.without(*(bell.target for bell in changed))
+        return replace(self, bells=(*others.bells, *changed)[-_MOST:])
 
 
 @cache
@@ -124,7 +144,7 @@ def register(store: CoreStore, agent: str, target: Target) -> None:
 
 def forget(store: CoreStore, agent: str, target: Target) -> None:
     """Ring a target no more. Raises Refused, StorageFailed. Cost: a small durable write, when it was registered."""
-    _edit(store, agent, lambda found: found.without(target))
+    _edit(store, agent, lambda stored: stored.without(target))
 
 
 def claim(store: CoreStore, agent: str, target: Target) -> Target | None:
@@ -158,8 +178,8 @@ def take(store: CoreStore, agent: str, target: Target) -> bool:
     def change(stored: Bells) -> Bells:
         nonlocal taken
         bell = stored.at(target)
-        taken = bell is not None and (bell.asked or due(bell.rung, stored.read, now))
-        return stored.plus(_rung(bell, now)) if taken and bell is not None else stored
+        taken = bell is not None and (bell.asked or bell.due(stored.read, now))
+        return stored.plus(bell.ringing(now)) if taken and bell is not None else stored
 
     _edit(store, agent, change)
     return taken
@@ -178,35 +198,30 @@ def ring(store: CoreStore, agent: str, pointer: Callable[[], str]) -> bool:
 
     Raises nothing. Cost: reading a small file; where a ring is due a durable write, and what the bell costs.
     """
+    now, chosen = timestamps.now(), list[Bell]()
+
+    def change(stored: Bells) -> Bells:
+        chosen[:] = [bell.ringing(now) for bell in stored.bells if not bell.watches and bell.due(stored.read, now)]
+        return stored.plus(*chosen)
+
     try:
-        return _ring(store, agent, pointer)
+        stored = bells(store, agent)
+        # If no ring is due, or the agent has read everything meanwhile, none is made.
+        if change(stored) != stored and (waiting := pointer()):
+            stored = _edit(store, agent, change)
+            failed = [(bell, why) for bell in chosen if (why := attempt(bell.target, bell_text(agent, waiting)))]
+            for bell, why in failed:
+                _log.warning("the doorbell %s of %s: %s", bell.target.client, agent, why)
+            if failed:
+                after = [replace(bell, failed=why) for bell, why in failed]
+                stored = _edit(store, agent, lambda stored: stored.plus(*after))
+        return any(
+            is_there(store, bell) if bell.watches else not bell.failed and bell.outstanding(stored.read)
+            for bell in stored.bells
+        )
     except CapsuleError as error:
         _log.warning("no bell was rung for %s: %s", agent, error)
         return False
-
-
-def _ring(store: CoreStore, agent: str, pointer: Callable[[], str]) -> bool:
-    now, chosen = timestamps.now(), list[Bell]()
-
-    def change(found: Bells) -> Bells:
-        chosen[:] = [bell for bell in found.bells if not _watches(bell) and due(bell.rung, found.read, now)]
-        return found.plus(*(_rung(bell, now) for bell in chosen))
-
-    found, told = bells(store, agent), ""
-    if change(found) != found and (told := pointer()):
-        found = _edit(store, agent, change)
-    else:
-        chosen.clear()  # No ring is due, or the agent has read everything meanwhile.
-    failed = [(bell, why) for bell in chosen if (why := attempt(bell.target, bell_text(agent, told)))]
-    if failed:
-        for bell, why in failed:
-            _log.warning("the doorbell %s of %s: %s", bell.target.client, agent, why)
-        after = tuple(replace(_rung(bell, now), failed=why) for bell, why in failed)
-        found = _edit(store, agent, lambda found: found.plus(*after))
-    return any(
-        is_there(store, bell) if _watches(bell) else not bell.failed and outstanding(bell.rung, found.read)
-        for bell in found.bells
-    )
 
 
 def emptied(store: CoreStore, agent: str) -> None:
@@ -214,9 +229,14 @@ def emptied(store: CoreStore, agent: str) -> None:
 
     Raises Refused, StorageFailed. Cost: reading a small file, and writing it when a ring was outstanding.
     """
-    known = bells(store, agent)
-    if any(outstanding(bell.rung, known.read) for bell in known.bells):
-        _edit(store, agent, lambda known: replace(known, read=timestamps.later_than(_last(known))))
+
+    def change(stored: Bells) -> Bells:
+        last = max((time for bell in stored.bells for time in bell.rung), default="")
+        return replace(stored, read=timestamps.later_than(last))
+
+    stored = bells(store, agent)
+    if any(bell.outstanding(stored.read) for bell in stored.bells):
+        _edit(store, agent, change)
 
 
 def was_rung(store: CoreStore, agent: str, since: str) -> bool:
@@ -229,7 +249,7 @@ def ask(store: CoreStore, agent: str) -> None:
 
     Raises Refused, StorageFailed. Cost: a small durable write.
     """
-    _edit(store, agent, lambda found: found.plus(*(replace(it, asked=True) for it in found.bells if _watches(it))))
+    _edit(store, agent, lambda stored: stored.plus(*(replace(it, asked=True) for it in stored.bells if it.watches)))
 
 
 def attempt(target: Target, text: str) -> str:
@@ -241,19 +261,6 @@ def attempt(target: Target, text: str) -> str:
         return "" if bell.ring(target, text) else "the program did not take it"
     except Exception as error:  # A bell of another package may raise anything, and the message is sent already.
         return str(error) or type(error).__name__
-
-
-def _watches(bell: Bell) -> bool:
-    client = doorbell(bell.target.client)
-    return client is not None and client.watches
-
-
-def _rung(bell: Bell, now: str) -> Bell:
-    return replace(bell, rung=(*bell.rung, now)[-_RINGS:], failed="", asked=False)
-
-
-def _last(found: Bells) -> str:
-    return max((time for bell in found.bells for time in bell.rung), default="")
 
 
 def _edit(store: CoreStore, agent: str, change: Callable[[Bells], Bells]) -> Bells:
@@ -275,10 +282,10 @@ def _decoded(value: dict[str, Any] | None) -> Bells:
     if value is None:
         return Bells()
     try:
-        found = (
+        known = (
             Bell(Target(it["client"], it["address"], it["instance"]), tuple(it["rung"]), it["failed"], it["asked"])
             for it in value["bells"]
         )
-        return Bells(tuple(found), value["read"])
+        return Bells(tuple(known), value["read"])
     except (LookupError, TypeError):
         return Bells()

@@ -47,6 +47,11 @@ def first_behind(marks: Collection[Mark], marks_at: MarksAt) -> int:
     return first_unread(marks, marks_at([at for at, _ in marks])) if marks else 0
 
 
+def trail_of(marks: Iterable[Mark], last: int) -> tuple[Mark, ...]:
+    """Of the marks up to a place the furthest one, and those about 1, 2, 4, 8 and so on places before it."""
+    return tuple({(last - at).bit_length(): (at, mark) for at, mark in sorted(marks) if at <= last}.values())
+
+
 def marks_of(cursor: Any) -> tuple[Mark, ...]:
     """The marks of a cursor: everything up to any of them that still holds was read.
 
@@ -91,9 +96,9 @@ def named_by(key: str) -> tuple[str, Part | None]:
 
 def parts_in(cursors: Mapping[str, Any]) -> dict[str, dict[Part, Any]]:
     """The cursors of parts, by conversation."""
-    found: dict[str, dict[Part, Any]] = {}
+    parts: dict[str, dict[Part, Any]] = {}
     for key in [key for key in cursors if "/" in key]:  # Few of thousands have one.
         conversation, part = named_by(key)
         if part is not None:
-            found.setdefault(conversation, {})[part] = cursors[key]
-    return found
+            parts.setdefault(conversation, {})[part] = cursors[key]
+    return parts

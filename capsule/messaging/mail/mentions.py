@@ -35,17 +35,17 @@ def mentioned(text: str) -> dict[str, str]:
 
     Cost: none without an `@`; else some tens of microseconds, and once 60 milliseconds to load a parser.
     """
-    found: dict[str, str] = {}
+    kinds: dict[str, str] = {}
     if "@" not in text:
-        return found
+        return kinds
     from markdown_it import MarkdownIt
 
     for block in MarkdownIt("commonmark").parse(text[:_MOST]):
         for piece in block.children or ():
             if piece.type == "text":
                 for name, kind in _MENTION.findall(_URL.sub(" ", piece.content)):
-                    found[name] = kind or found.get(name, KINDS[0])
-    return dict(islice(found.items(), _MOST_NAMES))
+                    kinds[name] = kind or kinds.get(name, KINDS[0])
+    return dict(islice(kinds.items(), _MOST_NAMES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,9 @@ class Interest:
         """The kind of the mention of an agent in a message; empty: the message doesn't mention it."""
         about = entry.get("mentions")
         valid, kinds = (about.get("valid"), about.get("kinds")) if isinstance(about, dict) else (None, None)
-        name = next((name for name in (agent, EVERYBODY) if isinstance(valid, list) and name in valid), "")
-        if not name or entry.get("from") in self.blocked:
+        there = valid if isinstance(valid, list) else ()
+        name = agent if agent in there else EVERYBODY
+        if name not in there or entry.get("from") in self.blocked:
             return ""
         kind = kinds.get(name) if isinstance(kinds, dict) else None
         return kind if kind in KINDS else KINDS[0]

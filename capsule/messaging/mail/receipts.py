@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
@@ -23,6 +23,7 @@ from capsule.messaging.people.people import People
 
 if TYPE_CHECKING:
     from capsule.engines.answers import Mark
+    from capsule.engines.values import Version
     from capsule.messaging.mail.cursors import Part
     from capsule.messaging.mail.mail import Mail
     from capsule.messaging.people.documents import Document
@@ -46,42 +47,42 @@ class Receipts:
         self._guard = threading.Lock()
         self._pending: dict[str, dict[str, Mark]] = {}
 
-    def given(self, agent: str, mail: Iterable[Mail], part: Part | None = None) -> str:
+    def note_given(self, agent: str, mail: Iterable[Mail], part: Part | None = None) -> str:
         """Note what an agent was given of the part that it reads; the cursor that names it."""
         marks = {key_of(each.conversation, part): (each.at, each.front) for each in mail}
         with self._guard:
             pending = self._pending.setdefault(agent, {})
             for key, mark in marks.items():  # Of two threads that listen, one may have been given more.
                 pending[key] = max(mark, pending.get(key, mark))
-        return ",".join(
-            f"{quote(key, safe='/')}:{place}:{quote(mark, safe='')}" for key, (place, mark) in marks.items()
-        )
+        named = [f"{quote(key, safe='/')}:{place}:{quote(mark, safe='')}" for key, (place, mark) in marks.items()]
+        return ",".join(named)
 
-    def acknowledge_given(self, agent: str, *, refresh: bool = True) -> None:
-        """Acknowledge all that an agent was given on this store."""
+    def pending(self, agent: str) -> Marks:
+        """All that an agent was given on this store, once."""
         with self._guard:
-            marks: Marks = self._pending.pop(agent, {})
-        self.acknowledge(agent, marks, refresh=refresh)
+            return self._pending.pop(agent, {})
 
-    def acknowledge(self, agent: str, marks: Marks, *, refresh: bool = True) -> None:
-        """Acknowledge everything up to these messages.
+    def acknowledge(
+        self,
+        agent: str,
+        marks: Marks,
+        known: Version | None = None,
+        then: Callable[[Document], object] = lambda document: None,
+    ) -> None:
+        """Acknowledge everything up to these messages, which the index has.
 
         Args:
             agent: The agent.
             marks: The messages.
-            refresh: Whether the index may not have them yet.
+            known: The version of the agent's document, if it was read just now; None: it is read.
+            then: Asks the index more, of the same state, given the agent's document as it is to be. It may run again.
 
         Cost: writing a small file.
         """
-        if not marks:
-            return
-        if refresh:
-            self._store.questions.refresh({named_by(key)[0] for key in marks})
-
         questions = self._store.questions
 
         def change(document: Document) -> None:
-            cursors, concerns = document.setdefault("cursors", {}), document.get("concerns") or {}
+            cursors, concerns = dict(document.get("cursors") or {}), document.get("concerns") or {}
             parts = parts_in(cursors)
             read: Document = {}
             for key, (place, message) in marks.items():
@@ -90,8 +91,7 @@ class Receipts:
                 if first_behind(was, marks_at) > place:
                     continue
                 found = questions.behind(Behind(was, (agent,), mentioning=agent, part=part), id, refresh=False)
-                # A message that was moved or removed is no mark: what stands behind the cursor comes again. Asked last,
-                # as others bring the index up to date meanwhile: what was found before is of the same state then.
+                # A message that was moved or removed is no mark: what stands behind the cursor comes again.
                 cursor = cursor_at(place, message, marks_at)
                 if cursor is None:
                     continue
@@ -100,11 +100,13 @@ class Receipts:
                     if first_behind(marks_of(its), marks_at) <= place + 1:
                         del cursors[key_of(id, other)]  # The cursor of the conversation says as much.
                 read |= {each.message: {"conversation": id} for each in found if each.place <= place}
+            document["cursors"] = cursors
             if read := {id: about for id, about in read.items() if id not in concerns}:
                 now = timestamps.now()
                 document["concerns"] = concerns | {id: {**about, "readAt": now} for id, about in read.items()}
+            then(document)
 
-        self._people.documents.edit(agent, change)
+        self._people.documents.edit(agent, lambda document: questions.together(partial(change, document)), known=known)
         try:
             doorbells.emptied(self._store, agent)
         except CapsuleError as error:

@@ -109,7 +109,7 @@ class Sending:
         """
         sender = self._people.known(agent)
         acting = self._store.inner.acting(sender)
-        if sum(target is not None for target in (to, conversation, channel)) > 1:
+        if (to, conversation, channel).count(None) < 2:
             raise InvalidInput("give one of `to`, `conversation` and `channel`")
         if channel is not None:
             conversation = acting.inner.part(Channels).resolve(channel, sender)
@@ -117,10 +117,9 @@ class Sending:
             to = self._only_other(sender) if to is None else self._people.directory.resolve(to, sender)
             conversation = direct_id(sender, to)
         self._people.documents.seen(sender)
-        message: Entry = {"role": "user", "content": text, "from": sender}
-        given: Entry = {"topic": topic, "replyTo": reply_to, "intent": intent, "priority": priority}
-        given |= {"confidence": confidence, "model": model, "metadata": metadata}
-        message |= {name: value for name, value in given.items() if value is not None}
+        message: Entry = {"role": "user", "content": text, "from": sender, "topic": topic, "replyTo": reply_to}
+        message |= {"intent": intent, "priority": priority, "confidence": confidence, "model": model}
+        message["metadata"] = metadata
         if thread is not None:
             message |= self._in_thread(acting, conversation, thread, topic)
         keyed = None if idempotency_key is None else keyed_message(conversation, idempotency_key, message)
@@ -160,24 +159,24 @@ class Sending:
 
     def _in_thread(self, acting: CoreStore, conversation: str, id: str, topic: str | None) -> Entry:
         """The thread that a message is in, and the topic of the thread, unless another one is given."""
-        found = self._owner.questions.find(id, conversation)
+        place = self._owner.questions.find(id, conversation)
         root: Entry = {}
         with suppress(NotFound):  # Of what it does not find, the sender hears no more than of what is not there.
-            root = {} if found is None else entry_at(acting, *found)
+            root = {} if place is None else entry_at(acting, *place)
         if not root:
             raise InvalidInput(f"thread: {id[:80]!r} is the id of no message in conversation {conversation}")
         return {"thread": root.get("thread") or id, "topic": topic or root.get("topic")}
 
     def _named(self, text: str, sender: str) -> dict[str, tuple[str, str]]:
         """The names that a text mentions: of each the agent that the sender means (empty: nobody), and the kind."""
-        found = {}
+        named = {}
         for name, kind in mentioned(text).items():
             try:
                 id = EVERYBODY if f"@{name}" == EVERYBODY else self._people.directory.resolve(name, sender)
             except (NotFound, InvalidInput):
                 id = ""
-            found[name] = id, kind
-        return found
+            named[name] = id, kind
+        return named
 
     def _ensure_heard(self, object: policy.Object, sender: str, to: str | None) -> None:
         """Raise InvalidInput if nobody would get a message. In a channel those who come later read it."""
@@ -212,10 +211,10 @@ class Sending:
         """Ring for the recipients that don't listen, and leave word for those that are away; what became of each."""
         owner, sender, people = self._owner, entry["from"], self._owner.inner.part(People)
         if object.type == "channel":
-            told = set((entry.get("mentions") or {}).get("valid", ())) - {EVERYBODY, sender}
+            recipients = set((entry.get("mentions") or {}).get("valid", ())) - {EVERYBODY, sender}
         else:
-            told = {id for id in object.present - {sender} if self._people.documents.exists(id)}
-        states = dict.fromkeys(sorted(told), "stored")
+            recipients = {id for id in object.present - {sender} if self._people.documents.exists(id)}
+        states = dict.fromkeys(sorted(recipients), "stored")
         here = {id for kind in (doorbells.KIND, KIND_OF_HOMES) for id in owner.engine.machine.ids(kind)} - {sender}
         idle = [id for id in sorted(here) if policy.relation(id, object) == "member" and not people.listened(id)]
         online = people.online() if idle else {}

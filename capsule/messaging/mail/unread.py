@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from capsule.engines.answers import Behind
 from capsule.errors import InvalidDocument, NotFound, Refused
 from capsule.format.json import codec
+from capsule.format.kinds import AGENT
 from capsule.messaging.mail.cursors import Part, first_behind, marks_of, parts_in
 from capsule.messaging.mail.mail import Inbox, InboxItem, Mail, Mention
 from capsule.messaging.mail.mentions import Interest
@@ -25,14 +26,14 @@ from capsule.store.reading import KIND
 from capsule.timestamps import ms_of
 
 if TYPE_CHECKING:
-    from capsule.engines.answers import Mine, Place
+    from capsule.engines.answers import Mark, Mine, Place
     from capsule.store.store import CoreStore
 
 #: The types of conversations that are messages between agents.
 TYPES = ("direct", "group", "channel")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Seat:
     """A conversation that an agent takes part in, or a part of it, and how far the agent has read there.
 
@@ -41,65 +42,67 @@ class Seat:
         mine: The conversation, as the index has it.
         behind: What is unread: from the time on when the agent joined, and behind its cursors.
         interest: What the agent wants to hear of there.
-        item: What is unread; None: nothing.
+        is_read: Whether nothing is unread, as far as that was asked.
+        item: What is unread; None: nothing, or it was not asked.
     """
 
     agent: str
     mine: Mine
     behind: Behind
     interest: Interest
+    is_read: bool
     item: InboxItem | None = None
 
 
 #: On what a seat depends: the conversation, the agent's cursor, those of parts, and what it wants to hear of.
 _Basis = tuple["Mine", Any, Any, Any]
-#: What an agent may read, and what it wants to hear of.
-Wishes = tuple[policy.State, Any]
+#: What of all conversations counts as unread depends on: what decides what an agent may read; its document, which has
+#: what it wants to hear of and how far it has read; and the version of that, None if there is none that can be read.
+Wishes = tuple[policy.State, Mapping[str, Any], Any]
 
 
 class Unread:
     """What the agents of a store have not read. It keeps each answer until something changes that it depends on.
 
-    Args:
+    Attributes:
         store: The store, as its owner sees it.
+        questions: The questions of its owner.
     """
 
     def __init__(self, store: CoreStore) -> None:
-        self._store = store
+        self.store = store
         self._people = store.inner.part(People)
+        self.questions = store.questions
         self._kept: dict[str, tuple[policy.State, dict[str, tuple[_Basis, Seat | None]]]] = {}
 
     def wishes(self, agent: str) -> Wishes:
-        """What of all conversations counts as unread depends on: what the agent may read, and wants to hear of."""
+        """The wishes of an agent, as they are now."""
         state = self._people.directory.state(agent)
-        return state, self._people.documents.part_read(agent, state.reads, "reading")
+        version: Any = state.reads.get((AGENT.name, agent))
+        return state, self._people.documents.as_read(agent, version), version
 
-    def seats(
-        self, agent: str, part: Part | None = None, *, refresh: bool = True, wishes: Wishes | None = None
-    ) -> dict[str, Seat]:
-        """The conversations that an agent takes part in, the latest first.
+    def seats(self, agent: str, part: Part | None = None, wishes: Wishes | None = None) -> dict[str, Seat]:
+        """The conversations that an agent takes part in, the latest first, as the index has them.
 
         Args:
             agent: The agent.
             part: The part of them that it reads; None: everything.
-            refresh: Whether to bring the index up to date before; else the answer is what it has.
             wishes: What `wishes` gave just now; None: it is asked.
 
-        Cost: bringing the index up to date, a fraction of a microsecond for each conversation, and two questions to
-        the index for each one that changed and is not read.
+        Cost: some microseconds for each conversation.
         """
-        state, reading = wishes or self.wishes(agent)
-        cursors = self._people.documents.part_read(agent, state.reads, "cursors")
+        state, document, _ = wishes or self.wishes(agent)
+        reading, cursors = document.get("reading") or {}, document.get("cursors") or {}
         for_state, kept = self._kept.get(agent, (state, {}))
         parts, kept = parts_in(cursors), kept if for_state == state else {}
         now: dict[str, tuple[_Basis, Seat | None]] = {}
-        for mine in self._store.questions.mine(agent, refresh=refresh):
+        for mine in self.questions.mine(agent, refresh=False):
             id, was = mine.id, kept.get(mine.id)
             basis = mine, cursors.get(id), parts.get(id), reading.get(id)
             now[id] = was if was is not None and was[0] == basis else (basis, self._seat(agent, state, *basis))
         self._kept[agent] = state, now
         seats = {id: seat for id, (_, seat) in now.items() if seat is not None}
-        return seats if part is None else {id: self._at(seat, part) for id, seat in seats.items()}
+        return seats if part is None else {id: _at(seat, part) for id, seat in seats.items()}
 
     def _seat(
         self, agent: str, state: policy.State, mine: Mine, cursor: Any, parts: Mapping[Part, Any] | None, reading: Any
@@ -119,33 +122,40 @@ class Unread:
             agent if interest.only_mentions else "",
             covered=tuple((part, marks_of(its)) for part, its in (parts or {}).items()),
         )
-        return self._with_item(Seat(agent, mine, behind, interest))
+        return Seat(agent, mine, behind, interest, _is_read(mine, behind))
 
-    def _at(self, seat: Seat, part: Part) -> Seat:
-        """A seat, as far as a part is concerned."""
-        read = (*seat.behind.read, *dict(seat.behind.covered).get(part, ()))
-        there = replace(seat, behind=replace(seat.behind, read=read, part=part))
-        return there if seat.item is None else self._with_item(there)
+    def unread(self, seat: Seat, read: tuple[Mark, ...] | None = None) -> list[Place]:
+        """The unread messages of a conversation; those behind `read`, if a listener stands elsewhere than the agent."""
+        behind = seat.behind if read is None else replace(seat.behind, read=read)
+        unread = self.questions.behind(behind, seat.mine.id, refresh=False)
+        seat.is_read = seat.is_read or (not unread and behind.read == seat.behind.read)
+        return unread
 
-    def _with_item(self, seat: Seat) -> Seat:
-        """A seat with what is unread."""
+    def _item(self, seat: Seat) -> InboxItem | None:
+        """What is unread; None: nothing."""
+        if seat.is_read or seat.item is not None:
+            return seat.item
         mine = seat.mine
-        if (mine.entries - 1, mine.last) in seat.behind.read:  # As in most conversations.
-            return replace(seat, item=None)
-        said = self._store.questions.said(mine.id, seat.behind, refresh=False)
+        said = self.questions.said(mine.id, seat.behind, refresh=False)
         if said.last is None:
-            return replace(seat, item=None)
+            seat.is_read = True
+            return None
         name = mine.title
         if mine.type == "direct":
             name = next((member.id for member in mine.participants if member.id != seat.agent), name)
         at, id, sender, content, time = said.last
         last = Mail(mine.id, mine.type, id, at, sender, content, time)
-        item = InboxItem(mine.id, mine.type, name, said.total, said.senders, last, seat.interest.wakes)
-        return replace(seat, item=item)
+        seat.item = InboxItem(mine.id, mine.type, name, said.total, said.senders, last, seat.interest.wakes)
+        return seat.item
 
     def inbox(self, agent: str, part: Part | None = None) -> Inbox:
-        """The inbox of an agent, or of the part that it reads."""
-        return Inbox.of(seat.item for seat in self.seats(agent, part).values() if seat.item is not None)
+        """The inbox of an agent, or of the part that it reads.
+
+        Cost: bringing the index up to date, as `seats`, and a question for each conversation that changed and is not
+        read.
+        """
+        self.questions.refresh()
+        return Inbox.of(item for seat in self.seats(agent, part).values() if (item := self._item(seat)) is not None)
 
     def pointer(self, agent: str) -> str:
         """How much is unread that may wake an agent, and from whom. See `Messages.pointer`."""
@@ -154,18 +164,18 @@ class Unread:
     def mentioned(self, agent: str) -> list[Place]:
         """Where others mention an agent, in the conversations that it takes part in, the latest first."""
         blocked = Interest.of(None, self.wishes(agent)[0].profiles[agent]).blocked
-        found = self._store.questions.behind(Behind(not_by=(agent, *blocked), mentioning=agent))
-        seats = self.seats(agent, refresh=False)
+        found = self.questions.behind(Behind(not_by=(agent, *blocked), mentioning=agent))
+        seats = self.seats(agent)
         return [place for place in found if place.conversation in seats]
 
     def mentions(self, agent: str, in_states: Collection[str], kind: str | None, limit: int) -> list[Mention]:
         """See `Messages.mentions`."""
         concerns, wanted = self._people.documents.part(agent, "concerns"), dict[str, dict[int, Any]]()
-        places, seats = self.mentioned(agent), self.seats(agent, refresh=False)
+        places, seats = self.mentioned(agent), self.seats(agent)
 
         @cache
         def unread(id: str) -> int:
-            return first_behind(seats[id].behind.read, partial(self._store.questions.marks, id, refresh=False))
+            return first_behind(seats[id].behind.read, partial(self.questions.marks, id, refresh=False))
 
         for place in places:
             conversation, at, id, _ = place
@@ -176,15 +186,27 @@ class Unread:
             now = "done" if done_at else "read" if read_at or at < unread(conversation) else "unread"
             if now in in_states:
                 wanted.setdefault(conversation, {})[at] = place, now, read_at, done_at
-        found = []
+        mentions = []
         for conversation, states in wanted.items():
             ids, seat = {at: place for at, (place, *_) in states.items()}, seats[conversation]
             with suppress(NotFound, InvalidDocument, Refused):  # As for a listener.
-                mail = reversed(mail_at(self._store, seat, ids))
+                mail = reversed(mail_at(self.store, seat, ids))
                 since = (each for each in mail if ms_of(each.timestamp) >= seat.behind.since_ms)
-                found += [Mention(each, *states[each.at][1:]) for each in since]
-        found = [each for each in found if kind in (None, each.mail.mention)]
-        return sorted(found, key=lambda each: each.mail.timestamp, reverse=True)[:limit]
+                mentions += [Mention(each, *states[each.at][1:]) for each in since]
+        mentions = [each for each in mentions if kind in (None, each.mail.mention)]
+        return sorted(mentions, key=lambda each: each.mail.timestamp, reverse=True)[:limit]
+
+
+def _at(seat: Seat, part: Part) -> Seat:
+    """A seat, as far as a part is concerned."""
+    read = (*seat.behind.read, *dict(seat.behind.covered).get(part, ()))
+    behind = replace(seat.behind, read=read, part=part)
+    return Seat(seat.agent, seat.mine, behind, seat.interest, seat.is_read or _is_read(seat.mine, behind))
+
+
+def _is_read(mine: Mine, behind: Behind) -> bool:
+    """Whether the last message was read, as in most conversations."""
+    return (mine.entries - 1, mine.last) in behind.read
 
 
 def mail_at(store: CoreStore, seat: Seat, places: Mapping[int, Place]) -> list[Mail]:
@@ -200,15 +222,17 @@ def mail_at(store: CoreStore, seat: Seat, places: Mapping[int, Place]) -> list[M
     """
     if not places:
         return []
-    id, place, acting = seat.mine.id, min(places), store.inner.acting(seat.agent)
-    wanted = max(seat.mine.entries, *(at + 1 for at in places)) - place
-    data, count = acting.engine.tail(id, wanted)
-    while count - place > wanted:  # More were written meanwhile.
-        wanted = count - place
-        data, count = acting.engine.tail(id, wanted)
-    entries = codec.decode_entries(data, store.engine.name(KIND, id))
+    id, place, acting, engine = seat.mine.id, min(places), store.inner.acting(seat.agent), store.engine
+    wanted = max(seat.mine.entries, max(places) + 1) - place
+    data, count, tag = engine.tail(id, wanted)
+    while count - place > wanted or (engine is store.engine and (not tag or tag != seat.mine.tag)):
+        # More were written meanwhile; or it is not the version by which the agent has its seat: it is judged anew.
+        engine, wanted = acting.engine, max(wanted, count - place)
+        data, count, tag = engine.tail(id, wanted)
+    store.inner.whole.flush(KIND, id)  # Who reads a message acts on it: it must outlive a power cut.
+    entries = codec.decode_entries(data, id)
     first = count - len(entries)
-    if not all(entry.get("id") and entry.get("timestamp") for entry in entries):  # Somebody typed them.
+    if [entry for entry in entries if not (entry.get("id") and entry.get("timestamp"))]:  # Somebody typed them.
         entries = acting.engine.document(KIND, id)["history"][first:]
     return [
         Mail.of(id, seat.mine.type, at, entry, seat.interest.kind(entry, seat.agent), places[at].front)

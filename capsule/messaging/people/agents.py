@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from capsule import timestamps
 from capsule.errors import CapsuleError, InvalidInput, Refused
@@ -22,9 +22,6 @@ from capsule.messaging.people.people import People
 from capsule.messaging.people.registration import Registration
 from capsule.rules.consent import DISCOVERABLE, DM_POLICIES, consent
 from capsule.rules.policy import Object, Profile, ensure, may
-
-if TYPE_CHECKING:
-    pass
 
 
 class Agents(Registration):
@@ -72,7 +69,8 @@ class Agents(Registration):
             Refused: The store acts for another agent.
             StoreBusy: A writer holds a conversation; the policy is changed.
 
-        Cost: writing a small file, and as `Directory.settle`: no write that the old policy let through comes later.
+        Cost: writing a small file, and taking the mutex of each conversation that the policy is about: no write that
+        the old policy let through comes later.
         """
         for value, choices in ((dm, DM_POLICIES), (discoverable, DISCOVERABLE)):
             if value not in (None, *choices):
@@ -88,7 +86,13 @@ class Agents(Registration):
             other: The other agent: its id, or its name as `name@project`.
             reason: The reason, for people.
 
-        Raises and costs as `policy`.
+        Raises:
+            NotFound: There is no such agent.
+            InvalidInput: Both are the same agent, or several have this name.
+            Refused: The store acts for another agent.
+            StoreBusy: A writer holds a conversation; the word is written.
+
+        Cost: writing a small file, and taking the mutex of each conversation that it is about.
         """
         return self._say(agent, other, {"permission": "allow", "reason": reason})
 
@@ -99,7 +103,13 @@ class Agents(Registration):
             agent: The agent that blocks; None: the one that the store acts for.
             other, reason: As `allow` takes them.
 
-        Raises and costs as `policy`.
+        Raises:
+            NotFound: There is no such agent.
+            InvalidInput: Both are the same agent, or several have this name.
+            Refused: The store acts for another agent.
+            StoreBusy: A writer holds a conversation; the word is written.
+
+        Cost: writing a small file, and taking the mutex of each conversation that it is about.
         """
         return self._say(agent, other, {"permission": "block", "reason": reason})
 
@@ -126,8 +136,8 @@ class Agents(Registration):
         """
         me = self._directory.profile(self._people.known(agent))
         others = (other for other in self._directory.agents.ids() if other not in me.entries and me.dm == "restricted")
-        found = self._contacts(me, (other for other in others if me.id in self._asked(other)))
-        return sorted(found, key=lambda contact: contact.asked_at)
+        asking = self._contacts(me, (other for other in others if me.id in self._asked(other)))
+        return sorted(asking, key=lambda contact: contact.asked_at)
 
     def discover(self, agent: str | None = None) -> Sequence[Contact]:
         """List the agents that an agent finds, and whether the two may write to each other.
@@ -212,7 +222,7 @@ class Agents(Registration):
         self._ensure_manages(self.documents.known(id))
         self.documents.edit(id, change)
         if decides:
-            self._directory.settle(id)
+            self._directory.drain(id)
         return self.get(id)
 
     def forget(self, id: str | None = None, *, agent: str | None = None, other: str | None = None) -> None:

@@ -19,6 +19,7 @@ from capsule.format.documents.agents import GLOBAL, direct_id, is_agent_id, proj
 from capsule.format.kinds import AGENT, PROJECT
 from capsule.messaging.people.documents import AgentDocuments, Document, ProjectDocuments
 from capsule.rules.policy import Object, Profile, State, may
+from capsule.store.inner import Guard
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
@@ -28,8 +29,8 @@ _NOTHING = State()
 _UNREADABLE = object()
 
 
-class Directory:
-    """The agents and the projects of a store.
+class Directory(Guard):
+    """The agents and the projects of a store, and what the core asks before an agent reads or writes.
 
     Args:
         engine: The engine of the whole store.
@@ -68,6 +69,8 @@ class Directory:
         was read. Cost: as `profile`, for the project and for each that it has a link to.
         """
         reads = {} if reads is None else reads
+        if project in ("", GLOBAL):  # They have no document.
+            return frozenset({project})
         there = (other for other, link in self._links(project, reads).items() if _goes(link, "out"))
         return frozenset({project, *(other for other in there if _goes(self._links(other, reads).get(project), "in"))})
 
@@ -99,10 +102,9 @@ class Directory:
         project, channel = profiles[subject].project, object.channel if object is not None else None
         reaches = channel is not None and (GLOBAL in (channel.scope, project) or channel.scope == project)
         is_asked = object is None or (object.type == "channel" and not reaches)
-        read = (profile for profile in profiles.values() if profile.version is not _UNREADABLE)
-        reads = {(AGENT.name, profile.id): profile.version for profile in read}
+        reads = {(AGENT.name, id): each.version for id, each in profiles.items() if each.version is not _UNREADABLE}
         sight = self.sight(project, reads) if is_asked else frozenset()
-        hidden = (id for id in ids if object is None and profiles[id].discoverable == "private")
+        hidden = [] if object is not None else [id for id in ids if profiles[id].discoverable == "private"]
         met = frozenset(id for id in hidden if self._engine.exists(CONVERSATIONS, direct_id(subject, id)))
         return State(profiles, sight, met, reads=reads)
 
@@ -116,10 +118,10 @@ class Directory:
 
     def known_to(self, agent: str | None) -> list[str]:
         """As `found_by`, with the agent itself."""
-        found = self.found_by(agent)
-        return found if agent is None or not self.agents.exists(agent) else sorted({agent, *found})
+        known = self.found_by(agent)
+        return known if agent is None or not self.agents.exists(agent) else sorted({agent, *known})
 
-    def settle(self, *agents: str) -> None:
+    def drain(self, *agents: str) -> None:
         """Wait until each write has ended that was judged by what the documents said before.
 
         Args:
@@ -154,7 +156,7 @@ class Directory:
         own = self.profile(by).project if by is not None else ""
         if not at and (theirs := self.profile(name).project) and own in ("", theirs):
             return name
-        named = [found for id, found in self.profiles().items() if name in (found.name, id)]
+        named = [profile for id, profile in self.profiles().items() if name in (profile.name, id)]
         places: list[Iterable[str]] = [self._projects_named(project)] if at else []
         if own and not at:
             places = [[own], [GLOBAL], self.sight(own)]
@@ -218,8 +220,12 @@ class Directory:
         path = folder and self.project_folder(folder)
         project = project_id(path) if path else None
         own = self.profile(text)
-        found = meant(text, project, [own] if project in (None, own.project) else self.profiles().values())
-        return found or (None if project and is_agent_id(text) else text)
+        agent = meant(text, project, [own] if project in (None, own.project) else self.profiles().values())
+        return agent or (None if project and is_agent_id(text) else text)
+
+    def identity_for(self, store: Any, text: str, folder: str | None) -> str:
+        """See `capsule.store.inner.Guard`."""
+        return self.identity(text, folder) or str(store.agents.identity(text, folder))
 
     def project_folder(self, folder: str) -> str | None:
         """The folder of a project: this one, or the nearest one above it. Cost: one scan of a directory."""

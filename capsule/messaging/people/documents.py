@@ -14,18 +14,35 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from capsule import timestamps
 from capsule.engines.retrying import edited
 from capsule.errors import NotFound
+from capsule.format.documents.agents import project_id
+from capsule.format.documents.new import CURRENT
 from capsule.format.json import codec
 from capsule.format.kinds import AGENT, PROJECT, Kind
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
-    from capsule.engines.values import Reads, Version
+    from capsule.engines.values import Version
 
 #: The local kind of document that holds the folder in which an agent works on this machine.
 KIND_OF_HOMES = "homes"
 _SEEN_S = 60.0
 
 Document = dict[str, Any]
+#: Changes a document in place.
+Change = Callable[[Document], object]
+#: Makes a document, at the time given.
+Make = Callable[[str], Document]
+
+
+def new_record(id: str, name: str, stamp: str) -> Document:
+    """What every new document begins with; `stamp` is when it is made."""
+    return {"id": id, "name": name, "version": CURRENT, "createdAt": stamp, "updatedAt": stamp}
+
+
+def new_project(path: str, stamp: str) -> Document:
+    """The document of the project in the folder `path`, which has the folder's name."""
+    record = new_record(project_id(path), path.rpartition("/")[2] or path, stamp)
+    return record | {"path": path, "lastActive": stamp, "metadata": {}, "links": {}}
 
 
 class Documents:
@@ -103,17 +120,17 @@ class Documents:
         return self.kind.read(data, self._engine.name(self.kind.name, id))
 
     def part(self, id: str, field: str) -> Document:
-        """The object in a field of a document; empty if there is none, or no such document. Costs as `read`."""
+        """The object in a field of a document; empty if there is none, or no such document.
+
+        Cost: an lstat, and reading a small file if it changed.
+        """
         return (self.find(id) or {}).get(field) or {}
 
-    def part_read(self, id: str, reads: Reads, field: str) -> Document:
-        """The object in a field of a document as a decision read it (`State.reads`); empty if there is none."""
-        version: Any = reads.get((self.kind.name, id))
-        return (self._parsed(id, version.data) if version else {}).get(field) or {}
+    def as_read(self, id: str, version: Version | None) -> Document:
+        """A version of a document, as a decision read it (`State.reads`); empty if there is none."""
+        return {} if version is None else self._parsed(id, version.data)
 
-    def edit(
-        self, id: str, change: Callable[[Document], object], make: Callable[[str], Document] | None = None
-    ) -> None:
+    def edit(self, id: str, change: Change, make: Make | None = None, known: Version | None = None) -> None:
         """Change a document in place, and note that its subject was seen.
 
         Args:
@@ -121,6 +138,7 @@ class Documents:
             change: Changes the document; it runs again if another program wrote it meanwhile. Of what the fields hold
                 it replaces what it changes.
             make: Makes the document if there is none, at the time given; None: that is an error.
+            known: The version to begin with, if it was read just now; None: it is read.
 
         Raises NotFound, InvalidDocument. Cost: writing a small file, unless nothing changes.
         """
@@ -139,7 +157,10 @@ class Documents:
             stamps = {"updatedAt": now} | ({self.seen_field: now} if self.seen_field else {})
             return codec.encode(self.kind.ordered(after | stamps))
 
-        edited(self._engine, self.kind.name, id, edit)
+        version = edited(self._engine, self.kind.name, id, edit, known)
+        assert version is not None  # What is not there is made.
+        last = self._last.get(id)
+        self._last[id] = version, last[1] if last and last[0].data == version.data else codec.decode(version.data, id)
 
     def delete(self, id: str) -> None:
         """Move a document to the trash. Raises NotFound. Cost: moving a small file."""
@@ -174,8 +195,8 @@ class AgentDocuments(Documents):
 
         Cost: reading a small file.
         """
-        found = self._engine.machine.read(KIND_OF_HOMES, id)
-        return None if found is None else str(found.get("project"))
+        home = self._engine.machine.read(KIND_OF_HOMES, id)
+        return None if home is None else str(home.get("project"))
 
     def set_home(self, id: str, path: str) -> None:
         """Note the folder in which an agent works on this machine. Cost: as `home`, and a small file if it is new."""

@@ -70,14 +70,14 @@ class People:
 
     def online(self) -> dict[str, bool]:
         """The agents that are online, each with whether it listens. Cost: a look at each instance that is alive."""
-        found: dict[str, bool] = {}
+        online: dict[str, bool] = {}
         self._asked = time.monotonic()
         for about in self._store.engine.leases.live().values():
             agent = about.get("agent")
             if isinstance(agent, str):
-                found[agent] = found.get(agent, False) or about.get("listening") is True
-        self._listening = {agent for agent, listens in found.items() if listens}
-        return found
+                online[agent] = online.get(agent, False) or about.get("listening") is True
+        self._listening = {agent for agent, listens in online.items() if listens}
+        return online
 
     def listened(self, agent: str) -> bool:
         """Whether an agent listened when this was last asked, an instant ago."""

@@ -137,15 +137,15 @@ class Projects:
 
     def _set(self, a: str, b: str, there: Document | None, back: Document | None) -> Project:
         ensure(may(self._store.agent, "link", Object(a, "project")), a)
-        one, other = self._directory.resolve_project(a), self._directory.resolve_project(b)
-        if one == other:
-            raise InvalidInput(f"{one} is linked to another project, not to itself")
-        for id, to, link in ((one, other, there), (other, one, back)):
+        first, second = self._directory.resolve_project(a), self._directory.resolve_project(b)
+        if first == second:
+            raise InvalidInput(f"{first} is linked to another project, not to itself")
+        for id, to, link in ((first, second, there), (second, first, back)):
 
             def change(document: Document, to: str = to, link: Document | None = link) -> None:
                 links = {key: value for key, value in (document.get("links") or {}).items() if key != to}
                 document["links"] = links | ({} if link is None else {to: link})
 
             self._directory.projects.edit(id, change)
-        self._directory.settle()
-        return self._project(one)
+        self._directory.drain()
+        return self._project(first)

@@ -14,20 +14,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from capsule.errors import InvalidInput, Remedy
-from capsule.format.documents.agents import (
-    GLOBAL,
-    MAX_AGENT_ID,
-    check_agent_id,
-    new_agent,
-    new_project,
-    project_id,
-    project_of,
-)
+from capsule.format.documents.agents import GLOBAL, MAX_AGENT_ID, check_agent_id, project_id, project_of
 from capsule.ids import folder_ids
 from capsule.messaging import notices
 from capsule.messaging.channels import Channels
 from capsule.messaging.people.directory import meant
-from capsule.messaging.people.documents import Document
+from capsule.messaging.people.documents import Document, new_project, new_record
 from capsule.messaging.people.people import People
 from capsule.rules.policy import Object, ensure, may
 
@@ -79,7 +71,11 @@ class Registration:
         Returns:
             Its id. It is registered, and has joined the default channels of its scope.
 
-        Raises and costs as `register`.
+        Raises:
+            InvalidInput: The name or the folder can't be accepted, or several agents of this name are meant.
+            Refused, StorageFailed: The system did not permit it.
+
+        Cost: reading small files; writing them if there is no such agent yet.
         """
         here = self.at(folder) if name is None and folder else []
         id = self._directory.identity(name, folder) if name is not None else here[0] if len(here) == 1 else None
@@ -168,7 +164,8 @@ class Registration:
             document.update({"project": project} | (where or {}) | given)
 
         def make(stamp: str) -> Document:
-            return new_agent(id, stamp, name=name) | {"project": GLOBAL} | (where or {}) | given
+            made = new_record(id, name, stamp) | {"project": GLOBAL, "projectPath": None, "lastSeen": stamp}
+            return made | {"statusMessage": None, "notifications": True, "cursors": {}} | (where or {}) | given
 
         try:
             self.documents.edit(id, change, make)
@@ -199,7 +196,7 @@ class Registration:
         self.documents.edit(about.id, lambda document: document.update(where))
         self._directory.projects.edit(where["project"], lambda _: None, partial(new_project, path))
         self._set_home(about.id, path)
-        self._directory.settle(about.id)
+        self._directory.drain(about.id)
         return self._with_defaults(about.id, ())
 
     def _ensure_manages(self, id: str) -> None:

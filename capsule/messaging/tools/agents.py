@@ -6,7 +6,7 @@ is somebody else. An agent is shown those that it may find, with what the rule w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult
@@ -19,15 +19,21 @@ from capsule.mcp_server.resources import JSON, as_json
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools.answers.forms import forms_of
 from capsule.mcp_server.tools.answers.results import MESSAGES, Answer, Rows, answer, fitting, rows
+from capsule.messaging import channels
+from capsule.messaging.people import agents as people
+from capsule.messaging.people.projects import Projects
 from capsule.messaging.tools.messages import Other
 
 if TYPE_CHECKING:
     from capsule.mcp_server.server import CapsuleServer
 
-DIRECTORY = ("agents", "channels", "projects")
+#: What the directory lists, and the object of the store that knows it.
+DIRECTORY: dict[str, Any] = {"agents": people.Agents, "channels": channels.Channels, "projects": Projects}
 
 
 class Known(Answer):
+    """An agent that the caller may find."""
+
     id: str
     name: str = ""
     project: str = ""
@@ -42,17 +48,21 @@ class Known(Answer):
 
 
 class Agents(Answer):
+    """The agents that the caller may find."""
+
     agents: list[Known]
 
 
 class Status(Answer):
+    """What an agent says of itself."""
+
     status: str
 
 
 def list_agents(ctx: Context) -> Annotated[CallToolResult, Agents]:
     """List the agents you may find: of which project, whether you may message them (available, requires permission,
     blocked, unavailable), who is online, listens right now or was last seen when, and what they say."""
-    agents, me = store_of(ctx).agents, str(store_of(ctx).agent)
+    agents, me = store_of(ctx).inner.part(people.Agents), str(store_of(ctx).agent)
     known = [agents.get(me).as_json() | {"you": True}, *(each.as_json() for each in agents.discover())]
     listed = sorted((Known.model_validate(each) for each in known), key=lambda each: each.id)
     shown = fitting(listed, _agent, MESSAGES, forms_of(ctx.client_capabilities))
@@ -95,7 +105,7 @@ def manage_permissions(
 ) -> Annotated[CallToolResult, Rows]:
     """Decide who may message and find you. show: your policies, whom you allowed or blocked, and who asked to message
     you; set: change your policies; allow or block one agent; reset: take that back."""
-    agents = store_of(ctx).agents
+    agents = store_of(ctx).inner.part(people.Agents)
     match action:
         case "set":
             agents.policy(dm=dm, discoverable=discoverable)
@@ -117,7 +127,7 @@ def set_status(
     busy: bool | None = None,
 ) -> Annotated[CallToolResult, Status]:
     """Tell the other agents what you are doing, in list_agents."""
-    store_of(ctx).agents.set_status(None, text, busy=busy)
+    store_of(ctx).inner.part(people.Agents).set_status(None, text, busy=busy)
     return answer("The others see it in list_agents.", Status(status=text))
 
 
@@ -125,10 +135,10 @@ def directory(ctx: Context, what: str) -> str:
     """The agents, channels or projects of the store (`what`), for an agent those that it may find."""
     if what not in DIRECTORY:
         raise NotFound(f"there is nothing called {what[:40]!r}; there is: {', '.join(DIRECTORY)}", id=what[:40])
-    return as_json({what: [each.as_json() for each in getattr(store_of(ctx), what).list()]})
+    return as_json({what: [each.as_json() for each in store_of(ctx).inner.part(DIRECTORY[what]).list()]})
 
 
 def register(server: CapsuleServer) -> None:
     """Register the resource on a server, with the values of its argument."""
     server.resource("capsule://directory/{what}", mime_type=JSON)(directory)
-    server.choices["what"] = DIRECTORY
+    server.choices["what"] = tuple(DIRECTORY)

@@ -15,20 +15,26 @@ from pydantic import Field
 from capsule.fence import quoted, word
 from capsule.mcp_server.stores import store_of
 from capsule.mcp_server.tools.answers.results import Answer, Rows, answer, rows
+from capsule.messaging import conversations
+from capsule.messaging.channels import Channels
+from capsule.messaging.notes import Notes
 from capsule.messaging.tools.messages import Agents
 
 if TYPE_CHECKING:
-    from capsule.format.documents.head import Head
     from capsule.messaging.channels import Settings
 
 
 class Group(Answer):
+    """A group and its members."""
+
     id: str
     name: str
     members: list[str]
 
 
 class Groups(Answer):
+    """The groups of the caller."""
+
     groups: list[Group]
 
 
@@ -43,7 +49,7 @@ def manage_group(
     ] = "joined",
 ) -> Annotated[CallToolResult, Groups]:
     """Make a group, add agents to it, leave or rename it, or list those you are in."""
-    groups = store_of(ctx).groups
+    groups = store_of(ctx).inner.part(conversations.Groups)
     match action:
         case "create":
             done, heads = "Made", [groups.create(name, with_=agents, history=history)]
@@ -55,14 +61,12 @@ def manage_group(
             done, heads = "Renamed", [groups.rename(id, name)]
         case "list":
             done, heads = "Your groups", groups.list()
-    mine = list(map(_group, heads))
+    mine = [
+        Group(id=head.id, name=head.title[:200], members=[each.id for each in head.participants if each.is_in])
+        for head in heads
+    ]
     lines = [f"{group.id} {quoted(group.name)}, members: {', '.join(map(word, group.members))}" for group in mine]
     return answer(f"{done}: " + "\n".join(lines) if lines else "You are in no group.", Groups(groups=mine))
-
-
-def _group(head: Head) -> Group:
-    members = [member.id for member in head.participants if member.is_in]
-    return Group(id=head.id, name=head.title[:200], members=members)
 
 
 def manage_channel(
@@ -96,7 +100,7 @@ def manage_channel(
 ) -> Annotated[CallToolResult, Rows]:
     """list: channels you may find; show: one, with its members and topics; create, update, join or leave one; invite
     agents (again: to change their rights) or remove them; notify: say what of it you hear."""
-    channels = store_of(ctx).channels
+    channels = store_of(ctx).inner.part(Channels)
     settings: Settings = {
         "access": access,
         "description": description or None,
@@ -143,7 +147,7 @@ def notes(
 ) -> Annotated[CallToolResult, Rows]:
     """Keep private notes for yourself. write one; search them by words and tags; allow another agent to search them,
     or end that."""
-    notes = store_of(ctx).notes
+    notes = store_of(ctx).inner.part(Notes)
     match action:
         case "write":
             return rows(ctx, "Written", [notes.write(text, tags=tags, session=session or None).as_json()])

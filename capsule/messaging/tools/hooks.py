@@ -12,8 +12,8 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from capsule.errors import InvalidDocument, InvalidInput, Problem
-from capsule.mcp_server.clients.settings import REPLACED, Plan, SettingsFile, read_settings
+from capsule.errors import InvalidDocument, Problem
+from capsule.mcp_server.clients.settings import Plan, SettingsFile, ensure_plain, read_settings
 from capsule.mcp_server.clients.table import Client, Places, Scope
 from capsule.messaging.doorbells.clients import EVENTS
 
@@ -64,9 +64,7 @@ def install(client: Client, scope: Scope, places: Places, program: Sequence[str]
         InvalidInput: The program would read a word as something else.
         InvalidDocument: The file can't be read as what it should be; the message has line and column.
     """
-    for word in (*program, *options):
-        if REPLACED.search(word):
-            raise InvalidInput(f"{word!r} can't be passed on: programs read the $ or {{ in it as a variable")
+    ensure_plain((*program, *options))
     ours = {}
     for event, fields in EVENTS[client.name].items():
         command = shlex.join([*program, *WORDS, client.name, event, *options])

@@ -19,12 +19,13 @@ from capsule.errors import InvalidInput
 from capsule.fence import Fence, many, quoted, visible, word
 from capsule.format.documents.agents import direct_id
 from capsule.mcp_server.stores import store_of, stores_of
-from capsule.mcp_server.tools.answers.budget import within
-from capsule.mcp_server.tools.answers.forms import forms_of
+from capsule.mcp_server.tools.answers.forms import forms_of, within
 from capsule.mcp_server.tools.answers.results import MESSAGES as _BUDGET
 from capsule.mcp_server.tools.answers.results import Answer, Rows, answer, fitting, rows
 from capsule.mcp_server.tools.waiting import has_left, waited
 from capsule.mcp_server.tools.writing import Key
+from capsule.messaging.channels import Channels
+from capsule.messaging.mail.delivery import Messages
 from capsule.messaging.people.people import People
 from capsule.messaging.tools.unread import reader_of
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from capsule.messaging.mail.mail import Mail
-    from capsule.public import Store
+    from capsule.store.store import CoreStore
 
 #: Characters of the longest cursor: it names a message of each conversation that a hundred messages are in.
 _CURSOR = 20_000
@@ -41,6 +42,8 @@ From = Annotated[str, Field(alias="from")]
 
 
 class Sent(Answer):
+    """A message that was sent, and what became of it for each recipient."""
+
     conversation: str
     message: str
     recipients: dict[str, str]
@@ -48,6 +51,8 @@ class Sent(Answer):
 
 
 class Message(Answer):
+    """A message as its recipient gets it."""
+
     conversation: str
     type: str
     id: str
@@ -71,24 +76,32 @@ _MORE |= {name: name for name in ("intent", "priority", "confidence", "model")}
 
 
 class Heard(Answer):
+    """New messages, and the cursor that acknowledges them."""
+
     messages: list[Message]
     cursor: str
     timed_out: bool = False
 
 
 class History(Answer):
+    """A page of the messages of a conversation."""
+
     messages: list[Message]
     before: str | None = None
     after: str | None = None
 
 
 class Last(Answer):
+    """The last message of a conversation."""
+
     sender: From
     content: str
     timestamp: str
 
 
 class Unread(Answer):
+    """A conversation with unread messages."""
+
     id: str
     type: str
     name: str = ""
@@ -98,6 +111,8 @@ class Unread(Answer):
 
 
 class Inbox(Answer):
+    """The conversations with unread messages."""
+
     unread: int
     conversations: list[Unread]
 
@@ -134,19 +149,23 @@ def send_message(
     replyTo or thread too. In the text @name mentions a member and @all everybody; --review, --action or --fyi directly
     behind the name asks for that: "@anna --review". Says for each recipient: stored (it waits for them), rung (they
     were woken) or read."""
-    sent = store_of(ctx).messages.send(
-        text,
-        to=to or None,
-        channel=channel or None,
-        conversation=conversation or None,
-        topic=topic or None,
-        thread=thread or None,
-        reply_to=replyTo or None,
-        intent=intent or None,
-        priority=priority or None,
-        confidence=confidence,
-        model=model or None,
-        idempotency_key=idempotencyKey or None,
+    sent = (
+        store_of(ctx)
+        .inner.part(Messages)
+        .send(
+            text,
+            to=to or None,
+            channel=channel or None,
+            conversation=conversation or None,
+            topic=topic or None,
+            thread=thread or None,
+            reply_to=replyTo or None,
+            intent=intent or None,
+            priority=priority or None,
+            confidence=confidence,
+            model=model or None,
+            idempotency_key=idempotencyKey or None,
+        )
     )
     became = ", ".join(f"{word(agent)}: {state}" for agent, state in sent.recipients.items())
     names = ((label, sent.mentions.get(key)) for key, label in _MISSED.items())
@@ -195,13 +214,13 @@ async def listen(
     return answer(text, Heard(messages=shown, cursor=heard.cursor))
 
 
-def _place(store: Store, channel: str, conversation: str, other: str = "") -> str | None:
+def _place(store: CoreStore, channel: str, conversation: str, other: str = "") -> str | None:
     """The conversation that a call names in one of three ways; None: in none."""
     if sum(map(bool, (channel, conversation, other))) > 1:
         raise InvalidInput("name one: a channel, a conversation or an agent")
     if other:
         return direct_id(str(store.agent), store.inner.part(People).directory.resolve(other, store.agent))
-    return store.channels.resolve(channel) if channel else conversation or None
+    return store.inner.part(Channels).resolve(channel) if channel else conversation or None
 
 
 def _fenced(messages: list[Message]) -> str:
@@ -214,10 +233,6 @@ def _message(mail: Mail, forms: frozenset[str]) -> Message:
     text = mail.content[: within(mail.content, _BUDGET // len(forms))]
     length = len(mail.content) if len(text) < len(mail.content) else None
     return Message.model_validate({**mail.as_json(), "content": text, "length": length})
-
-
-def _with_marks(message: Message) -> str:
-    return _about(message) + message.content
 
 
 def _about(message: Message) -> str:
@@ -247,7 +262,7 @@ def read_messages(
     if place is None:
         raise InvalidInput("name a channel, a conversation or an agent")
     while True:
-        page = store.messages.history(
+        page = store.inner.part(Messages).history(
             place,
             limit=last,
             before=cursor or None,
@@ -268,7 +283,7 @@ def read_messages(
 def _fitting(mail: Iterable[Mail], forms: frozenset[str]) -> tuple[list[Message], int]:
     """Messages as an answer has them, and how many of them fit into one."""
     shown = [_message(each, forms) for each in mail]
-    return shown, len(fitting(shown, _with_marks, _BUDGET, forms))
+    return shown, len(fitting(shown, lambda each: _about(each) + each.content, _BUDGET, forms))
 
 
 def mentions(
@@ -282,7 +297,7 @@ def mentions(
 ) -> Annotated[CallToolResult, Rows]:
     """list: messages in which somebody mentions you, or asks you for a review or an action; done: mark one as done.
     Reading a message makes it read, and not done."""
-    messages = store_of(ctx).messages
+    messages = store_of(ctx).inner.part(Messages)
     if action == "done":
         messages.done(message)
         return answer(f"Done: {word(message)}.", Rows(found=[]))
@@ -292,7 +307,7 @@ def mentions(
 
 def inbox(ctx: Context) -> Annotated[CallToolResult, Inbox]:
     """Say what is unread in which conversations, from whom. Marks nothing as read."""
-    page = store_of(ctx).messages.inbox()
+    page = store_of(ctx).inner.part(Messages).inbox()
     listed = [Unread.model_validate(item.as_json()) for item in page.conversations]
     for item in listed:
         item.last.content = item.last.content[:200]

@@ -16,6 +16,7 @@ from mcp_types import INVALID_PARAMS
 
 from capsule.errors import CapsuleError
 from capsule.fence import word
+from capsule.messaging.people.agents import Agents
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from capsule.mcp_server.stores import Stores
     from capsule.messaging.mail.delivery import Messages
     from capsule.messaging.mail.mail import Mail
-    from capsule.public import Store
+    from capsule.store.store import CoreStore
 
 _log = logging.getLogger("capsule")
 #: Seconds between two looks while messages wait: a doorbell rings again after a minute at the earliest.
@@ -41,7 +42,7 @@ class Reader:
         store: The client's store.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: CoreStore) -> None:
         self._store = store
         #: Of each conversation the newest message that the client was told of or given.
         self._told: dict[str, str] = {}
@@ -49,7 +50,7 @@ class Reader:
 
     def line(self) -> str:
         """The line below another answer; empty: the client was told of all that is unread. Costs an inbox."""
-        inbox = self._store.messages.inbox()
+        inbox = mail_of(self._store).inbox()
         newest = {item.id: item.last.id for item in inbox.conversations}
         is_known = newest.items() <= self._told.items()
         self._told |= newest
@@ -73,12 +74,19 @@ class Reader:
         self._told |= {each.conversation: each.id for each in mail}
 
 
+def mail_of(store: CoreStore) -> Messages:
+    """The messages of a store."""
+    from capsule.messaging.mail.delivery import Messages
+
+    return store.inner.part(Messages)
+
+
 def reader_of(stores: Stores, ctx: ServerRequestContext[Any, Any]) -> Reader:
     """How far the client of a request was told of its messages."""
-    kept = stores.kept(ctx)
-    if "messaging" not in kept:
-        kept.setdefault("messaging", Reader(stores.of(ctx)))
-    reader: Reader = kept["messaging"]
+    client = stores.client(ctx)
+    if "messaging" not in client.kept:
+        client.kept.setdefault("messaging", Reader(client.store))
+    reader: Reader = client.kept["messaging"]
     return reader
 
 
@@ -115,7 +123,17 @@ class Pointing:
         return result
 
 
-def leave(store: Store) -> None:
+def enrol(store: CoreStore, name: str | None, folder: str | None, is_project: bool) -> str:
+    """Register the agent that a client is, as `Agents.ensure` takes it; gives its id."""
+    return store.inner.part(Agents).ensure(name, folder, is_project=is_project)
+
+
+def arrive(store: CoreStore) -> None:
+    """Let a client come: its agent is online from now on."""
+    store.inner.part(Agents).serve()
+
+
+def leave(store: CoreStore) -> None:
     """Let a client go: its agent is away from now on, and its project says what it has not read."""
     from capsule.messaging import notices
 
@@ -149,8 +167,8 @@ def _ring(stores: Stores) -> bool:
     waits = False
     for store in stores.acting():
         agent = str(store.agent)
-        if registry.bells(store, agent).bells and store.messages.pointer():
+        if registry.bells(store, agent).bells and mail_of(store).pointer():
             waits = True
-            if not store.agents.get(agent).listening:
-                registry.ring(store, agent, store.messages.pointer)
+            if not store.inner.part(Agents).get(agent).listening:
+                registry.ring(store, agent, mail_of(store).pointer)
     return waits

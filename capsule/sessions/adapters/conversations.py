@@ -35,7 +35,7 @@ _MOST = 500
 
 
 class Conversations(Adapter):
-    """The directs, groups and channels of a store, for each agent that has workers.
+    """The directs, groups and channels of a store, for each agent that has workers: see `Adapter`.
 
     Args:
         store: The store.
@@ -53,16 +53,13 @@ class Conversations(Adapter):
         self._listening: set[str] = set()
 
     def start(self, receiver: Receiver) -> None:
-        """See `Adapter.start`."""
         self._thread = threading.Thread(target=self._run, args=(receiver,), name="capsule-conversations", daemon=True)
         self._thread.start()
 
     def look(self) -> None:
-        """See `Adapter.look`."""
         self._woken.set()
 
     def stop(self) -> None:
-        """See `Adapter.stop`."""
         self._stopped = True
         self._woken.set()
         if self._thread is not None:
@@ -90,12 +87,13 @@ class Conversations(Adapter):
         if agent not in self._listening:
             self._store.inner.acting(agent).inner.part(People).announce(agent, +1)
             self._listening.add(agent)
-        marks, receipts = {}, self._store.inner.part(Receipts)
-        for id, seat in self._store.inner.part(Unread).seats(agent).items():
-            if seat.item is None:
+        marks, receipts, messages = {}, self._store.inner.part(Receipts), self._store.inner.part(Unread)
+        messages.questions.refresh()
+        for id, seat in messages.seats(agent).items():
+            unread = [] if seat.is_read else messages.unread(seat)
+            if not unread:
                 continue
             try:
-                unread = self._store.questions.behind(seat.behind, id, refresh=False)
                 places = dict(sorted((each.place, each) for each in unread)[:_MOST])
                 mail = mail_at(self._store, seat, places)
             except (NotFound, InvalidDocument, Refused):
@@ -111,10 +109,11 @@ class Conversations(Adapter):
                 marks[id] = mail[-1].at, mail[-1].front
             if len(unread) > _MOST:
                 self._woken.set()
-        receipts.acknowledge(agent, marks, refresh=False)
+        if marks:
+            receipts.acknowledge(agent, marks)
 
     def deliver(self, out: Outgoing) -> str:
-        """See `Adapter.deliver`. Cost: as `Messages.send`; an edit, as `Edits.message`."""
+        """Send a message as its agent, or edit one that it sent. Cost: reading and writing a conversation."""
         if out.kind == "edit":
             self._store.inner.acting(out.agent).edits.message(out.place, out.target, out.text)
             return out.target

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from capsule.errors import InvalidInput
@@ -26,45 +26,25 @@ ENTRY_POINTS = "capsule.adapters"
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A message from outside.
+    """A message from outside."""
 
-    Attributes:
-        id: Its id; a message with the same id is the same message.
-        channel: The adapter's name.
-        place: Where it was said, by the adapter's id of that: a conversation, a chat, an address.
-        sender: Who said it, as the channel names them; empty: unknown.
-        text: The text.
-        at: When it was said, as the format writes times; empty: now.
-        thread: The id of the thread that it is in; empty: none.
-        title: The name of the place, for people.
-        is_group: Whether the place has more than one who could be meant.
-        mentions: The agents that it mentions, by their ids.
-        to: The agents that it is given to; empty: those whom the wirings of the place name.
-        known: Whether the sender is one whom the agent knows.
-        reply_to: The id of the message that it answers, as the channel names it; empty: none.
-        hops: Through how many agents it came, one answering the other.
-        kind: What it is.
-        attachments: What is attached, as the format writes it in a message.
-        editable: Whether its channel edits: then other content under its id is passed over, and is no error.
-    """
-
-    id: str
-    channel: str
-    place: str
-    sender: str
+    id: str  # A message with the same id is the same message.
+    channel: str  # The adapter's name.
+    place: str  # Where it was said, by the adapter's id of that: a conversation, a chat, an address.
+    sender: str  # Who said it, as the channel names them; empty: unknown.
     text: str
-    at: str = ""
-    thread: str = ""
-    title: str = ""
-    is_group: bool = False
-    mentions: frozenset[str] = frozenset()
-    to: frozenset[str] = frozenset()
-    known: bool = True
-    reply_to: str = ""
-    hops: int = 0
+    at: str = ""  # When it was said, as the format writes times; empty: now.
+    thread: str = ""  # The id of the thread that it is in; empty: none.
+    title: str = ""  # The name of the place, for people.
+    is_group: bool = False  # Whether the place has more than one who could be meant.
+    mentions: frozenset[str] = frozenset()  # The agents that it mentions, by their ids.
+    to: frozenset[str] = frozenset()  # The agents that it is given to; empty: those whom the place's wirings name.
+    known: bool = True  # Whether the sender is one whom the agent knows.
+    reply_to: str = ""  # The id of the message that it answers, as the channel names it; empty: none.
+    hops: int = 0  # Through how many agents it came, one answering the other.
     kind: Literal["chat", "webhook"] = "chat"
-    attachments: tuple[Mapping[str, Any], ...] = ()
-    editable: bool = False
+    attachments: tuple[Mapping[str, Any], ...] = ()  # As the format writes them in a message.
+    editable: bool = False  # Whether its channel edits: other content under its id is passed over then, and no error.
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,37 +57,21 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A message from a worker, for an adapter to deliver.
+    """A message from a worker, for an adapter to deliver."""
 
-    Attributes:
-        id: Its id; a message with the same id is the same message, and is delivered once.
-        kind: `chat`, `file`, `question` (with `options`), `edit` or `reaction` (with a `target`).
-        session: The session that it comes from.
-        agent: The agent that says it.
-        place: Where it goes, by the adapter's id of that.
-        thread: The thread that it belongs to; empty: none.
-        text: The text.
-        reply_to: The id of the message of this place that it answers, as it arrived; empty: none.
-        target: What `deliver` returned for the message that it changes or reacts to.
-        emoji: The reaction.
-        options: What the question may be answered with, each with `label` and `value`.
-        files: The files that go with it.
-        hops: Through how many agents it came; who brings the answer to it back gives it to `Arrived.hops`.
-    """
-
-    id: str
-    kind: str
-    session: str
-    agent: str
-    place: str
-    thread: str = ""
+    id: str  # A message with the same id is the same message, and is delivered once.
+    kind: str  # `chat`, `file`, `question` (with `options`), `edit` or `reaction` (with a `target`).
+    session: str  # The session that it comes from.
+    agent: str  # The agent that says it.
+    place: str  # Where it goes, by the adapter's id of that.
+    thread: str = ""  # The thread that it belongs to; empty: none.
     text: str = ""
-    reply_to: str = ""
-    target: str = ""
-    emoji: str = ""
-    options: Sequence[Mapping[str, str]] = ()
-    files: Sequence[File] = field(default=())
-    hops: int = 0
+    reply_to: str = ""  # The id of the message of this place that it answers, as it arrived; empty: none.
+    target: str = ""  # What `deliver` returned for the message that it changes or reacts to.
+    emoji: str = ""  # The reaction.
+    options: Sequence[Mapping[str, str]] = ()  # What the question may be answered with, each a `label` and a `value`.
+    files: Sequence[File] = ()  # The files that go with it.
+    hops: int = 0  # Through how many agents it came; who brings the answer to it back gives it to `Arrived.hops`.
 
 
 class Receiver(Protocol):

@@ -51,7 +51,6 @@ _ID = re.compile(r"[^\s.]{1,200}")
 _MOST_OF_ONE, _MOST_WAITING = 32, 128
 #: Connections at once, and seconds in which the headers of a request must come, then its body, then the answer.
 _MOST_CONNECTIONS, _HEADERS_S, _READING_S, _LASTING_S = 192, 10, 30, 60
-_TRIES = 50
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ it is delivered again under the same id. Where a message goes, and whether it is
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -44,10 +44,7 @@ class Deliverer:
     """
 
     def __init__(
-        self,
-        opened: Opened,
-        adapters: Mapping[str, Adapter],
-        trying: Callable[[str, Callable[[], None]], None],
+        self, opened: Opened, adapters: Mapping[str, Adapter], trying: Callable[[str, Callable[[], None]], None]
     ) -> None:
         self._opened = opened
         self._adapters = adapters
@@ -77,16 +74,23 @@ class Deliverer:
             self._trying(id, partial(self._deliver, id))
 
     def _deliver(self, id: str) -> None:
-        row, results = self._opened.state().sessions[id], list[tuple[OutMessage, str | Exception]]()
+        row, results = self._opened.state().sessions[id], list[tuple[OutMessage, dict[str, Any]]]()
         with self._opened.session(id) as session:
             due = deliveries.due_out(session.folds(), timestamps.now())
         for message in due:
             if message.kind != "task":  # Those are for the host itself.
                 try:
-                    results.append((message, self._delivered(session, row, message)))
+                    result: dict[str, Any] = {"platform_id": self._delivered(session, row, message)}
                 except Exception as error:
-                    results.append((message, error))
-        self._opened.tell(id, partial(self._noted, results))
+                    result = {"error": said_by(error), "is_final": isinstance(error, _FINAL)}
+                results.append((message, result))
+
+        def noted(folds: Folds) -> list[Event]:
+            now = timestamps.now()
+            attempts = (deliveries.after_attempt(folds, message, now, **result) for message, result in results)
+            return messages.numbered(folds, [event for events in attempts for event in events])
+
+        self._opened.tell(id, noted)
 
     def _delivered(self, session: Session, row: SessionRow, message: OutMessage) -> str:
         """Deliver a message; the id that it gets."""
@@ -99,16 +103,6 @@ class Deliverer:
         if route.channel not in self._adapters:
             raise OSError(f"the host has no adapter {route.channel!r}")
         return self._adapters[route.channel].deliver(out)
-
-    def _noted(self, results: Sequence[tuple[OutMessage, str | Exception]], folds: Folds) -> list[Event]:
-        """What the host notes of deliveries, given the ids that messages got, or the errors."""
-        now, events = timestamps.now(), list["Event"]()
-        for message, result in results:
-            how: dict[str, Any] = {"platform_id": result}
-            if isinstance(result, Exception):
-                how = {"error": said_by(result), "is_final": isinstance(result, _FINAL)}
-            events += deliveries.after_attempt(folds, message, now, **how)
-        return messages.numbered(folds, events)
 
     def close(self) -> None:
         """Wait for the drains that run, and begin no more."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import os
 import select
-import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -22,6 +21,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
+from capsule.disk.touched import Touched
 from capsule.engines.interface import INBOUND, OUTBOUND
 from capsule.engines.values import Notices
 from capsule.errors import CapsuleError, StoreBusy
@@ -90,10 +90,7 @@ class Host:
         self._looked_at = ""
         #: By how many seconds the clock on the wall is ahead of that of this process.
         self._ahead_s = timestamps.ms_of(self._since) / 1000 - time.monotonic()
-        #: A byte sent into the second socket ends a wait for the first.
-        self._bell = socket.socketpair()
-        for end in self._bell:
-            end.setblocking(False)
+        self._bell = Touched()  # It ends the wait of the loop.
         self.broken: dict[tuple[str, str], str] = {}
 
     def _log(self, step: str, **about: Any) -> None:
@@ -106,10 +103,14 @@ class Host:
 
         Raises CapsuleError if an adapter can't begin. Cost: none worth mentioning while nothing happens.
         """
-        threading.Thread(target=lambda: stop.wait() and self._ring(), name="capsule-host-stop", daemon=True).start()
+
+        def end() -> None:
+            stop.wait()
+            self._ring()
+
+        threading.Thread(target=end, name="capsule-host-stop", daemon=True).start()
         with ExitStack() as held:
-            for end in self._bell:
-                held.enter_context(end)
+            held.callback(self._bell.close)
             state = ""
             while state != "running" and not stop.is_set():
                 try:
@@ -126,14 +127,12 @@ class Host:
                 self._serve(stop)
 
     def _serve(self, stop: threading.Event) -> None:
-        notices: Notices | None = None
         touched: Collection[tuple[str, str]] | None = None
+        notices = Notices(self._engine.tracker)  # Before the first look, so that nothing happens in between.
         try:
             for adapter in self._adapters.values():
                 adapter.start(self._router)
             while not stop.is_set():
-                if notices is None or not notices.is_open:  # Before the look, so that nothing happens in between.
-                    notices, touched = Notices(self._engine.tracker()), None
                 self._turn(touched)
                 self._wait(notices)
                 touched = notices.changed()
@@ -142,15 +141,12 @@ class Host:
             self._deliverer.close()
             for adapter in self._adapters.values():
                 adapter.stop()
-            if notices is not None:
-                notices.close()
+            notices.close()
             self._log("stopped")
 
-    def _ring(self) -> bool:
-        """End the wait of the loop, unless it was ended already."""
-        with suppress(OSError):  # It is full of rings, or closed.
-            return self._bell[1].send(b".") > 0
-        return False
+    def _ring(self) -> None:
+        """End the wait of the loop."""
+        self._bell.touch(None)
 
     def _wait(self, notices: Notices) -> None:
         """Wait until something is written, a worker ends, or something is due."""
@@ -159,12 +155,10 @@ class Host:
         waits = [LOOK_S, soonest]
         waits += [timestamps.seconds_between(now, due) for due in sorted(self._due.copy().values())[:1]]
         poll = select.poll()
-        poll.register(self._bell[0], select.POLLIN)
+        poll.register(self._bell, select.POLLIN)
         poll.register(notices, select.POLLIN)
         poll.poll(max(0, math.ceil(min(waits) * 1000)))
-        with suppress(BlockingIOError):
-            while self._bell[0].recv(4096):
-                pass
+        self._bell.changed()
 
     def _turn(self, touched: Collection[tuple[str, str]] | None) -> None:
         """Look at the sessions to which something happened. `touched` was written; None: anything may be."""
@@ -205,7 +199,7 @@ class Host:
         self._trying("serve", id, partial(self._look_at, id))
 
     def _trying(self, task: str, id: str, act: Callable[[], None]) -> None:
-        """Do something for a session; task it raises is shown, and tried again later."""
+        """Do something for a session; what it raises is shown, and it is tried again later."""
         try:
             act()
         except Exception as error:
@@ -236,11 +230,11 @@ class Host:
             for rule in rules:
                 while rule(folds):
                     self._opened.tell(id, rule)
-                    folds = session.folds()
+                    folds = session.known
             if messages.is_bulky(folds):
                 session.compact(now)
                 self._log("compacted", session=id)
-                folds = session.folds()
+                folds = session.known
             if deliveries.due_out(folds, now):
                 self._deliverer.drain(id)
             if row.status == "active" and self._workers.state(id) == "stopped":

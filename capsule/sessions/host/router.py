@@ -21,7 +21,7 @@ from capsule.sessions.events import Event, Route
 from capsule.sessions.host.opened import Opened
 from capsule.sessions.registry import UNSERVED, MessagingGroup
 from capsule.sessions.rules import questions, wirings
-from capsule.sessions.rules.messages import is_bulky, receive
+from capsule.sessions.rules.messages import brought, is_bulky, receive
 
 if TYPE_CHECKING:
     from capsule.sessions.adapters.interface import Arrived
@@ -33,7 +33,7 @@ _Items = list[tuple["Arrived", "Decision"]]
 
 
 class Router:
-    """What the adapters of a host give their messages to. See `Receiver`.
+    """What the adapters of a host give their messages to: see `Receiver`.
 
     Args:
         opened: The sessions.
@@ -46,7 +46,6 @@ class Router:
         self._alone = threading.Lock()
 
     def receive(self, arrived: Sequence[Arrived]) -> None:
-        """See `Receiver.receive`."""
         by_session: dict[Serves, _Items] = defaultdict(list)
         sessions: list[str] = []
         errors: list[Exception] = []
@@ -106,18 +105,7 @@ class Router:
         for arrived, decision in items:
             came_by = Route(arrived.channel, arrived.place, arrived.thread or decision.serves[3])
             if decision.outcome != "ignored":
-                message = events.incoming(
-                    id=arrived.id,
-                    content=arrived.text,
-                    kind=arrived.kind,
-                    trigger=decision.outcome,
-                    sender=arrived.sender,
-                    route=came_by,
-                    timestamp=arrived.at or None,
-                    hops=arrived.hops,
-                    attachments=arrived.attachments,
-                    wiring=decision.wiring or None,
-                )
+                message = brought(arrived, trigger=decision.outcome, route=came_by, wiring=decision.wiring or None)
                 try:
                     new = receive(folds, [message])
                 except InvalidInput as error:  # The session has it with other content, which stays.

@@ -11,16 +11,7 @@ from dataclasses import replace
 
 from capsule.errors import InvalidInput, Refused
 from capsule.sessions.cron import next_at
-from capsule.sessions.events import (
-    Event,
-    Route,
-    attempt,
-    delivered,
-    incoming,
-    outgoing,
-    reply_id,
-    undeliverable,
-)
+from capsule.sessions.events import Event, Route, attempt, delivered, incoming, outgoing, reply_id, undeliverable
 from capsule.sessions.folds import Folds
 from capsule.sessions.inbound import Attempts
 from capsule.sessions.outbound import OutMessage
@@ -110,13 +101,7 @@ def _unknown(folds: Folds, to: str) -> Refused:
 
 
 def after_attempt(
-    folds: Folds,
-    message: OutMessage,
-    now: str,
-    *,
-    platform_id: str = "",
-    error: str = "",
-    is_final: bool = False,
+    folds: Folds, message: OutMessage, now: str, *, platform_id: str = "", error: str = "", is_final: bool = False
 ) -> list[Event]:
     """What the host notes after it tried to deliver a message, for `messages.numbered`.
 

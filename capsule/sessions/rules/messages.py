@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from capsule import timestamps
 from capsule.errors import InvalidInput
-from capsule.sessions.events import AckState, Event, ack, failed, retry
+from capsule.sessions.events import AckState, Event, Route, ack, failed, incoming, retry
 from capsule.sessions.folds import Folds, Status, digest
 from capsule.sessions.inbound import InMessage
+
+if TYPE_CHECKING:
+    from capsule.sessions.adapters.interface import Arrived
 
 #: How often a message is tried again, and the seconds before the first time; before each further time twice as many.
 RETRIES = 5
@@ -37,6 +40,13 @@ def next_seq(highest_seen: int, side: Literal["host", "worker"]) -> int:
 def later(now: str, seconds: float) -> str:
     """The time some seconds after another."""
     return timestamps.from_ms(timestamps.ms_of(now) + round(seconds * 1000))
+
+
+def brought(arrived: Arrived, **more: Any) -> Event:
+    """The event for a message from outside. Args: the message, and fields of `events.Incoming` that say more of it."""
+    fields: dict[str, Any] = {"id": arrived.id, "content": arrived.text, "kind": arrived.kind, "hops": arrived.hops}
+    fields |= {"sender": arrived.sender, "timestamp": arrived.at or None, "attachments": arrived.attachments}
+    return incoming(**fields | {"route": Route(arrived.channel, arrived.place, arrived.thread)} | more)
 
 
 def receive(folds: Folds, messages: Iterable[Event]) -> list[Event]:

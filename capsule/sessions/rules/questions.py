@@ -17,7 +17,7 @@ from capsule.sessions.events import Event, Route, failed, incoming, reply_id
 from capsule.sessions.folds import Folds
 from capsule.sessions.outbound import OutMessage
 from capsule.sessions.registry import Question, SessionRow, State
-from capsule.sessions.rules.messages import receive
+from capsule.sessions.rules.messages import brought, receive
 
 #: The new registry, and what the sessions are told, for `tell`. That comes first: the registry's word alone would be
 #: lost with the process that writes both.
@@ -65,18 +65,9 @@ def answer(state: State, id: str, value: str, arrived: Arrived, now: str) -> Res
         question = replace(question, answers=(said, *question.answers), state="answered", closed_at=now)
     elif not any(each.get("message") == arrived.id for each in question.answers):
         question = replace(question, answers=(*question.answers, said))
-    event = incoming(
-        id=arrived.id,
-        content=value,
-        kind="system" if reason else "chat",
-        trigger="accumulate" if reason else "wake",
-        sender=arrived.sender,
-        route=Route(arrived.channel, arrived.place, arrived.thread),
-        timestamp=arrived.at or None,
-        hops=arrived.hops,
-        question=question.id,
-        value=value,
-    )
+    kind, trigger = ("system", "accumulate") if reason else ("chat", "wake")
+    about = {"kind": kind, "trigger": trigger, "attachments": (), "question": question.id, "value": value}
+    event = brought(arrived, content=value, **about)
     events = [event, failed(messages=[arrived.id], reason=reason)] if reason else [event]
     return state.put(question), [(question.session, events)]
 
@@ -88,7 +79,7 @@ def tell(folds: Folds, events: Sequence[Event]) -> list[Event]:
 
 
 def cancelled(state: State, id: str, now: str) -> Result:
-    """Withdraw a question: who waits learns that there is no answer. Raises as `answer`."""
+    """Withdraw a question: who waits learns that there is no answer. Raises NotFound: there is none such any more."""
     question = _question(state, id)
     if question.state == "open":
         question = replace(question, state="cancelled", closed_at=now)

@@ -145,13 +145,7 @@ def tasks(folds: Folds, now: str, time_zone: str = "") -> list[Event]:
 
 
 def act(
-    folds: Folds,
-    task: Mapping[str, Any],
-    id: str,
-    now: str,
-    *,
-    route: Route | None = None,
-    time_zone: str = "",
+    folds: Folds, task: Mapping[str, Any], id: str, now: str, *, route: Route | None = None, time_zone: str = ""
 ) -> list[Event]:
     """Do something with a series.
 

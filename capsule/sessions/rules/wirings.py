@@ -14,6 +14,7 @@ from typing import Literal
 from capsule.errors import InvalidInput
 from capsule.format.filters import compiled
 from capsule.sessions.adapters.interface import Arrived
+from capsule.sessions.events import Outcome
 from capsule.sessions.registry import EVERY, Serves, State, Wiring
 
 #: Through how many agents a message may come, one answering the other, unless the agent's `maxHops` says otherwise.
@@ -22,21 +23,13 @@ MAX_HOPS = 8
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What becomes of a message for one agent.
-
-    Attributes:
-        agent: The agent.
-        serves: What its session for the message serves.
-        outcome: Whether it wakes the agent, waits in its session, or is none of it.
-        reason: Why, in words.
-        wiring: The wiring that says so; empty: that of a place without one.
-    """
+    """What becomes of a message for one agent."""
 
     agent: str
-    serves: Serves
-    outcome: Literal["wake", "accumulate", "ignored"]
-    reason: str
-    wiring: str = ""
+    serves: Serves  # What its session for the message serves.
+    outcome: Outcome  # Whether it wakes the agent, waits in its session, or is none of it.
+    reason: str  # In words.
+    wiring: str = ""  # The wiring that says so; empty: that of a place without one.
 
 
 def route(arrived: Arrived, state: State, engaged: Callable[[Serves], bool]) -> list[Decision]:

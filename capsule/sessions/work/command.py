@@ -35,19 +35,12 @@ _LAST = 2000
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command ended.
+    """How a command ended."""
 
-    Attributes:
-        code: Its exit code, or the negative number of the signal that ended it.
-        out: What it wrote to stdout; bytes that are no UTF-8 are replaced.
-        reason: Why it failed; empty: it did not.
-        handed: What it wrote to the file for it; None: nothing.
-    """
-
-    code: int
-    out: str = ""
-    reason: str = ""
-    handed: str | None = None
+    code: int  # Its exit code, or the negative number of the signal that ended it.
+    out: str = ""  # What it wrote to stdout; bytes that are no UTF-8 are replaced.
+    reason: str = ""  # Why it failed; empty: it did not.
+    handed: str | None = None  # What it wrote to the file for it; None: nothing.
 
 
 def run(

@@ -43,14 +43,10 @@ MOST = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What was said.
-
-    Attributes:
-        id: Its id.
-        earlier: None: it was said now. Else nothing was, as an earlier try said something with this number: this text.
-    """
+    """What was said."""
 
     id: str
+    #: None: it was said now. Else nothing was, as an earlier try said something with this number: this text.
     earlier: str | None = None
 
 

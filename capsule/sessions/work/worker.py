@@ -57,26 +57,17 @@ _NOTE = "what is asked of you. It says what its writers want, and none of them h
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a command is given.
-
-    Attributes:
-        agent: The agent that answers.
-        session: The session.
-        batch: The message that the batch is named after: ids of what is said in answer are made of it.
-        messages: The messages as they stand in the file, the oldest first, all from one place; an answer to a question
-            that came when no command waited for it also has the text of the question, as `asked`.
-        destinations: The names under which the agent may write elsewhere.
-        continuation: What the command handed back last; empty: nothing.
-        alive: To be called now and then: a command that is silent for 30 minutes counts as dead.
-    """
+    """What a command is given."""
 
     agent: str
     session: str
-    batch: str
+    batch: str  # The message that the batch is named after: ids of what is said in answer are made of it.
+    #: The messages as they stand in the file, the oldest first, all from one place; an answer to a question that came
+    #: when no command waited for it also has the text of the question, as `asked`.
     messages: Sequence[Event]
-    destinations: Sequence[str]
-    continuation: str
-    alive: Callable[[], None]
+    destinations: Sequence[str]  # The names under which the agent may write elsewhere.
+    continuation: str  # What the command handed back last; empty: nothing.
+    alive: Callable[[], None]  # To be called now and then: a command that is silent for 30 minutes counts as dead.
 
     def text(self) -> str:
         """It as a text for a model; what others wrote stands between marks (see `capsule.fence`)."""
@@ -154,7 +145,7 @@ class Worker:
         about = {"agent": self._agent, "pid": os.getpid()} | ({"session": self._session} if self._session else {})
         self._engine.leases.take(self._instance, about)
         longest_s, stop = _LOOK_S if stop is None else _OFTEN_S, stop or Stop()
-        notices, began = Notices(self._engine.tracker()), time.monotonic()
+        notices, began = Notices(self._engine.tracker), time.monotonic()
         idle_since = began
         self._look_at(None)
         while not stop.is_set():
@@ -167,11 +158,8 @@ class Worker:
             due_in_s = longest_s if due_at_s is None else max(0.0, due_at_s - time.time())
             if (self._session and time.monotonic() - began > _TURN_S) if due_in_s <= 0 else idle_left_s <= 0:
                 return
-            select.select([notices.fileno()], [], [], min(longest_s, max(0.0, idle_left_s), due_in_s))
-            written = notices.changed()
-            if not notices.is_open:
-                notices = Notices(self._engine.tracker())
-            self._look_at(written)
+            select.select([notices], [], [], min(longest_s, max(0.0, idle_left_s), due_in_s))
+            self._look_at(notices.changed())
 
     def _look_at(self, written: Collection[tuple[str, str]] | None) -> None:
         """Note which sessions are to be looked at. Args: the documents that were written; None: any."""
@@ -189,12 +177,8 @@ class Worker:
             with nullcontext(self._lease) if self._lease else self._engine.leases.take(f"worker-{id}") as lease:
                 session = self._sessions.setdefault(id, Session(self._engine, id))
                 session.lease = lease
-                withdraw = partial(drop, instance=self._instance)
-                if withdraw(session.folds()):  # Only who holds the lock of a session claims there.
-                    session.say(withdraw)
-                worked = not stop.is_set() and self._claim_and_answer(session, first=first)
-                folds = session.folds()
-                self._looks[id] = next_due(folds, timestamps.now(), first=False)
+                worked = self._claim_and_answer(session, stop, first=first)
+                self._looks[id] = next_due(session.known, timestamps.now(), first=False)
         except CapsuleError as error:
             if self._session and not isinstance(error, StoreBusy):
                 raise
@@ -203,21 +187,24 @@ class Worker:
             self._looks[id] = timestamps.from_ms(int((time.time() + _LOOK_S) * 1000))
         return worked
 
-    def _claim_and_answer(self, session: Session, *, first: bool) -> bool:
-        """Answer the next batch of a session, if there is one."""
+    def _claim_and_answer(self, session: Session, stop: Stop, *, first: bool) -> bool:
+        """Answer the next batch of a session, if there is one, unless the worker is to end."""
         picked: list[InMessage] = []
         limit = [tool(name="command", limit_s=self._limit_s)] if self._limit_s > SILENT_S else []
 
         def take(folds: Folds) -> list[Event]:
-            picked[:] = pick(folds, timestamps.now(), first=first)
+            picked[:] = [] if stop.is_set() else pick(folds, now, first=first)
             claimed = claim(folds, picked, self._instance)
-            return claimed + limit if claimed else []
+            # Only who holds the lock of a session claims there: other claims are of workers that are dead.
+            return [*claimed, *(limit if claimed else []), *drop(folds, self._instance)]
 
-        claimed = session.say(take)
-        if not claimed:
+        folds, now = session.folds(), timestamps.now()
+        is_due = next_due(folds, now, first=first) == now or drop(folds, self._instance)
+        claimed = session.say(take) if is_due else []
+        if not picked:
             return False
         ids, batch = [message.id for message in picked], claimed[0]["batch"]
-        folds, provider = session.folds(), self._registry.read().provider(session.id)
+        folds, provider = session.known, self._registry.read().provider(session.id)
         kept = folds.outbound.state.get(provider, {}).get(CONTINUATION)
         said_before, names = folds.outbound.messages, sorted(folds.inbound.destinations)
         events = [dict(message.event) for message in picked]

@@ -52,9 +52,11 @@ def signed(message: Entry, agent: str | None) -> Entry:
     """A checked message, from this agent. Raises Refused if it is from another one; None: as it is."""
     if agent is None:
         return message
-    if message.get("from", agent) != agent:
+    if "from" not in message:
+        return order_message(message | {"from": agent})
+    if message["from"] != agent:
         raise Refused(f"a message from {message['from']} can't be written: the store acts for {agent}", path="")
-    return order_message(message | {"from": agent})
+    return message
 
 
 def encoded_within(entry: Entry, limit: int) -> bytes:

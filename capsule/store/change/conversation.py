@@ -6,7 +6,7 @@ A change of the lock alone keeps `updatedAt`. Times never go back within a conve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from capsule.engines.interface import Transaction
     from capsule.engines.values import Reads
     from capsule.format.documents.head import ParsedHead
-    from capsule.rules.policy import Action, Object, StateOf
+    from capsule.rules.policy import Action, Object, State, StateOf
     from capsule.settings import Settings
     from capsule.watch.own_writes import Own
 
@@ -35,12 +35,20 @@ _LOCK = frozenset(names("metadata.lock"))
 
 
 def ensure_may(
-    agent: str | None, action: Action, object: Object, state_of: StateOf, others: Iterable[str] = ()
+    agent: str | None,
+    action: Action,
+    object: Object,
+    state_of: StateOf,
+    others: Collection[str] = (),
+    known: State | None = None,
 ) -> Reads:
-    """What else this was decided on. Raises Refused, or NotFound where it is hidden, if the agent may not do it."""
+    """What else this was decided on; `known` is the state, if it was read already.
+
+    Raises Refused, or NotFound where it is hidden, if the agent may not do it.
+    """
     from capsule.rules import policy
 
-    state = policy.State() if agent is None else state_of(object, others)
+    state = known or (policy.State() if agent is None else state_of(object, others))
     policy.ensure(policy.may(agent, action, object, state), object.id, state_of)
     return state.reads
 
@@ -95,12 +103,14 @@ class Conversation:
             self._is_admitted = True
         return self._lock
 
-    def ensure_may(self, action: Action, object: Object | None = None, others: Iterable[str] = ()) -> None:
+    def ensure_may(self, action: Action, object: Object | None = None, others: Collection[str] = ()) -> None:
         """As `ensure_may`, for who writes here; without an object, for the conversation as it is."""
         from capsule.rules.policy import Object  # A command that only reads has no use for it.
 
         if object is not None or action not in self._allowed:
-            reads = ensure_may(self._agent, action, object or Object.at(self.head), self._state_of, others)
+            about, judged = object or Object.at(self.head), self.transaction.judged
+            known = judged[1] if judged is not None and judged[0] is about and not others else None
+            reads = ensure_may(self._agent, action, about, self._state_of, others, known)
             # Of what was read twice the earlier version counts: so all decisions are about one state.
             self.transaction.reads = {**reads, **self.transaction.reads}
         if object is None:
@@ -150,9 +160,7 @@ class Conversation:
         self.transaction.ensure_durable()
         return next(iter(there), self.transaction.state.entries), list(before.values())
 
-    def append(
-        self, messages: list[Document], *, move: bool = False, wait: bool = True
-    ) -> tuple[int, list[Document]]:
+    def append(self, messages: list[Document], *, move: bool = False, wait: bool = True) -> tuple[int, list[Document]]:
         """Append checked messages, durably. A message without a parent goes to the end of the active branch.
 
         Args:
@@ -172,8 +180,8 @@ class Conversation:
         self.transaction.waits = wait
         if self._agent is not None:
             self.ensure_may("append")
-            is_dated = not self._tries and any("timestamp" in message for message in messages)
-            if move or is_dated or any("parent" in message for message in messages):
+            given = set[str]().union(*messages)
+            if move or "parent" in given or ("timestamp" in given and not self._tries):
                 self.ensure_may("rewrite")
             messages[:] = [signed(message, self._agent) for message in messages]
         if self._tries and (before := self._appended_before(messages)) is not None:

@@ -24,7 +24,7 @@ from capsule.format.fields import PARTS
 from capsule.format.json import codec, places
 from capsule.format.merge.notes import take_out
 from capsule.format.text.titles import check_tags, check_title, title_by_rule
-from capsule.format.values import fault, kind_of
+from capsule.format.values import fault
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
@@ -301,9 +301,9 @@ def _wrong(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     had = document.get("version", new.CURRENT)
     version = migrations.parse_version(had)
     if version is None:
-        yield "version", f'must be a text like "2.1", is {kind_of(had)}'
+        yield "version", f'must be a text like "2.1", is {codec.kind_of(had)}'
     elif version[0] != migrations.KNOWN[0]:
         yield "version", migrations.too_new(had) if version > migrations.KNOWN else "must be 2.1"
     servers = document.setdefault("mcpServers", {})
-    if wrong := fault(_FIELD, servers) if servers is not None else f"must be an object, is {kind_of(servers)}":
+    if wrong := fault(_FIELD, servers) if servers is not None else f"must be an object, is {codec.kind_of(servers)}":
         yield "mcpServers", wrong

@@ -104,11 +104,11 @@ class Branches:
 
         Raises NotFound, InvalidInput, InvalidDocument. Cost: reading the file.
         """
-        from capsule.format.tree.branches import Slot, answer_at, parent_id
+        from capsule.format.tree.branches import Slot, answer_at
 
         history, tree, current = self.tree(id)
         place = answer_at(id, history, tree, current, message_id)
-        return Slot(history[place]["id"], parent_id(history, tree, place))
+        return Slot(history[place]["id"], tree.id_at(tree.parents[place]))
 
     # -- Switching ------------------------------------------------------------------------------------------------
 
@@ -172,15 +172,13 @@ class Branches:
         """
         fields = fields_given(fields, extra)
         check_message({"role": "user", "content": content, **fields})
-        from capsule.format.tree.branches import parent_id
-
         message_id = named(self._store, id, message_id)
 
         def made(history: list[Entry], tree: Tree, current: str | None) -> Entry:
             place = find_message(history, message_id, id)
             old = history[place]
             kept = {name: old[name] for name in _SAME_IN_A_BRANCH if name in old}
-            parent = parent_id(history, tree, place)
+            parent = tree.id_at(tree.parents[place])
             return {"role": old["role"], "content": content, "parent": parent, **kept, **fields}
 
         return self._beside(id, made, content, key)
@@ -211,11 +209,11 @@ class Branches:
         """
         message = {"role": "assistant", "content": content, **fields_given(fields, extra)}
         check_message(message)
-        from capsule.format.tree.branches import answer_at, parent_id
+        from capsule.format.tree.branches import answer_at
 
         def made(history: list[Entry], tree: Tree, current: str | None) -> Entry:
             place = answer_at(id, history, tree, current, message_id)
-            return {**message, "parent": parent_id(history, tree, place)}
+            return {**message, "parent": tree.id_at(tree.parents[place])}
 
         return self._beside(id, made, content, key)
 

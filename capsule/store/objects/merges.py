@@ -249,8 +249,8 @@ class Conflicts:
     def __init__(self, store: Writing) -> None:
         self._store = store
 
-    def settle(self, id: str, field: str, value: Any) -> Head:
-        """Settle a conflict: give a field its value.
+    def resolve(self, id: str, field: str, value: Any) -> Head:
+        """Resolve a conflict: give a field its value.
 
         Args:
             id: The conversation.

@@ -66,18 +66,19 @@ def ordered(history: list[Fields], tell: Callable[[str, str], None]) -> list[Fie
 
 
 def _in_order(history: list[Fields]) -> list[Fields] | None:
-    """Order messages that are in order and without gaps already, as most are; None: they are not."""
-    result: dict[str, Fields] = {}
+    """Order messages whose parents all come before them, as most do; None: some do not."""
+    result: list[Fields] = []
+    #: By each id, the message that is there of it: itself, or the nearest above it.
+    nearest: dict[str | None, str | None] = {None: None}
     last: str | None = None
     for entry in history:
         id, parent = entry.get("id"), entry.get("parent", last)
-        if type(id) is not str or id in result or "role" not in entry:
+        if type(id) is not str or id in nearest or not isinstance(parent, str | None) or parent not in nearest:
             return None
-        if parent is not None and (type(parent) is not str or parent not in result):
-            return None
-        result[id] = {**entry, "parent": parent}
-        last = id
-    return list(result.values())
+        last, nearest[id] = id, id if "role" in entry else nearest[parent]
+        if "role" in entry:
+            result.append({**entry, "parent": nearest[parent]})
+    return result
 
 
 def _nearest(above: str, parents: dict[str, str], messages: dict[str, Fields]) -> str | None:

@@ -22,7 +22,7 @@ from capsule import timestamps
 from capsule.errors import InvalidInput
 from capsule.format.documents import new
 from capsule.format.documents.message import check_message
-from capsule.format.fields import MODES, ROLES, TYPES, names
+from capsule.format.fields import MODES, TYPES, names
 from capsule.format.json import codec
 from capsule.format.json.canonical import in_order
 from capsule.format.text.titles import check_title, title_by_rule, title_from
@@ -31,11 +31,11 @@ from capsule.ids import imported_conversation_id, imported_message_id
 from capsule.timestamps import is_canonical
 from capsule.transfer.drafts import digests
 from capsule.transfer.drafts.branches import ordered
-from capsule.transfer.drafts.digests import IMPORTED, OF_METADATA, RELATED, SOURCE
+from capsule.transfer.drafts.digests import IMPORTED, OF_METADATA, RELATED, SOURCE, imported_of
 from capsule.transfer.drafts.privacy import keeps_id, without_agents
 from capsule.transfer.interface import Draft, Fields, Source
 from capsule.transfer.reading.values import MOST
-from capsule.transfer.records.coercion import moment
+from capsule.transfer.records.coercion import moment, object_of
 from capsule.transfer.records.pairs import OWN
 
 Document = dict[str, Any]
@@ -45,8 +45,6 @@ Tell = Callable[[str, str], None]
 Keep = Callable[[bytes | Source], tuple[str, int]]
 #: The bytes of a stored attachment; None: it is not there.
 Load = Callable[[str], bytes | None]
-_TEXTS = frozenset({"role", "content", "model", "reasoning", "toolCallId"})
-_LISTS = frozenset({"toolCalls", "attachments"})
 #: The references of a message to others.
 _LINKS = ("replyTo", "thread")
 
@@ -120,11 +118,11 @@ def document_of(
 
 def _checked(entry: Fields, tell: Tell, keep: Keep, most: int, *, is_own: bool) -> Fields:
     """A message that can be accepted, with what is remembered of its source; of another one its id and its parent."""
-    links: Fields = {name: entry[name] for name in ("id", "parent") if name in entry}
+    said = dict(entry)
+    links: Fields = {name: said.pop(name) for name in ("id", "parent") if name in entry}
     if "role" not in entry:
         return links
     id = str(entry.get("id"))
-    said = {name: value for name, value in entry.items() if name not in links}
     for name in ("timestamp", "editedAt"):
         if (given := said.get(name)) is not None and not (type(given) is str and is_canonical(given)):
             said[name] = moment(given)
@@ -135,7 +133,7 @@ def _checked(entry: Fields, tell: Tell, keep: Keep, most: int, *, is_own: bool) 
             said["attachments"] = [
                 _stored(attached, keep, lambda reason: tell(reason, id)) for attached in said["attachments"]
             ]
-        checked = said if _is_plain(said) else check_message(said)
+        checked = check_message(said)
         if len(checked["content"]) > most // 4 and len(codec.encode_entry(checked)) > 0.9 * most:
             raise InvalidInput(f"it is larger than {most:,} bytes")
         about = {"id": str(entry["id"])} if entry.get("id") is not None else {}
@@ -150,28 +148,17 @@ def _checked(entry: Fields, tell: Tell, keep: Keep, most: int, *, is_own: bool) 
         return links
     if is_own:
         return _with_source_back(checked) | links
-    return checked | {"metadata": _with_imported(checked.get("metadata", {}), about)} | links
+    checked["metadata"] = _with_imported(checked.get("metadata", {}), about)
+    checked.update(links)
+    return checked
 
 
 def _with_imported(metadata: Fields, about: Fields) -> Fields:
     """Metadata with what is remembered of a source; what the source had besides comes last, always."""
-    rest = {SOURCE: metadata[SOURCE]} if SOURCE in metadata else {}
-    return {name: value for name, value in metadata.items() if name != SOURCE} | {IMPORTED: about} | rest
-
-
-def _is_plain(said: Fields) -> bool:
-    """Whether a message has a few well-known fields of the right types, as nearly all have: `check_message` agrees."""
-    for name, value in said.items():
-        kind = type(value)
-        if name in _TEXTS:
-            if kind is not str:
-                return False
-        elif name in _LISTS:
-            if kind is not list or not all(type(item) is dict for item in value):
-                return False
-        elif (name != "metadata" or kind is not dict) and (name != "timestamp" or value is None):
-            return False
-    return said["role"] in ROLES and "content" in said
+    made = metadata | {IMPORTED: about}
+    if SOURCE in made:
+        made[SOURCE] = made.pop(SOURCE)
+    return made
 
 
 def _stored(attached: Fields, keep: Keep, tell: Callable[[str], None]) -> Fields:
@@ -251,23 +238,18 @@ def _with_head(
     return document
 
 
-def _object(value: Any) -> Fields:
-    return value if isinstance(value, dict) else {}
-
-
 def _context(given: Any) -> Fields | None:
     if not isinstance(given, dict) or not isinstance(given.get("fullContext"), str):
         return None
     empty = new.empty_context()
-    about = _object(given.get("metadata"))
+    about = object_of(given.get("metadata"))
     return {**empty, **given, "metadata": {**empty["metadata"], **about}}
 
 
 def _with_source_back(fields: Fields) -> Fields:
     """The fields as they were before `_with_source_aside`."""
-    metadata = fields.get("metadata", {})
-    about = metadata.get(IMPORTED)
-    if not isinstance(about, dict) or SOURCE not in about:
+    metadata, about = fields.get("metadata", {}), imported_of(fields)
+    if SOURCE not in about:
         return fields
     rest = {name: value for name, value in about.items() if name != SOURCE}
     kept = {name: rest if name == IMPORTED else value for name, value in metadata.items() if name != IMPORTED or rest}
@@ -280,8 +262,7 @@ def _with_source_aside(fields: Fields) -> Fields:
     if SOURCE not in metadata:
         return fields
     rest = {name: value for name, value in metadata.items() if name != SOURCE}
-    about = _object(rest.get(IMPORTED))
-    return fields | {"metadata": {**rest, IMPORTED: {**about, SOURCE: metadata[SOURCE]}}}
+    return fields | {"metadata": {**rest, IMPORTED: {**imported_of(fields), SOURCE: metadata[SOURCE]}}}
 
 
 def draft_of(document: Document, format: str, load: Load | None = None) -> Draft:
@@ -292,9 +273,8 @@ def draft_of(document: Document, format: str, load: Load | None = None) -> Draft
         load: Gives the bytes of attachments, which then have `data`; None: they stay as they are.
     """
     history, tree = document["history"], Tree(document["history"])
-    about = document["metadata"].get(IMPORTED)
     # A copy of a capsule is a capsule by now, with an id of its own.
-    about = about if isinstance(about, dict) and about.get("format") == format != OWN else {}
+    about = about if (about := imported_of(document)).get("format") == format != OWN else {}
     edited = {entry["id"] for entry in history if digests.is_edited(entry)}
     is_own = not about or (str(about.get("id")).startswith("sha256:") and bool(edited))
     current = document["metadata"].get("currentNode")
@@ -309,7 +289,7 @@ def draft_of(document: Document, format: str, load: Load | None = None) -> Draft
         origins: dict[str, str | None] = {entry["id"]: entry["id"] for entry in history}
     else:
         head |= {"metadata": {name: value for name, value in metadata.items() if name not in (IMPORTED, "titleSetBy")}}
-        for name, other in _object(about.get("related")).items():
+        for name, other in object_of(about.get("related")).items():
             if metadata.get(name) == imported_conversation_id(format, other):
                 head["metadata"][name] = other
         head["id"] = about.get("id")
@@ -347,12 +327,12 @@ def draft_of(document: Document, format: str, load: Load | None = None) -> Draft
 
 def _origin(entry: Fields) -> str | None:
     """The id of a message in its source; that of a message from here is its own, and one may have had none."""
-    about = entry.get("metadata", {}).get(IMPORTED)
-    return about.get("id") if isinstance(about, dict) else entry["id"]
+    about = imported_of(entry)
+    return about.get("id") if about else entry["id"]
 
 
 def _without_imported(fields: Fields) -> Fields:
-    if digests.is_undated(fields, _object(fields.get("metadata", {}).get(IMPORTED))):
+    if digests.is_undated(fields, imported_of(fields)):
         fields = {name: value for name, value in fields.items() if name != "timestamp"}
     metadata = {name: value for name, value in fields.get("metadata", {}).items() if name != IMPORTED}
     rest = {name: value for name, value in fields.items() if name != "metadata"}

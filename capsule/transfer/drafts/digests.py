@@ -24,6 +24,12 @@ RELATED = ("sourceConversationId", "forkedFrom")
 OF_METADATA = ("mode", "tags", "type", "archived", "pinned", "description", "isSummary", *RELATED, SOURCE)
 
 
+def imported_of(fields: Fields) -> Fields:
+    """What a message or the head of a conversation remembers of its source; empty: it was made here."""
+    about = fields.get("metadata", {}).get(IMPORTED)
+    return about if isinstance(about, dict) else {}
+
+
 def digest_of(value: Any) -> str:
     """A short digest of a JSON value. Raises TypeError for any other value."""
     return blake2b(orjson.dumps(value, option=orjson.OPT_SORT_KEYS), digest_size=8).hexdigest()
@@ -59,9 +65,7 @@ def digest_of_document(document: Document, *, is_own: bool) -> str:
 
 def is_edited(entry: Fields) -> bool:
     """Whether a message was changed or made here since the last import."""
-    about = entry.get("metadata", {}).get(IMPORTED)
-    if not isinstance(about, dict):
-        return True
+    about = imported_of(entry)
     return about.get("digest") != digest_of_message(entry) and not is_undated(entry, about)
 
 

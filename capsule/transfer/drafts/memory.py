@@ -17,13 +17,13 @@ import orjson
 import capsule
 from capsule.errors import CapsuleError, InvalidDocument, NotFound
 from capsule.store.reading import KIND
-from capsule.transfer.drafts.digests import IMPORTED
+from capsule.transfer.drafts.digests import imported_of
 from capsule.transfer.drafts.report import Taken
 from capsule.transfer.records.pairs import OWN
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
-    from capsule.transfer.reading.sources import File
+    from capsule.transfer.reading.files import File
 
 _KIND, _ID = "imports", "digests"
 #: What it says has this form; with the version of Capsule.
@@ -91,10 +91,8 @@ class Memory:
                     head, _ = self._engine.head(id)
                 except (NotFound, InvalidDocument):
                     return None
-                about, title = head["metadata"].get(IMPORTED), head["title"]
-                source = (
-                    str(about.get("id")) if isinstance(about, dict) and about.get("format") in (format, OWN) else id
-                )
+                about, title = imported_of(head), head["title"]
+                source = str(about.get("id")) if about.get("format") in (format, OWN) else id
             known.append(Taken(id, title, count, format, source, file.name, "unchanged" if id else "skipped"))
         return known
 

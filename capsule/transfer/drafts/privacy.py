@@ -41,8 +41,10 @@ def without_agents(draft: Draft, *, is_chat: bool) -> Draft:
         if "participants" in rest:
             rest["participants"] = [member.id for member in members_in(rest["participants"])]
         head = with_source(head, {**(known if isinstance(known := said.get(SOURCE), dict) else {}), **rest})
-    history = [{name: value for name, value in entry.items() if name != "mentions"} for entry in draft.history]
-    for entry in history:
-        if is_agent_id(str(entry.get("from", ""))):
-            entry["from"] = f"{entry['from']}.imported"  # No agent has such an id.
+    history = list(draft.history)
+    for place, entry in enumerate(history):
+        if "mentions" in entry or "from" in entry:
+            history[place] = {name: value for name, value in entry.items() if name != "mentions"}
+            if is_agent_id(str(entry.get("from", ""))):
+                history[place]["from"] = f"{entry['from']}.imported"  # No agent has such an id.
     return replace(draft, head=head, history=history)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from capsule.transfer.reading.sources import Damage, Problems
+from capsule.transfer.reading.files import Damage, Problems
 
 STATES = ("imported", "updated", "unchanged", "skipped")
 

@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from capsule.format.json.canonical import order_message
 from capsule.format.tree.tree import Tree
-from capsule.transfer.drafts.digests import IMPORTED, digest_of_message, digests_of_head, is_edited
+from capsule.transfer.drafts.digests import IMPORTED, digest_of_message, digests_of_head, imported_of, is_edited
+from capsule.transfer.records.coercion import object_of
 
 Document = dict[str, Any]
 #: Where the source and this store changed the same: leave it, take what the source has, or make a second conversation.
@@ -95,31 +96,26 @@ def revised(
 
 def _time_of(document: Document) -> str:
     """When the source changed it, as it was imported; empty: it does not say."""
-    about = document["metadata"].get(IMPORTED)
-    time = about.get("updatedAt") if isinstance(about, dict) else None
+    time = imported_of(document).get("updatedAt")
     return time if isinstance(time, str) else ""
 
 
 def _is_newer(present: Document, entry: Document, *, is_own: bool) -> bool | None:
     """Whether a message of the source replaces the present one; None: both were changed."""
-    digest, about = digest_of_message(entry), present.get("metadata", {}).get(IMPORTED)
     if is_own:
-        if digest == digest_of_message(present):
+        if digest_of_message(entry) == digest_of_message(present):
             return False
         theirs, ours = entry.get("editedAt") or "", present.get("editedAt") or ""
         return None if theirs == ours else theirs > ours
-    digest = entry["metadata"][IMPORTED]["digest"]
-    if isinstance(about, dict) and about.get("digest") == digest:
+    if imported_of(present).get("digest") == entry["metadata"][IMPORTED]["digest"]:
         return False
     return None if is_edited(present) else True
 
 
 def _revise_head(result: Document, present: Document, incoming: Document, *, theirs: bool, is_own: bool) -> int:
     """Take what the source changed of the head. The number of fields that were changed here too."""
-    about = present["metadata"].get(IMPORTED)
     now, wanted = digests_of_head(present), digests_of_head(incoming)
-    base = about.get("digest") if isinstance(about, dict) and not is_own else None
-    base = base if isinstance(base, dict) else {}
+    base = {} if is_own else object_of(imported_of(present).get("digest"))
     has_all = {entry["id"] for entry in incoming["history"]}.issuperset(entry["id"] for entry in present["history"])
     if is_own and incoming["updatedAt"] > present["updatedAt"] and has_all:
         base = now  # It is the same conversation, later.
@@ -166,7 +162,7 @@ def _leaf(document: Document) -> str | None:
 def _set_current(document: Document, leaf: str | None, theirs: str | None, added: Collection[str]) -> None:
     """Let the active branch be that of the source if it ends in a new message, unless somebody went on here."""
     here = next((entry for entry in document["history"] if entry["id"] == leaf), None)
-    goes_on = here is None or isinstance(here.get("metadata", {}).get(IMPORTED), dict)
+    goes_on = here is None or bool(imported_of(here))
     wanted = theirs if theirs in added and goes_on else leaf
     if wanted == _leaf(document):
         return

@@ -1,4 +1,4 @@
-"""The files of an import: on disk, in a zip, in a stream. With `databases.py` the only module that opens files.
+"""Where the files of an import come from: the disk, a zip, a stream.
 
 What must stay true: nothing is unpacked to a path that an archive names, nothing outside the given folder is read, and
 no file takes more memory than a chunk. What is refused is reported by its name.
@@ -8,178 +8,35 @@ from __future__ import annotations
 
 import os
 import re
-import sqlite3
 import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
-from functools import cached_property
-from hashlib import blake2b
-from pathlib import Path, PurePosixPath
-from tempfile import NamedTemporaryFile, TemporaryDirectory
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import IO, BinaryIO
 
-from capsule.errors import InvalidInput, NotFound
-from capsule.transfer.interface import HEAD
-from capsule.transfer.reading.databases import opened_database
+from capsule.errors import NotFound
+from capsule.transfer.reading.files import CHUNK, DAMAGED, File, Problems
 from capsule.transfer.reading.folders import walked
 
-_CHUNK = 1 << 20
-#: Problems of one import that are reported in full; the others are counted.
-_MOST_PROBLEMS = 1_000
 #: How deep zips may lie in zips, and how large such a zip may be, in bytes.
 _DEEPEST, _LARGEST_INNER = 3, 1 << 28
 #: A zip, or a file in it, may not unpack to more than this many times its size, if it is larger than this.
 _MOST_TIMES, _HARMLESS = 200, 1 << 24
 _MOST_MEMBERS = 200_000
-#: The largest database that is copied out of a zip, in bytes.
-_LARGEST_DATABASE = 1 << 31
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _ZSTD = b"\x28\xb5\x2f\xfd"
 #: The largest window of a file in Zstandard, and how much of it is unpacked at once: to 32 MB at most, in bytes.
 _WINDOW, _PIECE = 1 << 27, 1 << 10
 #: Before each file in a zip: of it the flags, how it is packed, its size so, and the lengths of its name and of more.
 _HEADER = struct.Struct("<6x2H8xI4x2H")
-_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError, ValueError)
 
 OpenFile = Callable[[Path], IO[bytes]]
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """Something in a source that was damaged, and read around: where, and what."""
-
-    path: str
-    line: int | None
-    reason: str
-
-
-@dataclass(slots=True)
-class Problems:
-    """The damage that an import found.
-
-    Attributes:
-        first: The first thousand of it.
-        count: All of it.
-    """
-
-    first: list[Damage] = field(default_factory=list)
-    count: int = 0
-
-    def add(self, path: str, reason: str, line: int | None = None) -> None:
-        """Note a damage."""
-        self.count += 1
-        if self.count <= _MOST_PROBLEMS:
-            self.first.append(Damage(path, line, reason))
-
-
-@dataclass
-class File:
-    """A file that is read in chunks; a `Source`.
-
-    Attributes:
-        name, size: Its path as people read it, and its size in bytes.
-        opened: Opens the content.
-        problems: Takes what is damaged.
-        path: The file on disk; None: it is elsewhere.
-        at: How many bytes were read in chunks.
-        asked: The patterns of other files on disk that were asked for; None: they are not known.
-        matching: Finds the files that match a pattern, relative to the folder of this one.
-        is_named: Whether its path was given, so that it was not found in a folder or in a zip.
-    """
-
-    name: str
-    size: int
-    opened: Callable[[], IO[bytes]]
-    problems: Problems
-    path: Path | None = None
-    matching: Callable[[str], Iterator[File]] = lambda path: iter(())
-    at: int = 0
-    asked: set[str] | None = field(default_factory=set)
-    is_named: bool = False
-
-    def tell(self, reason: str, line: int | None = None) -> None:
-        """Report something damaged."""
-        self.problems.add(self.name, reason, line)
-
-    def near(self, path: str) -> Iterator[File]:
-        """The files of the same folder, zip or disk that match a pattern."""
-        if self.path is not None and self.asked is not None:
-            self.asked.add(path)
-        if ".." in PurePosixPath(path.lstrip("./")).parts or path.startswith("/") or "\0" in path:
-            return iter(())
-        return self.matching(path)
-
-    def chunks(self) -> Iterator[bytes]:
-        """The content in pieces; what the system refuses to read is reported, and ends the file."""
-        try:
-            with self.opened() as file:
-                self.at = 0
-                while chunk := file.read(_CHUNK):
-                    self.at += len(chunk)
-                    yield chunk
-        except _DAMAGED as error:
-            self.tell(f"can't be read to its end: {error}")
-
-    def digest(self) -> str:
-        """The digest of the content. Cost: reading it."""
-        digest = blake2b(digest_size=16)
-        for chunk in self.chunks():
-            digest.update(chunk)
-        return digest.hexdigest()
-
-    def digest_of_near(self, patterns: Iterable[str]) -> str:
-        """The digest of the names, sizes and times of the files that match patterns."""
-        digest = blake2b(digest_size=16)
-        for pattern in sorted(patterns):
-            for other in self.matching(pattern):
-                assert other.path is not None
-                digest.update(f"{pattern}\0{other.name}\0{other.size}\0{other.path.stat().st_mtime_ns}\0".encode())
-        return digest.hexdigest()
-
-    @cached_property
-    def head(self) -> bytes:
-        """The first 128 KiB."""
-        try:
-            with self.opened() as file:
-                return file.read(HEAD)
-        except _DAMAGED as error:
-            self.tell(f"can't be read: {error}")
-            return b""
-
-    @cached_property
-    def tables(self) -> frozenset[str]:
-        """The tables of a SQLite database; empty: it is none."""
-        if not self.head.startswith(b"SQLite format 3\0"):
-            return frozenset()
-        try:
-            with self.database() as database:
-                return frozenset(name for (name,) in database.execute("SELECT name FROM sqlite_master"))
-        except (sqlite3.Error, InvalidInput) as error:
-            self.tell(f"the database can't be read: {error}")
-            return frozenset()
-
-    @contextmanager
-    def database(self) -> Iterator[sqlite3.Connection]:
-        """The file as a SQLite database; it is copied first out of an archive. Raises InvalidInput, sqlite3.Error."""
-        self.asked = None  # Its log is beside it, and changes under one's hands.
-        if self.path is not None:
-            with opened_database(self.path) as database:
-                yield database
-            return
-        with TemporaryDirectory(prefix="capsule-import-") as folder:
-            copy = Path(folder, "database")
-            with copy.open("wb") as out:
-                for chunk in self.chunks():
-                    out.write(chunk)
-                    if out.tell() > _LARGEST_DATABASE:
-                        raise sqlite3.DatabaseError("it is too large to be copied out of the archive")
-            with opened_database(copy) as database:
-                yield database
 
 
 def _matching(names: list[str], name: str, path: str) -> Iterator[str]:
@@ -237,7 +94,7 @@ def on_disk(path: Path, problems: Problems, open_file: OpenFile = from_disk) -> 
 def spooled(stream: BinaryIO, problems: Problems) -> Iterator[File]:
     """The file of a stream that can be read once: it is copied to a temporary file first."""
     with NamedTemporaryFile(prefix="capsule-import-") as copy:
-        while chunk := stream.read(_CHUNK):
+        while chunk := stream.read(CHUNK):
             copy.write(chunk)
         yield _copied(File("-", 0, lambda: from_disk(Path(copy.name)), problems, is_named=True), copy)
 
@@ -267,7 +124,7 @@ def opened(file: File, depth: int = 1) -> Iterator[File]:
                     yield from _without_directory(file, data, depth)
                 else:
                     yield from _members(file, archive, depth)
-        except _DAMAGED as error:
+        except DAMAGED as error:
             file.tell(f"the zip can't be read: {error}")
 
 
@@ -289,7 +146,7 @@ def _decompressed(file: File, depth: int) -> Iterator[File]:
                         packed = frame.unused_data or data.read(_PIECE)
                     if not frame.eof:
                         raise EOFError("the end is missing")
-        except (zstandard.ZstdError, *_DAMAGED) as error:
+        except (zstandard.ZstdError, *DAMAGED) as error:
             file.tell(f"can't be unpacked to its end: {error}")
         yield from opened(_copied(file, copy), depth + 1)
 
@@ -321,13 +178,13 @@ def _without_directory(file: File, data: IO[bytes], depth: int) -> Iterator[File
 
 def _unpacked(data: IO[bytes]) -> Iterator[bytes]:
     inflate = zlib.decompressobj(-zlib.MAX_WBITS)
-    while not inflate.eof and (chunk := inflate.unconsumed_tail or data.read(_CHUNK)):
-        yield inflate.decompress(chunk, _CHUNK)
+    while not inflate.eof and (chunk := inflate.unconsumed_tail or data.read(CHUNK)):
+        yield inflate.decompress(chunk, CHUNK)
     data.seek(-len(inflate.unused_data), os.SEEK_CUR)
 
 
 def _pieces(data: IO[bytes], size: int) -> Iterator[bytes]:
-    while size and (piece := data.read(min(size, _CHUNK))):
+    while size and (piece := data.read(min(size, CHUNK))):
         size -= len(piece)
         yield piece
 

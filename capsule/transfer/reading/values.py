@@ -38,9 +38,9 @@ _decoder = json.JSONDecoder(
     parse_float=_real,
     parse_int=lambda text: int(text) if len(text) < 20 else _real(text),
 )
-_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],"]', re.DOTALL)
+_TOKEN = r'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],"]'
 _GAP = re.compile(r"[\s,\0\ufeff]*")
-_LONE = re.compile(r"[\ud800-\udfff]")
+_LONE = r"[\ud800-\udfff]"
 #: So much of a possible element is looked at, in characters.
 _LOOK = 4096
 #: So many objects and lists inside each other are completed: more than a capsule may have is of no use.
@@ -62,7 +62,7 @@ def completed(text: str) -> Any:
         return _loaded(text)
     ends: list[str] = []
     cut = 0
-    for token in _TOKEN.finditer(text):
+    for token in re.finditer(_TOKEN, text):
         sign = token[0]
         if sign in _ENDS:
             if len(ends) == _DEEPEST:
@@ -150,7 +150,7 @@ def _loaded(text: str) -> Any:
 def cleaned(value: Any) -> Any:
     """The value without halves of characters, which no file can hold."""
     if isinstance(value, str):
-        return _LONE.sub("\ufffd", value)
+        return re.sub(_LONE, "\ufffd", value)
     if isinstance(value, list):
         return [cleaned(item) for item in value]
     if isinstance(value, dict):
@@ -324,7 +324,7 @@ def _elements(texts: Iterator[str], tell: Tell) -> Iterator[Record]:
 def _keys(text: str) -> list[str]:
     """The first two keys of the object with which a text begins, which may be damaged."""
     keys, depth = list[str](), 0
-    for token in _TOKEN.finditer(text):
+    for token in re.finditer(_TOKEN, text):
         sign = token[0]
         depth += (sign in _ENDS) - (sign in "}]")
         if depth == 1 and len(sign) > 1 and text[token.end() :].lstrip().startswith(":"):

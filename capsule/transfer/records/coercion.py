@@ -14,7 +14,7 @@ import orjson
 from capsule import timestamps
 from capsule.transfer.records.pairs import Fields
 
-_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
 def moment(value: Any) -> str | None:
@@ -87,7 +87,7 @@ def filled(fields: Fields, /, **others: Any) -> Fields:
 
 def object_of(value: Any) -> Fields:
     """An object, or the one that a text holds; else an empty one."""
-    fields = json_of(value)
+    fields = value if isinstance(value, dict) else json_of(value)
     return fields if isinstance(fields, dict) else {}
 
 
@@ -117,7 +117,7 @@ def with_bytes(entry: Fields) -> Fields:
 
 def uuid_of(id: str) -> str:
     """A UUID for an id: the id itself, if it is one."""
-    return id if _UUID.fullmatch(id) else str(uuid5(NAMESPACE_URL, f"capsule:{id}"))
+    return id if re.fullmatch(UUID, id) else str(uuid5(NAMESPACE_URL, f"capsule:{id}"))
 
 
 def data_url(type: Any, data: bytes) -> str:

@@ -4,6 +4,8 @@ A format reads a record into our fields and writes it back as well as the fields
 goes into `metadata.source`, and an export puts it back. What the fields hold that the record has no place for goes
 into the record, under `capsule`, and an import takes it out again.
 
+Where each field of a record has a field of ours, a table of columns makes the pair.
+
 What must stay true: of any pair of functions, `to_capsule` gives back what `to_record` was given, and the other way
 round. Pure.
 """
@@ -25,22 +27,24 @@ _MISSING: Any = object()
 def difference(wanted: Fields, built: Fields) -> Fields:
     """What `applied` needs to make `wanted` of `built`; empty if they are the same. JSON, if both are."""
     rest: Fields = {}
+    missing = 0
     for key, value in wanted.items():
         other = built.get(key, _MISSING)
         if other is value:  # As most are: a pair hands texts on.
             continue
         kind = type(value)
         if kind is not type(other):
+            missing += other is _MISSING
             rest[key] = value
         elif kind is dict:
-            if below := difference(value, other):
+            if (value or other) and (below := difference(value, other)):
                 rest[key] = below
         elif kind is list:
-            if (unlike := _unlike(value, other)) is not None:
+            if (value or other) and (unlike := _unlike(value, other)) is not None:
                 rest[key] = unlike[0]
         elif value != other:
             rest[key] = value
-    if not built.keys() <= wanted.keys():
+    if len(built) + missing > len(wanted):
         rest[_ABSENT] = [key for key in built if key not in wanted]
     return rest
 
@@ -111,6 +115,66 @@ class Pair:
             record = applied(record, rest)
         own = difference(plain, self.read(record))
         return record | {OWN: own} if own else record
+
+
+def is_on(value: Any) -> bool:
+    """Whether a switch is on."""
+    return value is True
+
+
+def context_of(text: Any) -> Fields | None:
+    """The context that holds a text of instructions; None: `text` is no text, or empty."""
+    return {"fullContext": text} if isinstance(text, str) and text else None
+
+
+def text_of_context(context: Fields) -> Any:
+    """The instructions that a context has."""
+    return context.get("fullContext")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A field of a record, and ours.
+
+    Attributes:
+        theirs: The name in the record.
+        ours: Our name; with `metadata.` before it, that of a field of the metadata; None: we have none.
+        read: Our value of the record's; one that is empty is left out. Without it, texts are taken as they are.
+        write: The record's value of ours; None: the field is only read.
+        default: What a record has where we have nothing; without it, the record lacks the field.
+    """
+
+    theirs: str
+    ours: str | None = None
+    read: Callable[[Any], Any] = lambda value: value if isinstance(value, str) else None
+    write: Callable[[Any], Any] | None = lambda value: value
+    default: Any = _MISSING
+
+
+def pair_of(*columns: Column) -> Pair:
+    """The pair of functions of a table. Of several columns with one field of ours, the first that is there is read."""
+
+    def read(record: Fields) -> Fields:
+        fields: Fields = {}
+        metadata: Fields = {}
+        for column in columns:
+            if column.ours and (value := column.read(record.get(column.theirs))):
+                name = column.ours.removeprefix("metadata.")
+                (fields if name == column.ours else metadata).setdefault(name, value)
+        return fields | {"metadata": metadata} if metadata else fields
+
+    def write(fields: Fields) -> Fields:
+        record: Fields = {}
+        for column in columns:
+            name = (column.ours or "").removeprefix("metadata.")
+            home = fields if name == column.ours else fields.get("metadata", {})
+            if name in home and column.write is not None:
+                record[column.theirs] = column.write(home[name])
+            elif column.default is not _MISSING:
+                record[column.theirs] = column.default
+        return record
+
+    return Pair(read, write)
 
 
 def with_source(fields: Fields, rest: Fields) -> Fields:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import orjson
-import typer
 
 from capsule.errors import InvalidDocument, InvalidInput
 from capsule_cli.shared.inputs import STDIN, message_text
@@ -21,9 +20,8 @@ from capsule_cli.shared.output import answer, out_bytes
 from capsule_cli.signals import Ending
 
 if TYPE_CHECKING:
-    from capsule import Store
+    from capsule.store.store import CoreStore
 
-commands = typer.Typer()
 
 #: Bytes taken from a stream at once; what is already there goes to the disk with one fdatasync.
 CHUNK = 1 << 18
@@ -31,7 +29,6 @@ CHUNK = 1 << 18
 _Line = tuple[int, dict[str, Any]]
 
 
-@commands.command("append")
 def append(
     id: Id,
     text: str | None = argument("TEXT", "The text. Without it: the text of --file, or of standard input."),
@@ -67,7 +64,7 @@ def append(
     answer({"id": message["id"], "at": at}, message["id"], line=True)
 
 
-def appended(store: Store, id: str, defaults: Mapping[str, Any], source: BinaryIO) -> Iterator[bytes]:
+def appended(store: CoreStore, id: str, defaults: Mapping[str, Any], source: BinaryIO) -> Iterator[bytes]:
     """Append the messages in `source` to the conversation; give the answers in batches, each once it is durable.
 
     Raises:
@@ -88,7 +85,7 @@ def appended(store: Store, id: str, defaults: Mapping[str, Any], source: BinaryI
             raise wrong
 
 
-def _append(store: Store, id: str, messages: list[_Line]) -> Iterator[bytes]:
+def _append(store: CoreStore, id: str, messages: list[_Line]) -> Iterator[bytes]:
     try:
         at, entries = store.append_entries(id, [message for _, message in messages])
     except InvalidInput as error:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.inputs import ensure_agreed, message_text
 from capsule_cli.shared.opening import conversation, store_of
@@ -18,10 +16,7 @@ from capsule_cli.shared.output import Stopped, answer, one_line
 if TYPE_CHECKING:
     from capsule import Removal
 
-commands = typer.Typer()
 
-
-@commands.command("switch")
 def switch(
     id: Id,
     message: str | None = argument(
@@ -43,7 +38,6 @@ def switch(
     answer(facts, f"{id}: {'' if done.changed else 'already '}on the branch of {which}", line=True)
 
 
-@commands.command("regenerate")
 def regenerate(
     id: Id,
     text: str | None = argument(
@@ -71,7 +65,6 @@ def regenerate(
     answer({"id": made.id, "at": made.at, "parent": made.parent}, str(made.id), line=True)
 
 
-@commands.command("trim")
 def trim(id: Id, dry_run: DryRun = False, yes: Yes = False) -> None:
     """Remove every branch but the active one; the messages stay in the trash until `purge`."""
     with conversation(id) as (store, id):
@@ -82,7 +75,6 @@ def trim(id: Id, dry_run: DryRun = False, yes: Yes = False) -> None:
     _tell(id, planned, dry_run=dry_run)
 
 
-@commands.command("fork")
 def fork(
     id: Id,
     at: str | None = option(

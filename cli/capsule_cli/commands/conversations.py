@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import typer
-
 from capsule.engines.questions import Filter, Order
 from capsule.errors import NotFound
 from capsule.ids import is_id
@@ -17,14 +15,11 @@ from capsule_cli.shared.output import answer, in_terminal, listing, one_line, pr
 from capsule_cli.shared.pager import paged
 
 if TYPE_CHECKING:
-    from capsule import Store
     from capsule.format.documents.head import Head
     from capsule.store.objects.summaries import Standing
+    from capsule.store.store import CoreStore
 
-commands = typer.Typer()
 
-
-@commands.command("new")
 def new(
     title: str | None = argument("TITLE", "The title. Without it, the first user message gives one."),
     mode: Mode = option("--mode", "Set the mode of the conversation.", "api"),
@@ -44,7 +39,6 @@ def new(
     answer(head.as_json(), made + head.id)
 
 
-@commands.command("list")
 def list_(
     tag: Tags = None,
     mode: Mode | None = option("--mode", "List conversations of this mode."),
@@ -88,8 +82,8 @@ def list_(
         listing(value, columns, rows, empty, ids=ids)
 
 
-def _source(store: Store, id: str) -> str:
-    """The id of a conversation that has summaries; one that is gone is named by its whole id."""
+def _source(store: CoreStore, id: str) -> str:
+    """The id of a conversation that has summaries; a deleted one needs its whole id."""
     try:
         return store.resolve(id)
     except NotFound:

@@ -26,16 +26,14 @@ from capsule_cli.shared.options import Id, argument, flag, option, refuse
 from capsule_cli.shared.output import Stopped, answer, how_it_ended, say
 
 if TYPE_CHECKING:
-    from capsule import Store
     from capsule.format.documents.head import Head
     from capsule.format.models import Message
+    from capsule.store.store import CoreStore
 
-commands = typer.Typer()
 
 T = TypeVar("T")
 
 
-@commands.command("edit")
 def edit(
     id: Id,
     text: str | None = argument("TEXT", "With --which: the new text. Without it: standard input, or the editor."),
@@ -58,7 +56,7 @@ def edit(
             answer({"changed": made is not None, **facts}, f"{id}: {said}", line=True)
 
 
-def _edit_capsule(store: Store, id: str) -> Head | None:
+def _edit_capsule(store: CoreStore, id: str) -> Head | None:
     """The conversation through the editor, until it is valid or given up. Returns: None when nothing changed."""
     read = store.read(id)
 
@@ -71,7 +69,7 @@ def _edit_capsule(store: Store, id: str) -> Head | None:
     return _through_editor(read, f"-{id}.json", save)
 
 
-def _edit_message(store: Store, id: str, message_id: str, text: str | None, *, beside: bool) -> Message | None:
+def _edit_message(store: CoreStore, id: str, message_id: str, text: str | None, *, beside: bool) -> Message | None:
     """One message changed, or another put beside it. Returns: None when nothing changed."""
     change = store.branches.revise if beside else store.edits.message
     if text is not None or not sys.stdin.isatty():
@@ -121,7 +119,7 @@ def _through_editor(before: bytes, suffix: str, save: Callable[[bytes, str], T])
 
 
 @contextmanager
-def _held(store: Store, id: str) -> Iterator[None]:
+def _held(store: CoreStore, id: str) -> Iterator[None]:
     """The lock, for the body; a lock that the named instance held before is left to it."""
     lock = store.head(id).lock
     held = store.locks.take(id)

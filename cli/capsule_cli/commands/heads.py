@@ -6,8 +6,6 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from capsule.errors import Refused
 from capsule_cli.completion import complete_tag
 from capsule_cli.shared.asked import asked
@@ -18,18 +16,16 @@ from capsule_cli.shared.output import answer, in_terminal, listing, one_line, sa
 from capsule_cli.shared.passing import passing
 
 if TYPE_CHECKING:
-    from capsule import Store
     from capsule.format.documents.head import Head
+    from capsule.store.store import CoreStore
 
-commands = typer.Typer()
-does = passing(commands, store_of)
+does = passing(store_of)
 
 _TAG, _UNTAG = "Add this tag. Repeatable.", "Remove this tag. Repeatable."
 _ARCHIVE = "Take it out of the list, or bring it back."
 Tags = Annotated[list[str], argument("TAG", "The tags to add.", ..., autocompletion=complete_tag)]
 
 
-@commands.command("rename")
 def rename(
     id: Id,
     title: str | None = argument(
@@ -47,7 +43,7 @@ def rename(
     answer(head.as_json(), f"{head.id}: renamed to {one_line(head.title)!r}")
 
 
-def _suggested(store: Store, id: str, title: str | None, *, yes: bool) -> Head:
+def _suggested(store: CoreStore, id: str, title: str | None, *, yes: bool) -> Head:
     """The head after a title was suggested.
 
     Raises:
@@ -76,16 +72,16 @@ def _changed(head: Head, **_: str) -> str:
     )
 
 
-does("tag", "Add tags to a conversation, as `set --tag` does. The tags that it has stay.")(
+tag = does("Add tags to a conversation, as `set --tag` does. The tags that it has stay.")(
     "update", _changed, id=Id, tagged=Tags
 )
-does("pin", "Pin a conversation to the top of the list, as `set --pin` does.")(
+pin = does("Pin a conversation to the top of the list, as `set --pin` does.")(
     lambda store, id: store.update(id, pinned=True), _changed, id=Id
 )
-does("archive", "Archive a conversation, as `set --archive` does. `list` then shows it only with --archived.")(
+archive = does("Archive a conversation, as `set --archive` does. `list` then shows it only with --archived.")(
     lambda store, id: store.update(id, archived=True), _changed, id=Id
 )
-does("set", "Change the title, the tags, the pin or the archive flag of a conversation, in one write.")(
+set_ = does("Change the title, the tags, the pin or the archive flag of a conversation, in one write.")(
     lambda store, id, tagged, untagged, **more: store.update(id, tagged=tagged or (), untagged=untagged or (), **more),
     _changed,
     id=Id,
@@ -97,7 +93,6 @@ does("set", "Change the title, the tags, the pin or the archive flag of a conver
 )
 
 
-@commands.command("lock")
 def lock(id: Id) -> None:
     """Lock a conversation for a named holder until `unlock`. Nobody else can write to it meanwhile."""
     name = holder()
@@ -114,7 +109,7 @@ def lock(id: Id) -> None:
     answer(head.as_json(), f"{id}: locked for {name}; release it with: capsule unlock {id} --instance {name}")
 
 
-does("unlock", "Release the lock of a conversation.")(
+unlock = does("Release the lock of a conversation.")(
     "locks.release",
     lambda released, id, **_: f"{id}: {'unlocked' if released else 'was not locked'}",
     value=lambda released, id, force: {"id": id, "released": released},
@@ -123,7 +118,6 @@ does("unlock", "Release the lock of a conversation.")(
 )
 
 
-@commands.command("locks")
 def locks(orphaned: bool = flag("--orphaned", "List only locks whose holder is gone.")) -> None:
     """List the locks, and say whether each holder is alive: held, orphaned, or elsewhere (on another host)."""
     with store_of() as store:

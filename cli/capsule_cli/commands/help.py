@@ -10,8 +10,6 @@ import typer
 from capsule_cli.shared.options import argument, usage
 from capsule_cli.shared.output import out
 
-commands = typer.Typer()
-
 FIRST_STEPS = """\
 Capsule keeps conversations as files, written by many and lost by none.
 
@@ -43,7 +41,6 @@ def page(sections: Mapping[str, Iterable[tuple[str, str]]]) -> str:
     return "\n".join(lines()) + "\n" + _FOOT
 
 
-@commands.command("help")
 def help_(
     ctx: typer.Context, words: list[str] | None = argument("COMMAND", "The command; without it, all are listed.")
 ) -> None:

@@ -25,30 +25,27 @@ from capsule_cli.shared.options import argument, flag, option
 from capsule_cli.shared.output import answer, counted, out, out_bytes, out_json, progress, say, shown, with_bar
 
 if TYPE_CHECKING:
-    from capsule import Store
     from capsule.maintenance.conflict_copies import Ancestor
     from capsule.maintenance.doctor import Finding
+    from capsule.store.store import CoreStore
 
-commands = typer.Typer()
 
 #: The one document of a store that is no capsule.
 _OVERRIDES = os.path.join("overrides", "next.json")
 
 
-@commands.command("init")
 def init(
     directory: str | None = argument("DIR", "The directory. Without it: that of --store, or the current one."),
 ) -> None:
     """Make a directory a store. What is there stays as it is."""
-    from capsule import Store
+    from capsule.store.store import CoreStore
 
     root = os.path.abspath(directory or asked.store or ".")
-    made = Store.init(root)
+    made = CoreStore.init(root)
     said = "\n  ".join(["made a store:", *made]) if made else f"{root} is a store already; nothing was changed"
     answer({"root": root, "made": made}, shown(said))
 
 
-@commands.command("doctor")
 def doctor(
     repair: bool = flag("--repair", "Mend what can be mended; the original is kept in .capsule/quarantine/."),
 ) -> None:
@@ -67,10 +64,10 @@ def doctor(
         raise typer.Exit(InvalidDocument.exit_code)
 
 
-def _ancestor(store: Store) -> Ancestor | None:
+def _ancestor(store: CoreStore) -> Ancestor | None:
     """What finds in git which version a conflict copy began from; None where the store is in no repository."""
     try:
-        clone = rooms.load(rooms.CLONE)(store)
+        clone = rooms.answer("clone")(store)
         return clone.ancestor if clone.repository else None
     except (NotFound, Refused):
         return None
@@ -87,7 +84,6 @@ def _summary(many: int, troubles: list[Finding]) -> str:
     return examined + counted(len(troubles), "finding") + mended + (advice or by_hand)
 
 
-@commands.command("validate")
 def validate(
     paths: list[str] | None = argument(
         "PATH", "Files, and directories with *.json in them. Without any: those of the store."
@@ -141,7 +137,6 @@ def _problems(path: str) -> list[Problem]:
         return [Problem(path, 0, 0, "", error.message.removeprefix(f"{path}: ").removeprefix(f"{path} "))]
 
 
-@commands.command("migrate")
 def migrate(
     names: list[str] | None = argument(
         "ID|PATH",
@@ -190,9 +185,9 @@ def _migrate_file(path: str, *, check: bool) -> list[str]:
     directory, name = os.path.split(os.path.realpath(path))
     root = os.path.dirname(directory)
     if os.path.basename(directory) == "conversations" and os.path.isfile(os.path.join(root, "capsule.toml")):
-        from capsule import Store
+        from capsule.store.store import CoreStore
 
-        with Store.open(root, keep_locks=False) as store:
+        with CoreStore.open(root, keep_locks=False) as store:
             return store.edits.migrate(name.removesuffix(".json"), check=check)
     data = read_file(path)
     validation.check(codec.decode(data, path), data, path)
@@ -205,7 +200,6 @@ def _migrate_file(path: str, *, check: bool) -> list[str]:
     return changes
 
 
-@commands.command("schema")
 def schema(
     kind: str = argument("KIND", "The kind of document.", "capsule"),
     version: str | None = option("--version V", "Print this version of it. Without it: the newest."),

@@ -11,8 +11,6 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from capsule import timestamps
 from capsule.engines.values import Trashed
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, Remedy
@@ -26,13 +24,10 @@ from capsule_cli.shared.options import DryRun, Yes, argument, flag, option, refu
 from capsule_cli.shared.output import answer, counted, listing, one_line, with_bar
 
 if TYPE_CHECKING:
-    from capsule import Store
     from capsule.store.objects.trash import Removed
+    from capsule.store.store import CoreStore
 
-commands = typer.Typer()
 
-
-@commands.command("delete")
 def delete(
     ids: list[str] | None = argument(
         "ID", "The conversations: ids, beginnings of ids, or @last.", autocompletion=complete_id
@@ -71,7 +66,7 @@ def delete(
             _delete(store, ids or [], with_forks=with_forks, dry_run=dry_run, yes=yes)
 
 
-def _delete(store: Store, ids: list[str], *, with_forks: bool, dry_run: bool, yes: bool) -> None:
+def _delete(store: CoreStore, ids: list[str], *, with_forks: bool, dry_run: bool, yes: bool) -> None:
     # All are found before the first goes: a mistyped id deletes nothing, and @last is what it was.
     named = list(dict.fromkeys(store.resolve(id) for id in ids))
     doomed = [each for id in named for each in (id, *(store.forks.list(id, deep=True) if with_forks else ()))]
@@ -93,7 +88,7 @@ def _delete(store: Store, ids: list[str], *, with_forks: bool, dry_run: bool, ye
             answer(list(trashed.values()), "\n".join(lines))
 
 
-def _delete_all(store: Store, *, yes: bool) -> None:
+def _delete_all(store: CoreStore, *, yes: bool) -> None:
     many = len(store.ids())
     if many:
         ensure_agreed(
@@ -123,7 +118,6 @@ def _gone(trashed: Trashed) -> dict[str, Any]:
     return {"id": trashed.id, "deletedAt": trashed.deleted_at, "undo": f"capsule restore {trashed.id}"}
 
 
-@commands.command("trash")
 def trash() -> None:
     """List the conversations and messages in the trash, the latest first."""
     facts, rows = [], []
@@ -145,7 +139,6 @@ def trash() -> None:
     listing(facts, ("id", "deleted", "title"), rows, "the trash is empty")
 
 
-@commands.command("restore")
 def restore(
     id: str = argument(
         "ID",
@@ -172,7 +165,6 @@ def restore(
     answer(head.as_json() | came, f"{head.id}: {said}")
 
 
-@commands.command("purge")
 def purge(
     older_than: str = option(
         "--older-than AGE", "Remove only what was deleted longer ago than this, for example 30d.", "0s"
@@ -189,7 +181,7 @@ def purge(
     answer({"purged": gone}, f"{len(gone)} removed for good")
 
 
-def _title_of(store: Store, id: str) -> str:
+def _title_of(store: CoreStore, id: str) -> str:
     """The title of a conversation that is to go; a damaged one may go too."""
     try:
         return store.head(id).title
@@ -197,13 +189,13 @@ def _title_of(store: Store, id: str) -> str:
         return "a damaged file"
 
 
-def _in_trash(store: Store) -> list[tuple[Trashed, Removed | None]]:
+def _in_trash(store: CoreStore) -> list[tuple[Trashed, Removed | None]]:
     """The conversations and the messages in the trash, the latest first; messages with what is known of them."""
     items = [(item, None) for item in store.trash.list()] + [(item.trashed, item) for item in store.trash.removed()]
     return sorted(items, key=lambda item: item[0].deleted_at, reverse=True)
 
 
-def _chosen(store: Store, prefix: str, deleted: str | None) -> tuple[Trashed, Removed | None]:
+def _chosen(store: CoreStore, prefix: str, deleted: str | None) -> tuple[Trashed, Removed | None]:
     """What in the trash is meant: of this id, the latest, or the latest that was deleted at a time."""
     items = _in_trash(store)
     if prefix != "@last":

@@ -8,16 +8,17 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import TYPE_CHECKING, TypeVar
 
 from capsule import rooms
 from capsule_cli.shared.asked import asked
-from capsule_cli.shared.options import usage
 from capsule_cli.shared.output import say
 
 if TYPE_CHECKING:
-    from capsule import Store
+    from capsule.store.store import CoreStore
+
+S = TypeVar("S", bound="CoreStore")
 
 
 def holder() -> str | None:
@@ -44,31 +45,34 @@ def ensure_person(things: str) -> None:
 
 
 @contextmanager
-def store_of(*, keep_locks: bool = False) -> Iterator[Store]:
-    """The store to work on, open while the body runs; with `keep_locks`, a save keeps its lock until the end."""
-    with store_as(asked.as_, keep_locks=keep_locks) as store:
-        yield store
+def opened(kind: type[S], agent: str | None, *, keep_locks: bool = False) -> Iterator[S]:
+    """The store to work on, open while the body runs.
 
-
-@contextmanager
-def store_as(agent: str | None, *, keep_locks: bool = False) -> Iterator[Store]:
-    """The store for the agent that is meant in the current folder (None: for its owner), open while the body runs.
+    Args:
+        kind: The class of the store: with what rooms add to it, or without.
+        agent: The agent to act for, as it is named in the current folder; None: the owner.
+        keep_locks: Whether a save keeps its lock until the end.
 
     Raises Refused: this runs in a session of another agent.
     """
-    from capsule import Store
-
     session = session_named()
     agent = agent or (agent_named() if session else None)
     logger, handler = logging.getLogger("capsule"), ToStderr(logging.WARNING)
     logger.addHandler(handler)
     try:
-        with Store.open(asked.store, keep_locks=keep_locks, instance=holder(), agent=agent, folder=named_in()) as store:
+        with kind.open(asked.store, keep_locks=keep_locks, instance=holder(), agent=agent, folder=named_in()) as store:
             if session:
-                rooms.load(rooms.BIND)(store, session)
+                rooms.answer("bind")(store, session)
             yield store
     finally:
         logger.removeHandler(handler)
+
+
+def store_of(*, keep_locks: bool = False) -> AbstractContextManager[CoreStore]:
+    """The store to work on, without the rooms, as `opened` gives it."""
+    from capsule.store.store import CoreStore
+
+    return opened(CoreStore, asked.as_, keep_locks=keep_locks)
 
 
 def named_in() -> str | None:
@@ -84,39 +88,10 @@ def here() -> str | None:
 
 
 @contextmanager
-def conversation(id: str) -> Iterator[tuple[Store, str]]:
+def conversation(id: str) -> Iterator[tuple[CoreStore, str]]:
     """The store, open while the body runs, and the id of the conversation that is named by `id`."""
     with store_of() as store:
         yield store, store.resolve(id)
-
-
-@contextmanager
-def acting() -> Iterator[tuple[Store, str]]:
-    """The store of the agent that the command acts for, open while the body runs, and the agent's id.
-
-    Raises:
-        typer.BadParameter: Neither the option nor the environment names it, nor is one agent registered for the folder.
-    """
-    with acting_or_owner() as (store, agent):
-        if agent is None:
-            agents = store.agents.at(os.path.realpath(os.getcwd()))
-            who = f"{' and '.join(agents)} work in this folder" if agents else "no agent works in this folder"
-            ways = "name it with --as AGENT or CAPSULE_AGENT, or register one with: capsule agents register"
-            raise usage(f"which agent is this? {who}; {ways}", "--as")
-        yield store, agent
-
-
-@contextmanager
-def acting_or_owner() -> Iterator[tuple[Store, str | None]]:
-    """The store of the agent that the command acts for, and its id; of the owner, and None, where there is no agent."""
-    with store_as(agent_named()) as store:
-        if store.agent is not None:
-            yield store, store.agent
-        elif len(agents := store.agents.at(os.path.realpath(os.getcwd()))) == 1:
-            with store.beside(keep_locks=False, agent=agents[0]) as mine:
-                yield mine, mine.agent
-        else:
-            yield store, None
 
 
 class ToStderr(logging.Handler):

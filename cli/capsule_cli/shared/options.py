@@ -13,7 +13,6 @@ import typer
 
 from capsule.errors import InvalidInput
 from capsule_cli.completion import complete_agent, complete_id, complete_tag
-from capsule_cli.framework import give_every_command
 from capsule_cli.shared.asked import asked
 
 
@@ -41,15 +40,15 @@ def argument(name: str, help: str, default: Any = None, **more: Any) -> Any:
     return typer.Argument(default, metavar=name, help=help, **more)
 
 
-def group_of(help: str) -> tuple[typer.Typer, typer.Typer]:
-    """A command that has commands of its own, and what takes these."""
+def group_of(help: str) -> typer.Typer:
+    """A command that has commands of its own."""
 
     def about() -> None: ...
 
     about.__doc__ = help
     group = typer.Typer(no_args_is_help=True)
     group.callback()(about)
-    return group, typer.Typer()
+    return group
 
 
 # Typed out, because a type checker wants it so; a test holds them and the format's own lists together.
@@ -86,7 +85,7 @@ _INSTANCE = "Act as the holder of this name, whose locks outlive the command. El
 _AGENT = "Act for this agent (its id, its name here, or name@project). Else: the store's owner, who may do everything."
 
 
-def _everywhere(
+def everywhere(
     json: bool = flag("--json", "Print JSON, errors too.", **_SHARED),
     store: str | None = option("--store DIR", _STORE, **_SHARED),
     instance: str | None = option("--instance NAME", _INSTANCE, **_SHARED),
@@ -94,9 +93,6 @@ def _everywhere(
     no_pager: bool = flag("--no-pager", "Don't show long output in $PAGER.", **_SHARED),
 ) -> None:
     """What every command takes."""
-
-
-give_every_command(_everywhere)
 
 
 def usage(message: str, option: str | None = None) -> typer.BadParameter:

@@ -149,12 +149,19 @@ def out_json(value: Any, *, line: bool = False) -> None:
     out_json_bytes(orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE | (0 if line else orjson.OPT_INDENT_2)))
 
 
-def answer(value: Any, text: str, *, line: bool = False) -> None:
-    """A command's answer: `value` with `--json`, in one line where `line` says so; else `text`."""
+def answer(value: Any, text: str, *, line: bool = False, ok: bool = True) -> None:
+    """A command's answer: `value` with `--json`, in one line where `line` says so; else `text`.
+
+    Raises typer.Exit with the exit code 1 unless it is `ok`.
+    """
     if asked.json:
         out_json(value, line=line)
     else:
         out(text)
+    if not ok:
+        import typer
+
+        raise typer.Exit(1)
 
 
 def details(value: dict[str, Any], **shown: str) -> None:

@@ -5,22 +5,19 @@ What must stay true: such a command is declared and has no body. Its parameters 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from inspect import Parameter, Signature
 from operator import attrgetter
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args
 
-import typer
-
-from capsule_cli.shared.opening import agent_named, store_as
 from capsule_cli.shared.options import Id, With, names_in
 from capsule_cli.shared.output import answer, details, listing, one_line
 
 if TYPE_CHECKING:
-    from capsule import Store
+    from capsule.store.store import CoreStore
 
 Opens = Callable[[], AbstractContextManager[Any]]
 
@@ -55,24 +52,18 @@ def as_json(value: Any) -> Any:
     return value.as_json() if hasattr(value, "as_json") else value
 
 
-@contextmanager
-def named() -> Iterator[Store]:
-    """The store of the agent that is named, else that of its owner, open while the body runs."""
-    with store_as(agent_named()) as store:
-        yield store
-
-
-def passing(commands: typer.Typer, opens: Opens) -> Callable[[str, str], Callable[..., None]]:
-    """What declares commands: `does("join", "Join it.")("channels.join", "{0.id}: {agent} joined", channel=Channel)`.
+def passing(opens: Opens) -> Callable[[str], Callable[..., Callable[..., None]]]:
+    """What makes commands: `join = does("Join it.")("channels.join", "{0.id}: {agent} joined", channel=Channel)`.
 
     Args:
-        commands: Takes the commands.
         opens: Opens the store for those that do not say it themselves.
     """
 
-    def does(name: str, help: str) -> Callable[..., None]:
-        def by(call: Any, shown: Any = details, *, value: Any = None, opens: Opens = opens, **takes: Any) -> None:
-            """Declare what the command does.
+    def does(help: str) -> Callable[..., Callable[..., None]]:
+        def by(
+            call: Any, shown: Any = details, *, value: Any = None, opens: Opens = opens, **takes: Any
+        ) -> Callable[..., None]:
+            """Say what the command does.
 
             Args:
                 call: The method of the store, or what is given the store and the arguments.
@@ -100,7 +91,7 @@ def passing(commands: typer.Typer, opens: Opens) -> Callable[[str, str], Callabl
 
             run.__doc__, run.__annotations__ = help, {}
             run.__signature__ = Signature([_parameter(*item) for item in takes.items()])  # type: ignore[attr-defined]
-            commands.command(name)(run)
+            return run
 
         return by
 
@@ -111,7 +102,7 @@ def _joined(value: Any) -> str:
     return ", ".join(value) if isinstance(value, list) else "" if value is None else str(value)
 
 
-def _read(store: Store, kind: Any, value: Any) -> Any:
+def _read(store: CoreStore, kind: Any, value: Any) -> Any:
     """An argument as the store takes it."""
     return store.resolve(value) if kind is Id else names_in(value) if kind is With else value
 

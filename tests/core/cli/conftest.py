@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -160,9 +161,8 @@ def _read(master: int) -> bytes:
 
 
 @pytest.fixture
-def capsule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
-    capsule = Program(tmp_path / "my störe")
-    capsule("init", str(capsule.root))
+def capsule(tmp_path: Path, initialised: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
+    capsule = Program(Path(shutil.copytree(initialised, tmp_path / "my störe")))
     monkeypatch.setenv("CAPSULE_STORE", str(capsule.root))
     yield capsule
     capsule.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -28,10 +27,10 @@ def timeout_s() -> float:
 
 
 @pytest.fixture(params=list(ENGINES))
-def engine(request: pytest.FixtureRequest, tmp_path: Path, timeout_s: float) -> Iterator[Engine]:
+def engine(request: pytest.FixtureRequest, timeout_s: float) -> Iterator[Engine]:
     """An engine without a document."""
-    Store.init(tmp_path / "store")
-    engine = ENGINES[request.param](str(tmp_path / "store"), timeout_s)
+    root = request.getfixturevalue("root") if request.param == "files" else ""
+    engine = ENGINES[request.param](str(root), timeout_s)
     yield engine
     engine.close()
 

@@ -54,11 +54,13 @@ def test_entries_keep_the_order_of_their_writes(engine: Engine) -> None:
     append(engine, id, "two", "three")
     append(engine, id, "four", stamp=LAST)
     assert texts(engine, id) == ["one", "two", "three", "four"]
-    entries, count = engine.tail(id, 2)
+    entries, count, tag = engine.tail(id, 2)
     assert count == 4 and [entry["content"] for entry in codec.decode(b'{"h":' + entries + b"}", "")["h"]] == [
         "three",
         "four",
     ]
+    with engine.transaction(CONVERSATIONS, id) as transaction:
+        assert transaction.state.tag == tag
     assert engine.document(CONVERSATIONS, id)["updatedAt"] == LAST
 
 

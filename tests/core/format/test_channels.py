@@ -15,8 +15,6 @@ from capsule.format.documents.agents import (
     check_agent_id,
     check_project_id,
     is_agent_id,
-    new_agent,
-    new_project,
     project_id,
     project_of,
 )
@@ -41,7 +39,7 @@ def test_a_folder_gives_one_project_id_and_a_channel_of_any_name_there_has_an_id
     assert check_project_id(id) == id == project_id(path) != project_id(f"{path}2")
     assert len(id) <= MAX_PROJECT_ID
     assert is_id(channel_id(id, check_channel_name("x" * MAX_CHANNEL_NAME)))
-    assert project_of(new_agent("anna", STAMP, project_path=path)) == id == new_project(path, STAMP)["id"]
+    assert project_of({"id": "anna", "projectPath": path}) == id
 
 
 def test_no_project_is_global_and_an_agent_without_one_is() -> None:

@@ -13,6 +13,7 @@ from capsule.errors import CapsuleError, InvalidDocument
 from capsule.format import validation
 from capsule.format.documents.new import empty_context, inactive_lock, new_capsule, new_metadata
 from capsule.format.json import codec
+from capsule.format.json.canonical import in_order
 from capsule.format.merge.clean_form import clean, cleaned
 
 STAMP = "2025-01-12T10:00:00.000Z"
@@ -22,8 +23,10 @@ LOCK = {"active": True, "instanceId": "i", "timestamp": STAMP, "user": "anna", "
 ODD: st.SearchStrategy[Any] = st.sampled_from(
     ["", "x", STAMP, "2025-01-12T10:00:00Z", "2025-02-30T10:00:00.000Z", None, True, 0, 2.5, [], ["x"], [{}], {}]
 )
-MESSAGE = st.fixed_dictionaries(
-    {"role": st.sampled_from(["user", "assistant", "tool"]), "content": st.text(max_size=8)},
+SAID = {"role": st.sampled_from(["user", "assistant", "tool"]), "content": st.text(max_size=8)}
+MESSAGE = st.fixed_dictionaries({**SAID, "timestamp": st.just(STAMP), "id": st.sampled_from("abcd")})
+MESSAGE |= st.fixed_dictionaries(
+    SAID,
     optional={
         "timestamp": st.sampled_from([STAMP, "2025-01-12 11:00+01:00", None]),
         "id": st.sampled_from(["a", "b", "c", "d", None]),
@@ -34,30 +37,39 @@ MESSAGE = st.fixed_dictionaries(
         "extra": ODD,
     },
 )
-DOCUMENT = st.fixed_dictionaries(
-    {
-        "id": st.just("c"),
-        "title": st.text(max_size=8),
-        "version": st.sampled_from(["2.1", "2.1", "2.1", "2.0", "2.7", "1.4"]),
-        "createdAt": st.just(STAMP),
-        "updatedAt": st.sampled_from([STAMP, "2025-01-12T10:00:00+00:00"]),
-        "history": st.lists(MESSAGE, max_size=4),
-    },
+METADATA = st.fixed_dictionaries(
+    {"lock": st.sampled_from([LOCK, inactive_lock(), {"active": False}, {"host": "x", "active": 0}])},
     optional={
-        "metadata": st.fixed_dictionaries(
-            {"lock": st.sampled_from([LOCK, inactive_lock(), {"active": False}, {"host": "x", "active": 0}])},
-            optional={"tags": st.just(["a"]), "type": st.just("group"), "mode": ODD, "unknown": ODD},
+        "tags": st.just(["a"]),
+        "type": st.just("group"),
+        "mode": ODD,
+        "participants": st.lists(
+            ODD | st.just("anna") | st.fixed_dictionaries({"id": st.just("ben")}, optional={"joinedAt": ODD}),
+            max_size=2,
         ),
-        "context": st.just(empty_context()),
+        "summaryOf": st.fixed_dictionaries({}, optional={"updatedAt": ODD, "messages": ODD}),
+        "mcpServers": st.sampled_from([{"a": {"enabled": True}}, ["a"], {"a": {}}, None]),
         "unknown": ODD,
     },
 )
-LAYOUT = st.sampled_from(["canonical", "sorted", "crlf", "bom"])
+CONTEXT = st.just(empty_context()) | st.fixed_dictionaries({"metadata": st.builds(dict, files=ODD)})
+HEAD = {
+    "id": st.just("c"),
+    "title": st.text(max_size=8),
+    "version": st.sampled_from(["2.1", "2.1", "2.1", "2.0", "2.7", "1.4"]),
+    "createdAt": st.just(STAMP),
+    "updatedAt": st.sampled_from([STAMP, STAMP, "2025-01-12T10:00:00+00:00"]),
+    "history": st.lists(MESSAGE, max_size=4),
+}
+WITHIN = {"metadata": METADATA, "context": CONTEXT}
+DOCUMENT = st.fixed_dictionaries({**HEAD, **WITHIN}, optional={"unknown": ODD})
+DOCUMENT |= st.fixed_dictionaries(HEAD, optional={**WITHIN, "unknown": ODD})
+LAYOUT = st.sampled_from(["canonical", "canonical", "unordered", "sorted", "crlf", "bom"])
 
 
 def laid_out(document: dict[str, Any], layout: str) -> bytes:
-    if layout == "canonical":
-        return codec.encode(document)
+    if layout in ("canonical", "unordered"):
+        return codec.encode(document if layout == "unordered" else in_order(document))
     text = json.dumps(document, indent=3 if layout == "crlf" else None, sort_keys=layout == "sorted")
     text = text.replace("\n", "\r\n") if layout == "crlf" else text
     return ("\ufeff" if layout == "bom" else "").encode() + text.encode()

@@ -9,7 +9,6 @@ import pytest
 
 from capsule.errors import InvalidDocument, InvalidInput
 from capsule.format import schema
-from capsule.format.documents.agents import new_agent, new_project
 from capsule.format.documents.channels import Channel
 from capsule.format.documents.message import check_message
 from capsule.format.documents.new import new_capsule
@@ -18,6 +17,7 @@ from capsule.format.kinds import AGENT, CONVERSATION, KINDS, PROJECT, Kind
 from capsule.format.merge.clean_form import clean
 
 STAMP = "2026-01-01T00:00:00.000Z"
+RECORD = {"name": "anna", "version": "2.1", "createdAt": STAMP, "updatedAt": STAMP}
 LINK = {"direction": "out", "enabled": True, "createdBy": None, "createdAt": STAMP}
 MESSAGE = {
     "role": "user",
@@ -41,10 +41,20 @@ def _channel(channel: dict[str, Any], message: dict[str, Any]) -> dict[str, Any]
 
 WHOLE = {
     "conversations": _channel(Channel("a", topic_required=True).as_json(), MESSAGE),
-    "agents": new_agent("anna", STAMP, project_path="/p")
+    "agents": RECORD
+    | {
+        "id": "anna",
+        "projectPath": "/p",
+        "lastSeen": STAMP,
+        "statusMessage": None,
+        "notifications": True,
+        "cursors": {},
+    }
     | {"dm": {"bob": {"permission": "block", "reason": "noise", "at": STAMP}}, "dmPolicy": "restricted", "busy": True}
     | {"requests": {"bob": {"at": STAMP}}, "reading": {"c": {"muted": True}}, "concerns": {"m": {"kind": "mention"}}},
-    "projects": new_project("/home/anna/api", STAMP) | {"links": {"web-123456": LINK}, "mine": {"b": 1, "a": 2}},
+    "projects": RECORD
+    | {"id": "api-123456", "path": "/home/anna/api", "lastActive": STAMP, "metadata": {}}
+    | {"links": {"web-123456": LINK}, "mine": {"b": 1, "a": 2}},
 }
 
 

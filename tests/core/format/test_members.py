@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from capsule.format import validation
 from capsule.format.documents.head import Head, ParsedHead
 from capsule.format.documents.members import Member, are_members, as_json, joined, left, members_in
 from capsule.format.documents.new import new_capsule
 from capsule.format.json import codec
+from capsule.format.kinds import CONVERSATION
 
 T1, T2, T3 = (f"2026-01-0{day}T00:00:00.000Z" for day in (1, 2, 3))
 
@@ -106,7 +106,7 @@ def test_a_head_has_the_members_and_the_history_and_shows_neither_when_there_is_
 )
 def test_a_wrong_participant_has_its_place(item: Any, where: str) -> None:
     document = new_capsule("c", "", T1, metadata={"participants": ["anna", item]})
-    (problem,) = validation.problems_of(codec.encode(document), "x")
+    (problem,) = CONVERSATION.problems_of(codec.encode(document), "x")
     assert problem.where == f"metadata.participants{where}"
     assert problem.line > 0
     is_headless = Head.of(document, "x", 1) is None

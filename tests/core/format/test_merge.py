@@ -282,6 +282,14 @@ def test_in_a_group_the_messages_form_one_line_by_time() -> None:
         assert not any("parent" in message for message in merged["history"])
 
 
+def test_a_field_of_the_metadata_that_is_called_as_one_of_the_head_stays() -> None:
+    base = begun("chat", 1)
+    base["metadata"] |= {"title": "mine", "history": "all"}
+    a, b = (worked_on(base, [("append", 0, 1, who)], who) for who in "ab")
+    merged = merge(base, a, b).document
+    assert (merged["metadata"]["title"], merged["metadata"]["history"]) == ("mine", "all")
+
+
 def test_fields_of_a_message_that_differ_combine() -> None:
     base = begun("chat", 2)
     a, b = copy.deepcopy(base), copy.deepcopy(base)
@@ -355,6 +363,13 @@ def test_without_an_ancestor_messages_of_both_are_there_once() -> None:
     base = begun("group", 3)
     a, b = (worked_on(base, [("append", 0, 1, who)], who) for who in "ab")
     assert contents(merge(None, a, b).document) == ["message 0", "message 1", "message 2", "a a01010", "b b01010"]
+
+
+def test_a_version_that_changed_nothing_gives_way_also_where_an_id_stands_twice() -> None:
+    base = begun("chat", 2)
+    base["history"].append({**base["history"][0], "content": "the same id"})
+    a = worked_on(base, [("append", 0, 1, "x")], "a")
+    assert merge(base, a, copy.deepcopy(base)).document == merge(base, copy.deepcopy(base), a).document == cleaned(a)
 
 
 def test_an_id_that_stands_twice_loses_no_message() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from capsule.errors import InvalidInput
 from capsule.format.text.tokens import estimate
-from capsule.format.text.transcript import quoted, transcript, unquoted
+from capsule.format.text.transcript import quoted, transcript
 
 #: Texts with much in them that could be taken for a heading, or for the end of a line.
 LURKING = st.lists(
@@ -80,6 +80,12 @@ def test_only_the_active_branch_is_in_it_in_the_order_of_the_answers() -> None:
     ]
     made = transcript(document(*messages, metadata={"currentNode": "b"}), estimate)
     assert [line for line in made.text.splitlines() if line and not line.startswith("===")] == ["question", "answer"]
+
+
+def unquoted(text: str) -> str:
+    """What `quoted` was given."""
+    unseen = "[ \t\u00a0\u00ad\u1680\u180e\u2000-\u200f\u202a-\u202e\u205f-\u2064\u3000\ufeff\u202f]*"
+    return re.sub(f"(\\A|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])>(>*{unseen}===)", r"\1\2", text)
 
 
 @given(LURKING)

@@ -12,6 +12,7 @@ import pytest
 
 from capsule import Store
 from capsule.disk.syscalls import Syscalls
+from capsule.engines.answers import Behind
 from capsule.engines.index.tables.rows import Rows
 from capsule.format.json import codec
 from tests.core.index.state import asked, index_of, state, state_of_the_files
@@ -353,7 +354,8 @@ def test_after_a_start_of_the_machine_the_latest_files_are_read_again(root: Path
 
     with sqlite3.connect(root / ".capsule" / "index.sqlite3") as db:
         now = path.stat()
-        db.execute("UPDATE capsules SET ctime_ns = ?, inode = ?", (now.st_ctime_ns, now.st_ino))
+        version = [now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns]
+        db.execute("UPDATE capsules SET version = ?", (orjson.dumps(version).decode(),))
     db.close()
     with Store.open(root) as unaware:
         assert not any(head.damaged for head in unaware.heads())
@@ -380,3 +382,23 @@ def test_a_first_indexing_looks_for_nothing_in_front_of_a_first_message(monkeypa
         store.append(id, content="two")
         store.search("two")
     assert len(asked) == 1
+
+
+def test_questions_that_are_asked_together_are_about_one_state(store: Store, root: Path) -> None:
+    id = store.create(messages=[{"role": "user", "content": "one"}]).id
+    store.questions.refresh()
+    with Store.open(root) as other:
+
+        def count() -> int:
+            return len(store.questions.behind(Behind(), id, refresh=False))
+
+        def ask() -> list[int]:
+            before = count()
+            other.append(id, content="more")
+            other.questions.refresh()
+            return [before, count()]
+
+        assert store.questions.together(ask) == [1, 1] and count() == 2
+        with pytest.raises(ZeroDivisionError):
+            store.questions.together(lambda: 1 // 0)
+        assert store.questions.together(ask) == [2, 2] and count() == 3

@@ -15,7 +15,7 @@ from capsule import Store
 from capsule.ids import keyed_message_id
 from capsule.mcp_server.server import CapsuleServer
 from capsule.mcp_server.stores import Stores
-from capsule.mcp_server.tools.answers.budget import tokens
+from capsule.mcp_server.tools.answers.forms import tokens
 from tests.core.mcp_server.talking import data, error, talking, text
 
 pytestmark = pytest.mark.anyio

@@ -23,12 +23,12 @@ import pytest
 
 from capsule import Store
 from capsule.disk.syscalls import Syscalls
+from capsule.engines.files.disk import log as logs
 from capsule.errors import InvalidDocument, NotFound, StorageFailed
 from capsule.format.documents import new
 from capsule.format.json import anatomy, codec
 from capsule.format.saved import repair
 from capsule.format.validation import decoded
-from capsule.engines.files.disk import log as logs
 from capsule.maintenance.doctor import examine
 from tests.core.storage.faults import lock_by_name, nothing, stale_save, store_on, tear
 from tests.torture.filesystem import Disk, Rebooted, Recorder, Remounted, contents_after_cut, materialise
@@ -78,7 +78,7 @@ def save_in_place(sys: Syscalls, root: Path) -> None:
 
 
 def save_stale(sys: Syscalls, root: Path) -> None:
-    """Save by rename what was read before the last message; as editors do, it flushes the file and not the directory."""
+    """Save by rename what was read before the last message; as `save_by_rename` does."""
     path = root / "conversations" / "plan.json"
     document = orjson.loads(path.read_bytes())
     document["history"].pop()
@@ -144,6 +144,13 @@ def prefixes(*texts: str) -> list[list[str]]:
     return [list(texts[:n]) for n in range(1, len(texts) + 1)]
 
 
+def not_waited_for(store: Store) -> None:
+    store.append("plan", content="a", wait=False)
+    store.flush()
+    system_of(store).events.append(("acknowledged", "a"))
+    saying(store, "b")
+
+
 BATCH = [{"role": "user", "content": text * 700} for text in "abc"]
 #: The texts at the start, the preparation of the file, the operation on the store, and the lists of texts that a power
 #: cut during it may leave; once the call has returned, only the last of these.
@@ -165,14 +172,13 @@ PATHS: dict[str, tuple[list[str], Callable[[Path, str], None], Callable[[Store],
         ["one"], nothing, lambda store: (store.append("plan", content="a"), store.append("plan", content="b")),
         [["one"], ["one", "a"], ["one", "a", "b"]]),
     "many splices": (
-        ["one"], nothing, lambda store: saying(store, "a", "b" * 700, "c", "d" * 5000, "e"), prefixes("one", "a", "b" * 700, "c", "d" * 5000, "e")),
+        ["one"], nothing, lambda store: saying(store, "a", "b" * 700, "c", "d" * 5000, "e"),
+        prefixes("one", "a", "b" * 700, "c", "d" * 5000, "e")),
     "two writers": (["one"], nothing, two_writers, prefixes("one", "a", "b", "c", "d" * 600)),
     "small logs": (["one"], nothing, small_logs, prefixes("one", *(letter * 900 for letter in "abcdef"))),
     "a failed flush": (["one"], nothing, failed_flush, prefixes("one", "a", "b", "c")),
     "splices not waited for": (
-        ["one"], nothing,
-        lambda store: (store.append("plan", content="a", wait=False), store.flush(), saying(store, "b")),
-        prefixes("one", "a", "b")),
+        ["one"], nothing, not_waited_for, prefixes("one", "a", "b")),
     "splices and a flush": (
         ["one"], nothing, lambda store: (saying(store, "a", "b" * 600), store.flush(), saying(store, "c", "d")),
         prefixes("one", "a", "b" * 600, "c", "d")),

@@ -376,8 +376,8 @@ def test_a_document_is_read_from_an_offset(storage: FileStorage) -> None:
     data = put(storage, "plan", ["one", "two"])
     known = storage.known(KIND, "plan")
     for offset in (0, 1, 100, 10_000_000):
-        assert known is not None and storage.read_from(KIND, "plan", offset) == (data[offset:], known.signature)
-        assert storage.read_from(KIND, "nobody", offset) is None
+        assert known is not None and storage.read(KIND, "plan", offset) == (data[offset:], known.signature)
+        assert storage.read(KIND, "nobody", offset) is None
 
 
 def test_find_gives_the_same_as_scan(storage: FileStorage, root: Path) -> None:

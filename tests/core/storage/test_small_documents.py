@@ -88,12 +88,13 @@ def test_a_document_of_the_machine_counts_only_as_this_store_wrote_it(root: Path
     assert FilesEngine(FileStorage(str(copy))).machine.read("doorbells", "anna") is None
 
 
-def test_a_document_of_the_machine_that_is_written_meanwhile_is_read(storage: FileStorage) -> None:
+@pytest.mark.parametrize("writes", [50, pytest.param(200, marks=pytest.mark.slow)])
+def test_a_document_of_the_machine_that_is_written_meanwhile_is_read(storage: FileStorage, writes: int) -> None:
     machine = FilesEngine(storage).machine
     machine.edit("doorbells", "anna", lambda before: {"n": 0})
 
     def write() -> None:
-        for _ in range(200):
+        for _ in range(writes):
             machine.edit("doorbells", "anna", lambda before: {"n": (before or {})["n"] + 1})
 
     with ThreadPoolExecutor(1) as pool:
@@ -101,4 +102,4 @@ def test_a_document_of_the_machine_that_is_written_meanwhile_is_read(storage: Fi
         while not written.done():
             assert machine.read("doorbells", "anna")
         written.result()
-    assert machine.read("doorbells", "anna") == {"n": 200}
+    assert machine.read("doorbells", "anna") == {"n": writes}

@@ -16,8 +16,8 @@ from capsule.disk.syscalls import Syscalls
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
 from capsule.errors import InvalidInput, NotFound
+from capsule.format.kinds import CONVERSATION
 from capsule.format.tree.tree import Tree
-from capsule.format.validation import problems_of
 from capsule.maintenance.doctor import examine
 from capsule.settings import Settings
 from tests.core.store.files import by_hand, file_of, is_canonical
@@ -351,7 +351,9 @@ def test_odd_parents_in_a_hand_edited_tree_are_reported_and_the_tree_works(root:
         document["metadata"]["currentNode"] = "no one"
 
     by_hand(root, id, change)
-    reported = [(problem.where, problem.what.partition(";")[0]) for problem in problems_of(store.read(id), "x")]
+    reported = [
+        (problem.where, problem.what.partition(";")[0]) for problem in CONVERSATION.problems_of(store.read(id), "x")
+    ]
     assert reported == [
         ("metadata.currentNode", "'no one' is the id of no message here"),
         ("history[0].parent", "closes a circle of messages that answer each other"),

@@ -48,10 +48,10 @@ def test_conflicts_are_listed_with_their_values_and_heads_name_their_fields(stor
 
 
 def test_settling_the_last_conflict_removes_the_conflicts_field(store: Store, disputed: str) -> None:
-    store.conflicts.settle(disputed, "metadata.description", "Anna's words")
+    store.conflicts.resolve(disputed, "metadata.description", "Anna's words")
     assert [one.field for one in store.conflicts.list()] == ["title"]
     before = store.head(disputed).updated_at
-    head = store.conflicts.settle(disputed, "title", "Anna's plan")
+    head = store.conflicts.resolve(disputed, "title", "Anna's plan")
     assert head.title == "Anna's plan" and head.updated_at >= before
     assert store.conflicts.list() == [] == store.conflicts.list(disputed)
     about = store.document(disputed)["metadata"]
@@ -68,17 +68,17 @@ def test_an_impossible_settlement_changes_nothing(store: Store, disputed: str) -
         ("nobody", "title", "x", NotFound),
     ):
         with pytest.raises(error):
-            store.conflicts.settle(id, field, value)
+            store.conflicts.resolve(id, field, value)
     assert store.read(disputed) == before
 
 
 def test_settling_is_refused_while_another_instance_holds_the_lock(store: Store, disputed: str) -> None:
     with store.beside() as holder, holder.locks.take(disputed):
         with pytest.raises(Locked):
-            store.conflicts.settle(disputed, "title", "x")
+            store.conflicts.resolve(disputed, "title", "x")
         holder.rename(disputed, "mine")
         assert [one.field for one in store.conflicts.list(disputed)] == ["metadata.description"]
-        holder.conflicts.settle(disputed, "metadata.description", None)
+        holder.conflicts.resolve(disputed, "metadata.description", None)
         assert "description" not in holder.document(disputed)["metadata"]
 
 
@@ -87,5 +87,5 @@ def test_a_conflict_outside_the_metadata_is_settled(root: Path, store: Store) ->
     base = store.document(id)
     merge_into(root, base, base | {"x": {"my.key": 1}}, base | {"x": {"my.key": 2}})
     assert [one.field for one in store.conflicts.list(id)] == ["x.my\\.key"]
-    store.conflicts.settle(id, "x.my\\.key", 1)
+    store.conflicts.resolve(id, "x.my\\.key", 1)
     assert store.document(id)["x"] == {"my.key": 1} and store.conflicts.list(id) == []

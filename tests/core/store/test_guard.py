@@ -18,11 +18,12 @@ def test_without_its_guard_an_agent_is_refused_what_it_would_judge_and_the_owner
     store: Store, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(place: str) -> Any:
-        if place == rooms.GUARD:
+        if place == "capsule.messaging.guard:Guard":
             raise errors.Refused("messaging is not installed here", path="")
-        return rooms.load(place)
+        return there(place)
 
-    monkeypatch.setattr("capsule.store.inner.load", load)
+    there = rooms.load
+    monkeypatch.setattr(rooms, "load", load)
     chat = store.create().id
     store.locks.release(chat)
     about = {"participants": ["anna", "bob"], "createdBy": "anna"}

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from capsule import InvalidDocument, InvalidInput, Store
-from capsule.format.validation import problems_of
+from capsule.format.kinds import CONVERSATION
 from capsule.maintenance.doctor import examine
 from capsule.store.creation import write_new
 from tests.core.storage.faults import Faulty, store_on
@@ -69,13 +69,15 @@ def test_a_list_of_names_is_accepted_and_reported_until_it_is_changed(root: Path
     id = store.create(title="Plan").id
     by_hand(root, id, lambda document: document["metadata"].update(mcpServers=["git", "web"]))
     assert store.servers.get(id) == {"git": True, "web": True}
-    assert [problem.where for problem in problems_of(file_of(root, id).read_bytes(), "x")] == ["metadata.mcpServers"]
+    assert [problem.where for problem in CONVERSATION.problems_of(file_of(root, id).read_bytes(), "x")] == [
+        "metadata.mcpServers"
+    ]
     store.rename(id, "Other")
     assert servers(store, id) == ["git", "web"]
     assert store.load(id).metadata.mcp_servers == ["git", "web"]
     store.servers.toggle(id, "web")
     assert servers(store, id) == {"git": {"enabled": True}, "web": {"enabled": False}}
-    assert problems_of(file_of(root, id).read_bytes(), "x") == []
+    assert CONVERSATION.problems_of(file_of(root, id).read_bytes(), "x") == []
 
 
 def test_overrides_of_another_shape_make_a_file_invalid(root: Path, store: Store) -> None:

@@ -97,7 +97,7 @@ def test_after_a_name_that_is_not_utf_8_notices_come_one_by_one_again(tmp_path: 
 
 def test_notices_that_nobody_holds_end_their_thread(root: Path, store: Store) -> None:
     before = threading.active_count()
-    notices = Notices(store.engine.tracker())
+    notices = Notices(store.engine.tracker)
     assert threading.active_count() == before + 1
     del notices
     assert threading.active_count() == before

@@ -9,7 +9,7 @@ from mcp import Client
 from mcp_types import CallToolResult
 
 from capsule import Store
-from capsule.mcp_server.tools import duplicates
+from capsule.mcp_server.tools import calls
 from tests.core.mcp_server.talking import acting, data, text
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("agents")]
@@ -50,7 +50,7 @@ async def test_the_calls_of_two_agents_and_of_two_sessions_are_never_taken_for_o
 async def test_a_call_is_known_for_ten_minutes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     async with acting(store, "anna") as anna:
         await send(anna)
-        monkeypatch.setattr(duplicates, "_KNOWN_S", 0.0)
+        monkeypatch.setattr(calls, "_KNOWN_S", 0.0)
         assert not is_told(await send(anna))
 
 
@@ -70,7 +70,7 @@ async def test_what_makes_nothing_twice_and_what_failed_is_no_call_made_before(s
 
 
 def test_only_so_many_calls_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duplicates, "_MOST", 2)
-    calls = duplicates.Calls()
-    assert [calls.repeated("anna", "s", "send", {"n": number}) for number in (1, 2, 3, 1)] == [None] * 4
-    assert calls.repeated("anna", "s", "send", {"n": 1}) is not None
+    monkeypatch.setattr(calls, "_MOST", 2)
+    made = calls.Calls()
+    assert [made.repeated("anna", "s", "send", {"n": number}) for number in (1, 2, 3, 1)] == [None] * 4
+    assert made.repeated("anna", "s", "send", {"n": 1}) is not None

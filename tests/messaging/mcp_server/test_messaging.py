@@ -12,7 +12,7 @@ from mcp import Client
 from capsule import Store
 from capsule.mcp_server.server import build
 from capsule.mcp_server.stores import Stores
-from capsule.mcp_server.tools.answers.budget import tokens
+from capsule.mcp_server.tools.answers.forms import tokens
 from capsule.messaging.mail.listening import Listener
 from capsule.messaging.mail.mail import Mail
 from capsule.messaging.tools.added import MESSAGING

@@ -118,3 +118,22 @@ def test_a_worker_loads_nothing_heavy_before_its_command_starts(capsule: Program
     heavy |= {"capsule.format.saved.reconcile", "capsule.format.filters"}
     assert "capsule.sessions.work.command" in loaded
     assert loaded & heavy == set()
+
+
+def test_a_worker_that_is_started_ahead_loads_nothing_once_a_message_came(capsule: Program, session: Session) -> None:
+    script = (
+        "import sys; from capsule_cli import __main__; from capsule.sessions.work import worker\n"
+        "class Words:\n"
+        "    words = iter(['bot', 's1'])\n"
+        "    def readline(self): self.loaded = set(sys.modules); return next(self.words)\n"
+        "def show(*words, **more): print('began', *sys.modules.keys() - sys.stdin.loaded); sys.exit()\n"
+        "worker.command.run, sys.stdin = show, Words()\n"
+        f"sys.argv = ['capsule', 'worker', '--store', {str(capsule.root)!r}, '--agent', '-']\n"
+        "__main__.main()\n"
+    )
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": capsule.environment()}
+    with subprocess.Popen([sys.executable, "-c", script], **pipes) as worker:
+        assert worker.stdout is not None
+        began, *loaded = worker.stdout.read().decode().split()
+    assert began == "began"
+    assert not [name for name in loaded if name.startswith(("capsule", "watchfiles", "ctypes"))]

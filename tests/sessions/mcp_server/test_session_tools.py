@@ -13,7 +13,7 @@ import pytest
 from mcp import Client
 
 from capsule import Store, timestamps
-from capsule.mcp_server.tools.answers.budget import tokens
+from capsule.mcp_server.tools.answers.forms import tokens
 from capsule.sessions.events import Route, destinations, incoming, reply_id
 from capsule.sessions.registry import AgentGroup, Registry, SessionRow
 from capsule.sessions.rules import schedules
@@ -137,7 +137,16 @@ def test_the_environment_says_which_session_a_server_is_for(root: Path) -> None:
             sent = client.call("send_message", text="On it.")
         assert sent["message"] == reply_id("s1", "m1", 1)
         assert [message.event["content"] for message in session.folds().outbound.messages.values()] == ["On it."]
+
+
+@pytest.mark.slow
+def test_a_server_for_a_session_sends_by_its_destinations_alone(root: Path) -> None:
+    with Store.open(root) as store:
+        store.agents.register("bot")
         store.agents.register("anna")
+        Session.create(store.engine, "s1", "bot")
+        Registry(store.engine).edit(lambda state: state.put(AgentGroup("bot"), SessionRow("s1", "bot")))
+        env = environment(CAPSULE_AGENT="bot", CAPSULE_SESSION="s1", CAPSULE_MESSAGE="m1")
         with over_stdio(root, "--tools", "messaging", env=env) as client:
             refused = client.answer(client.send_call("send_message", text="x", to="anna"))["result"]
             assert refused["isError"] and "no destination" in refused["content"][0]["text"]

@@ -45,15 +45,17 @@ class FlushBehind:
     def flush(self, timeout_s: float = 10.0) -> None:
         """Flush them now. One whose mutex can't be had in so many seconds stays for later; an error is logged."""
         with self._turn:
-            settle = self._settle()
-            for kind, id in list(self._names) if settle is not None else ():
-                del self._names[kind, id]
+            settle, later = self._settle(), list[tuple[str, str]]()
+            while self._names and settle is not None:
+                (kind, id), _ = self._names.popitem()
                 try:
                     settle(kind, id, timeout_s)
                 except StoreBusy:
-                    self.add(kind, id)
+                    later.append((kind, id))
                 except CapsuleError as error:
                     _log.warning("%s %s is not flushed: %s", kind, id, error)
+        for kind, id in later:
+            self.add(kind, id)
 
 
 class _Thread:

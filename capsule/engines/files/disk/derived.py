@@ -16,7 +16,6 @@ from capsule.disk.syscalls import Syscalls
 from capsule.engines.files.disk.layout import Directory, Layout
 from capsule.errors import CapsuleError, Refused
 
-
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -72,7 +71,7 @@ class Derived:
                 whole_files.drop_name(self._sys, self._directory.file(name))
 
     def mark(self, name: str, boot: str, at_ns: int) -> None:
-        """Leave a mark: what it stands for was so at this time, in nanoseconds since 1970, in this run of the machine."""
+        """Leave a mark: what it stands for was so at this time, in ns since 1970, in this run of the machine."""
         with suppress(OSError, Refused), whole_files.opened(self._sys, self._directory.file(name), _WRITE, 0o600) as fd:
             text = f"{at_ns} {boot}".encode()
             self._sys.ftruncate(fd, 0)

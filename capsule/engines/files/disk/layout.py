@@ -26,6 +26,8 @@ LOCAL = frozenset({"commands", "doorbells", "homes", "imports", "keys", "webhook
 NESTED = {"inbound": "sessions", "outbound": "sessions"}
 #: The kinds of documents, all of them: a purge visits each.
 KINDS = LOCAL | NESTED.keys() | {"agents", "applied", "conversations", "overrides", "projects", "sessions"}
+#: The folder of each kind, from the root.
+_FOLDERS = {kind: f"{DERIVED_NAME}/{kind}" if kind in LOCAL else NESTED.get(kind, kind) for kind in KINDS}
 #: Where the files of a kind lie that are no documents; `attachments` belong to all.
 FOLDERS = {"inbox": "sessions/{}/inbox", "outbox": "sessions/{}/outbox", "attachments": "attachments"}
 _GITIGNORE = b"# Derived and transient: rebuilt from the files, never committed.\n*\n"
@@ -52,18 +54,18 @@ class Layout(NamedTuple):
 
     def documents(self, kind: str) -> str:
         """The directory that all documents of a kind lie in, or below. Raises ValueError: it is not in `KINDS`."""
-        if kind not in KINDS:
+        if kind not in _FOLDERS:
             raise ValueError(f"{kind!r} is no kind of documents in engines/files/disk/layout.py")
-        return f"{self.root}/{DERIVED_NAME}/{kind}" if kind in LOCAL else f"{self.root}/{NESTED.get(kind, kind)}"
+        return f"{self.root}/{_FOLDERS[kind]}"
 
     def directory(self, kind: str, id: str) -> str:
         """The directory that a document lies in."""
         return f"{self.root}/{NESTED[kind]}/{id}" if kind in NESTED else self.documents(kind)
 
     def document(self, kind: str, id: str) -> str:
-        if kind not in NESTED:
-            return f"{self.documents(kind)}/{check_id(id)}.json"
-        return f"{self.directory(kind, check_id(id))}/{kind}.json"
+        if kind in NESTED or kind not in _FOLDERS:
+            return f"{self.directory(kind, check_id(id))}/{kind}.json"
+        return f"{self.root}/{_FOLDERS[kind]}/{check_id(id)}.json"
 
     def temporary(self, kind: str, id: str) -> str:
         """The name a new version is written under; whoever holds the document's mutex owns it."""
@@ -79,13 +81,12 @@ class Layout(NamedTuple):
 
     def check(self, sys: Syscalls, path: str) -> None:
         """Raise Refused when a directory of the store, or one around it, is a symlink. One that is missing will do."""
-        for above in self.down_to(path):
-            refuse_symlink(sys, above)
+        refuse_symlinks(sys, self.down_to(path))
 
     def ensure(self, sys: Syscalls, path: str) -> None:
         """Make a directory of the store, and those around it, durably. Raises as `check`."""
         for above in self.down_to(path):
-            refuse_symlink(sys, above)
+            refuse_symlinks(sys, [above])
             self.ensure_directory(sys, above)
 
     def down_to(self, path: str) -> list[str]:
@@ -124,12 +125,11 @@ class Directory:
 
     def check(self) -> None:
         """Raise Refused when it, or `.capsule/` around it, is a symlink. One that is missing will do."""
-        for above in self._way:
-            refuse_symlink(self._sys, above)
+        refuse_symlinks(self._sys, self._way)
 
     def file(self, name: str) -> str:
         """The path of a file in it. Raises as `check`."""
-        self.check()
+        refuse_symlinks(self._sys, self._way)
         return f"{self.path}/{name}"
 
     def files(self) -> list[str]:
@@ -156,15 +156,16 @@ class Directory:
             self._sys.pwrite(fd, _GITIGNORE, 0)
 
 
-def refuse_symlink(sys: Syscalls, path: str) -> None:
-    """Raise Refused when a directory of the store is a symlink; nothing happens when it is missing."""
-    try:
-        status = sys.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    if stat.S_ISLNK(status.st_mode):
-        raise Refused(
-            f"{path} is a symlink, and Capsule follows none inside a store, as what lies behind it is not the store's; "
-            f"see where it leads, then remove it: rm {path}",
-            path=path,
-        )
+def refuse_symlinks(sys: Syscalls, paths: list[str]) -> None:
+    """Raise Refused when one of these directories is a symlink, the outermost first; one that is missing will do."""
+    for path in paths:
+        try:
+            status = sys.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        if stat.S_ISLNK(status.st_mode):
+            raise Refused(
+                f"{path} is a symlink, and Capsule follows none inside a store, as what lies behind it is not the "
+                f"store's; see where it leads, then remove it: rm {path}",
+                path=path,
+            )

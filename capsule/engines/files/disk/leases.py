@@ -80,12 +80,13 @@ class FileLeases:
     def _announce(self, instance: str, about: Mapping[str, Any] | None) -> None:
         """Make this instance's file and hold it locked; made anew where it was moved away. At most 4,000 bytes."""
         with self._guard, naming(f"{self._directory.path}/{instance}", "make"):
+            is_new = about not in (None, self._about.get(instance))
             if about is not None:
                 self._about[instance] = about
             fd = self._mine.get(instance, -1)
             if fd >= 0:
                 if names_file(self._sys, f"{self._directory.path}/{instance}", fd):
-                    if about is not None:
+                    if is_new:
                         self._write(fd, instance)
                     return
                 del self._mine[instance]

@@ -123,7 +123,7 @@ def _items(text: str) -> list[_Item]:
         return [Phrase((item.lower(),)) for item in items if item in _OPERATORS]
     while left < MOST_WORDS and not isinstance(items[-1], Phrase) and match.end() < len(text):
         items.pop()  # What was to follow it was cut off.
-    return _balanced(items)
+    return _balanced(items) if "(" in items or ")" in items else items
 
 
 def _ends_apart(chunk: str) -> bool:

@@ -20,7 +20,7 @@ import orjson
 from capsule import timestamps
 from capsule.engines.answers import Found, Hit, Snippet
 from capsule.engines.index.hidden import Hidden
-from capsule.engines.index.pages import Page
+from capsule.engines.index.pages import Continuation
 from capsule.engines.index.search.corpus import measured
 from capsule.engines.index.search.query import Query, parse
 from capsule.engines.index.search.ranking import WINDOW, Profile, profile_of
@@ -67,12 +67,12 @@ def search(db: sqlite3.Connection, asked: Search, hidden: Hidden) -> Found:
         return Found([], None, 0)  # Half a surrogate pair can't be written to a file, or asked for.
     generation = str(db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
     if asked.cursor is not None:
-        page = Page.of(asked.cursor, generation, asked.words)
+        page = Continuation.of(asked.cursor, generation, asked.words)
     else:
         newest = "SELECT num FROM {} WHERE {} ORDER BY num DESC LIMIT 1"
         message = db.execute(newest.format("messages AS m", hidden.of_messages)).fetchone() or (0,)
         title = db.execute(newest.format("capsules AS c", hidden.of_conversations)).fetchone() or (0,)
-        page = Page(asked.now_ms, *message, *title)
+        page = Continuation(asked.now_ms, *message, *title)
     where = ("TRUE", []) if asked.where is None else Fits(db, hidden).of(asked.where).condition(db)
     result = _Search(db, asked, query, profile, page, hidden, where).found(generation)
     for page.having in [] if result.hits or asked.cursor is not None else query.weaker():
@@ -91,7 +91,7 @@ class _Search:
         asked: Search,
         query: Query,
         profile: Profile,
-        page: Page,
+        page: Continuation,
         hidden: Hidden,
         where: tuple[str, list[Any]],
     ) -> None:
@@ -292,19 +292,22 @@ class _Search:
         The bm25 of a title and that of a message don't compare. So titles are scaled: the best one fits as well as the
         best message, and the n-th title never scores more than the n-th message.
         """
-        best = max((fit for fit, _, _ in messages), default=1.0)
-        best_title = max((fit for fit, _, _ in titles), default=0.0) or 1.0
-        titles = [(fit / best_title * best, time_ms, num) for fit, time_ms, num in titles]
         weigh, page = self._profile.weigh, self._page
         scores = weigh(messages, page.now_ms)
-        scored = [(score, match[1], match[2], False) for score, match in zip(scores, messages, strict=True)]
+        matches, given = zip(scores, messages, strict=True), page.given
+        scored = [(score, time_ms, num, False) for score, (_, time_ms, num) in matches if num not in given]
+        if not titles:
+            return scored
+        best = max((fit for fit, _, _ in messages), default=1.0)
+        best_title = max(fit for fit, _, _ in titles) or 1.0
+        titles = [(fit / best_title * best, time_ms, num) for fit, time_ms, num in titles]
         named = sorted(
             ((score, *match[1:], True) for score, match in zip(weigh(titles, page.now_ms), titles, strict=True)),
             reverse=True,
         )
         most = [*nlargest(len(named), scores), *(inf for _ in named)]
         capped = [(min(hit[0], most[place]), *hit[1:]) for place, hit in enumerate(named)]
-        return [hit for hit in (*scored, *capped) if hit[2] not in (page.given_titles if hit[3] else page.given)]
+        return scored + [hit for hit in capped if hit[2] not in page.given_titles]
 
     # -- What is shown of it --------------------------------------------------------------------------------------
 

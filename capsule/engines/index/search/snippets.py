@@ -66,8 +66,8 @@ def _literally(line: str, literal: str) -> Iterator[_Match]:
 def _matches(line: str, phrases: Sequence[Phrase], *, is_first: bool) -> Iterator[_Match]:
     # What a piece begins with may be the end of a word; the overlap of the piece before has it whole.
     words = tokens(line) if is_first else tokens(line)[1:]
-    said = "".join(f" {word}" for word, _, _ in words) + " "
-    starts = list(accumulate((len(word) + 1 for word, _, _ in words), initial=0))
+    said = "".join([f" {word}" for word, _, _ in words]) + " "
+    starts = list(accumulate([len(word) + 1 for word, _, _ in words], initial=0))
     for kind, phrase in enumerate(phrases):
         wanted = " ".join(("", *phrase.words)) + ("" if phrase.prefix else " ")
         at = -1

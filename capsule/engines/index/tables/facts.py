@@ -146,6 +146,7 @@ def _has_words(words: set[str], text: str) -> bool:
 
 
 def messages_with(db: sqlite3.Connection, filter: Filter, conversation: str | None, hidden: Hidden) -> list[Place]:
+    """The places of the messages that a filter lets through, of one conversation or of all (None), in their order."""
     fits, values = Fits(db, hidden, conversation).of(filter).condition(db)
     conditions = [fits, "c.damaged = ''", *hidden.conditions("m.capsule", "m.time_ms")]
     if conversation is not None:
@@ -159,6 +160,7 @@ def messages_with(db: sqlite3.Connection, filter: Filter, conversation: str | No
 
 
 def values_of(db: sqlite3.Connection, path: str, conversation: str, hidden: Hidden) -> list[Value]:
+    """The values of a field in a conversation, the last used first: each with its number of messages and last time."""
     conditions = " AND ".join(["c.id = ?", "f.path = ?", *hidden.conditions("m.capsule", "m.time_ms")])
     question = (
         "SELECT f.value, count(*), max(m.time_ms) FROM capsules AS c JOIN messages AS m ON m.capsule = c.num"

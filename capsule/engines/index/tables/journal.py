@@ -91,7 +91,7 @@ def read(db: sqlite3.Connection, generation: str, cursor: Cursor, limit: int) ->
         fields = orjson.loads(text)
         skip = cursor.skip if seq == cursor.seq + 1 else 0
         if skip and "messages" in fields:
-            # The rest of a change whose beginning was told by itself.
+            # The rest of a change whose beginning was reported by itself.
             kind, fields["messages"] = "appended", fields["messages"][skip:]
         fields["before"] = str(Cursor(generation, seq - 1, since_ms, skip))
         changes.append(_change(kind, id, at_ms, str(Cursor(generation, seq, since_ms)), fields))
@@ -146,7 +146,7 @@ def since_time(db: sqlite3.Connection, cursor: Cursor, now: Cursor) -> list[Chan
     after_ms = cursor.time_ms - _SLACK_MS
     after_ns = after_ms * 1_000_000
     rows = db.execute(
-        "SELECT num, id, max(mtime_ns, ctime_ns, updated_ms * 1000000) AS latest, created_at, damaged, entries"
+        "SELECT num, id, max(changed_ns, updated_ms * 1000000) AS latest, created_at, damaged, entries"
         " FROM capsules WHERE gone = 0 AND latest >= ? ORDER BY latest",
         (after_ns,),
     ).fetchall()

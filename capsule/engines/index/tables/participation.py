@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -21,8 +21,12 @@ from capsule.format.documents.channels import Channel
 from capsule.format.documents.members import members_in
 from capsule.format.facts import IN_LIST, TEXT
 
-_LAST = "(SELECT front FROM messages WHERE capsule = capsules.num ORDER BY at DESC LIMIT 1)"
-_MINE = f"SELECT id, updated_ms, mtime_ns, head, title, entries, archived, updated_at, {_LAST} FROM capsules"
+#: The digest of the ids up to a message, as marks have it.
+_FRONT = "iif(front IS NULL, '', printf('sha256:%014x', front))"
+_LAST = f"(SELECT {_FRONT} FROM messages WHERE capsule = capsules.num ORDER BY at DESC LIMIT 1)"
+_MINE = f"""SELECT id, head, title, entries, archived, updated_at, tag, {_LAST} FROM capsules
+    WHERE num IN (SELECT capsule FROM members WHERE agent = ?) AND damaged = ''
+    ORDER BY updated_ms DESC, written DESC, id DESC"""
 _TYPE, _MEMBERS, _HISTORY, _MAKER, _CHANNEL = map(
     HEAD_FIELDS.index, ("type", "participants", "history", "created_by", "channel")
 )
@@ -33,70 +37,30 @@ _MENTIONED = (
 _IN_PART = f"(m.id = ? OR m.num IN (SELECT message FROM facts WHERE path = ? AND type = {TEXT} AND value = ?))"
 
 
-#: What conversations are sorted by, the latest last, and the conversation. No two have the same id.
-_Entry = tuple[int, int, str, Mine]
+def mine(db: sqlite3.Connection, agent: str) -> list[Mine]:
+    return [_mine(*row) for row in db.execute(_MINE, (agent,))]
 
 
-@dataclass(slots=True)
-class Participations:
-    """The conversations of the agents that were asked about, as far as they are up to date.
-
-    Attributes:
-        stale: The conversations that changed since.
-    """
-
-    stale: set[str] = field(default_factory=set)
-    _entries: dict[str, _Entry] = field(default_factory=dict)
-    _of: dict[str, dict[str, _Entry]] = field(default_factory=dict)
-
-    def of_agent(self, db: sqlite3.Connection, agent: str) -> list[Mine]:
-        self._refresh(db)
-        mine = self._of.get(agent)
-        if mine is None:
-            question = f"{_MINE} WHERE num IN (SELECT capsule FROM members WHERE agent = ?) AND damaged = ''"
-            entries = [self._entries.get(row[0]) or self._entry(row) for row in db.execute(question, (agent,))]
-            mine = self._of[agent] = {entry[2]: entry for entry in sorted(entries)}  # So that it needs little later.
-        return [entry[-1] for entry in sorted(mine.values(), reverse=True)]
-
-    def _refresh(self, db: sqlite3.Connection) -> None:
-        for id in self.stale if self._of else ():
-            was = self._entries.pop(id, None)
-            for member in was[-1].participants if was is not None else ():
-                self._of.get(member.id, {}).pop(id, None)
-            for row in db.execute(f"{_MINE} WHERE id = ? AND gone = 0 AND damaged = ''", (id,)):
-                entry = self._entry(row, was)
-                for member in entry[-1].participants:
-                    if member.is_in and member.id in self._of:
-                        self._of[member.id][id] = entry
-        self.stale = set()
-
-    def _entry(self, row: tuple[Any, ...], was: _Entry | None = None) -> _Entry:
-        id, updated_ms, mtime_ns, head, title, entries, archived, updated_at, last = row
-        of = orjson.loads(head)
-        members, is_archived = members_in(of[_MEMBERS]), bool(archived)
-        whose = members, of[_HISTORY], of[_CHANNEL] and Channel(**of[_CHANNEL]), of[_MAKER]
-        mine = Mine(id, of[_TYPE], title, entries, is_archived, updated_at, *whose, _digest(last))
-        if was is not None and was[-1] == mine:
-            mine = was[-1]
-        entry = self._entries[id] = (updated_ms, mtime_ns, id, mine)
-        return entry
-
-
-def _digest(front: int | None) -> str:
-    """The digest of the ids up to a message, as marks have it."""
-    return "" if front is None else f"sha256:{front:014x}"
+@lru_cache(maxsize=20_000)
+def _mine(
+    id: str, head: str, title: str, entries: int, archived: int, updated_at: str, tag: str, last: str | None
+) -> Mine:
+    """What a row says. Of a row that stays as it is, it is worked out once."""
+    of = orjson.loads(head)
+    whose = members_in(of[_MEMBERS]), of[_HISTORY], of[_CHANNEL] and Channel(**of[_CHANNEL]), of[_MAKER]
+    return Mine(id, of[_TYPE], title, entries, bool(archived), updated_at, *whose, last or "", tag)
 
 
 def marks(
     db: sqlite3.Connection, conversation: str, places: Iterable[int], hidden: Hidden
 ) -> dict[int, tuple[str, str]]:
+    """By place: the id of the message there, and the digest of the ids up to it; hidden ones are left out."""
     wanted = ", ".join(map(str, map(int, places)))
     question = (
-        f"SELECT at, id, front FROM messages AS m WHERE capsule = {_NUM} AND at IN ({wanted}) AND {hidden.of_messages}"
+        f"SELECT at, id, {_FRONT} FROM messages AS m"
+        f" WHERE capsule = {_NUM} AND at IN ({wanted}) AND {hidden.of_messages}"
     )
-    # As `_digest`: a cursor asks for many.
-    rows = db.execute(question, (conversation,))
-    return {at: (id, "" if front is None else f"sha256:{front:014x}") for at, id, front in rows}
+    return {at: (id, front) for at, id, front in db.execute(question, (conversation,))}
 
 
 def _first_behind(db: sqlite3.Connection, conversation: str | None, read: Sequence[Mark]) -> int:
@@ -107,6 +71,7 @@ def _first_behind(db: sqlite3.Connection, conversation: str | None, read: Sequen
 
 
 def find(db: sqlite3.Connection, message: str, conversation: str | None, hidden: Hidden) -> tuple[str, int] | None:
+    """The conversation and the place of a message, looked for in one conversation or in all; None: it is not there."""
     # The newest have the highest numbers; an index of all ids would be a third of the texts.
     where, order, bound = ("", "num", ()) if conversation is None else (f"capsule = {_NUM} AND", "at", (conversation,))
     where = f"{where} {hidden.of_messages}"
@@ -138,6 +103,7 @@ def _condition(
 
 
 def said(db: sqlite3.Connection, conversation: str, wanted: Behind, hidden: Hidden) -> Said:
+    """How many messages of a conversation are wanted, who wrote them, and the last of them."""
     condition, values = _condition(db, wanted, conversation, hidden)
     rows = db.execute(
         "SELECT m.sender, count(*), min(m.at), max(m.at) FROM messages AS m INDEXED BY messages_in_order"
@@ -154,11 +120,11 @@ def said(db: sqlite3.Connection, conversation: str, wanted: Behind, hidden: Hidd
 
 
 def behind(db: sqlite3.Connection, wanted: Behind, conversation: str | None, hidden: Hidden) -> list[Place]:
+    """The places of the wanted messages, of one conversation or of all (None), the latest first."""
     condition, values = _condition(db, wanted, conversation, hidden)
     where, bound = ("", ()) if conversation is None else ("c.id = ? AND ", (conversation,))
     question = (
-        "SELECT c.id, m.at, m.id, m.front FROM messages AS m JOIN capsules AS c ON c.num = m.capsule"
+        f"SELECT c.id, m.at, m.id, {_FRONT} FROM messages AS m JOIN capsules AS c ON c.num = m.capsule"
         f" WHERE {where}c.gone = 0 AND {condition} ORDER BY m.time_ms DESC, m.num DESC"
     )
-    rows = db.execute(question, (*bound, *values))
-    return [Place(id, at, message, _digest(front)) for id, at, message, front in rows]
+    return list(map(Place._make, db.execute(question, (*bound, *values))))

@@ -7,6 +7,8 @@ rows that differ are touched.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
+from itertools import count, repeat
 from typing import Any
 
 import orjson
@@ -23,6 +25,10 @@ _MESSAGE = (
     "INSERT INTO messages(num, capsule, at, front, id, parent, role, sender, time_ms, words, content, tools, digest,"
     " active) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)"
 )
+#: The number of a message, its conversation, its place there, the digest of the ids up to it, and the message.
+_Placed = tuple[int, int, int, int, Message]
+#: The bytes of the conversations that come into an empty index together.
+_BATCH_BYTES = 4 << 20
 
 
 class Rows:
@@ -48,9 +54,11 @@ class Rows:
         self._db.execute(f"UPDATE capsules SET {columns} WHERE num = ?", (*values.values(), num))
 
     def _begin(self, num: int, id: str, values: dict[str, Any]) -> None:
-        """Have a row say these values and nothing else."""
-        self._db.execute("INSERT OR REPLACE INTO capsules(num, id) VALUES(?, ?)", (num, id))
-        self._set(num, values)
+        """Make a row anew with these values, and nothing in the other columns."""
+        # Not INSERT OR REPLACE: SQLite can undo that, for which FTS5 writes what it gathered, each time.
+        self._db.execute("DELETE FROM capsules WHERE num = ?", (num,))
+        columns, marks = ", ".join(("num", "id", *values)), ", ?" * len(values)
+        self._db.execute(f"INSERT INTO capsules({columns}) VALUES(?, ?{marks})", (num, id, *values.values()))
 
     def _tell(self, kind: str, id: str, state: Found, was: str = "", **fields: Any) -> None:
         source = "store" if state.by_store else "outside"
@@ -59,7 +67,7 @@ class Rows:
         self.changes.append((kind, id, {**fields, "source": source}))
 
     def remove(self, id: str, row: Row, *, by_store: bool) -> None:
-        """The file is gone; the row stays, as it may come back."""
+        """Note that the file is gone. The row stays, as the file may come back."""
         self._remove_messages("capsule", row["num"])
         self._db.execute("DELETE FROM members WHERE capsule = ?", (row["num"],))
         words.change_title(self._db, row["num"], (row["title"], row["tags"]), words.NO_TITLE)
@@ -81,7 +89,7 @@ class Rows:
 
     def _new(self, id: str, row: Row | None, state: Found) -> None:
         num = row["num"] if row else self._db.execute("SELECT coalesce(max(num), 0) + 1 FROM capsules").fetchone()[0]
-        self.insert(id, num, state)
+        self._insert([(num, id, state)])
         ids = [message.id for message in state.messages or []]
         kind = "created" if row is None else "restored"
         self._tell(kind, id, state, messages=ids, count=state.entries)
@@ -90,30 +98,48 @@ class Rows:
         elif state.head is not None and state.head.lock is not None:
             self._tell("locked", id, state, lock=state.head.lock, count=state.entries)
 
-    def insert(self, id: str, num: int, state: Found) -> None:
-        """Make the rows of a conversation that has no messages there."""
-        messages = state.messages or []
-        linear = state.current is None and all(message.parent is None for message in messages)
-        values = _values(state, sum(message.words for message in messages), linear)
-        self._begin(num, id, values)
-        words.change_title(self._db, num, words.NO_TITLE, (values.get("title", ""), values.get("tags", "[]")))
-        self._insert_members(num, state.head)
-        self._insert_messages(num, 0, messages)
-        if not linear:
-            self._mark_active(num, state.current)
+    def fill(self, conversations: Iterable[tuple[str, Found]]) -> None:
+        """Fill an empty index; many messages at a time, as that is the quickest."""
+        batch: list[tuple[int, str, Found]] = []
+        size = 0
+        for num, (id, state) in enumerate(conversations, 1):
+            batch.append((num, id, state))
+            size += state.version.size
+            if size > _BATCH_BYTES:
+                self._insert(batch)
+                batch, size = [], 0
+        self._insert(batch)
 
-    def _insert_messages(self, capsule: int, at: int, messages: list[Message], first: int = 0) -> None:
-        """Put messages from place `at` on, numbered from `first`; 0: as the newest."""
+    def _insert(self, conversations: list[tuple[int, str, Found]]) -> None:
+        """Make the rows of conversations that have no messages there."""
+        placed, branched = [], []
+        for num, id, state in conversations:
+            messages = state.messages or []
+            linear = state.current is None and all(message.parent is None for message in messages)
+            values = _values(state, sum(message.words for message in messages), linear)
+            self._begin(num, id, values)
+            words.change_title(self._db, num, words.NO_TITLE, (values.get("title", ""), values.get("tags", "[]")))
+            self._insert_members(num, state.head)
+            placed += self._placed(num, 0, messages)
+            if not linear:
+                branched.append((num, state.current))
+        self._insert_messages(placed)
+        for num, current in branched:
+            self._mark_active(num, current)
+
+    def _placed(self, capsule: int, at: int, messages: list[Message], first: int = 0) -> list[_Placed]:
+        """Messages from place `at` on, numbered from `first`; 0: as the newest."""
         if not first:
             first, self._next = self._next, self._next + len(messages)
-        # In the order of their numbers, as that is the quickest.
-        numbered = list(enumerate(messages, first))
         fronts = self._fronts(capsule, at, [message.id for message in messages])
-        rows = ((num, capsule, at + num - first, fronts[num - first], *message[:-1]) for num, message in numbered)
-        self._db.executemany(_MESSAGE, rows)
-        facts = [(num, *fact) for num, message in numbered if message.facts for fact in message.facts]
+        return list(zip(count(first), repeat(capsule), count(at), fronts, messages, strict=False))
+
+    def _insert_messages(self, placed: list[_Placed]) -> None:
+        """Put messages there, in the order of their numbers, as that is the quickest."""
+        self._db.executemany(_MESSAGE, ((*place, *message[:-1]) for *place, message in placed))
+        facts = [(num, *fact) for num, *_, message in placed for fact in message.facts]
         self._db.executemany("INSERT OR IGNORE INTO facts VALUES(?, ?, ?, ?)", facts)
-        words.add(self._db, ((num, message.content, message.tools) for num, message in numbered))
+        words.add(self._db, ((num, message.content, message.tools) for num, *_, message in placed))
 
     def _fronts(self, capsule: int, at: int, ids: list[str]) -> list[int]:
         """For each of these messages from place `at` on, the digest of the ids up to it."""
@@ -213,7 +239,7 @@ class Rows:
     ) -> tuple[list[str], list[str], list[str]]:
         """As `_messages`, for a stretch that begins at place `at`."""
         if not old and at_end:
-            self._insert_messages(capsule, at, new)
+            self._insert_messages(self._placed(capsule, at, new))
             return [message.id for message in new], [], []
         there: dict[str, list[tuple[int, str, int]]] = {}
         for row in reversed(old):
@@ -232,7 +258,7 @@ class Rows:
                 self._db.execute("UPDATE messages SET at = ? WHERE num = ?", (at + i, num))
             else:
                 self._remove_messages("num", num)
-                self._insert_messages(capsule, at + i, [message], num)
+                self._insert_messages(self._placed(capsule, at + i, [message], num))
                 edited.append(message.id)
         gone = [row for left in there.values() for row in left]
         gone.sort()
@@ -240,7 +266,7 @@ class Rows:
             self._remove_messages("num", num)
         appended: list[str] = []
         for i, message in added:
-            self._insert_messages(capsule, at + i, [message])
+            self._insert_messages(self._placed(capsule, at + i, [message]))
             if i > last_kept and at_end:
                 appended.append(message.id)
             else:
@@ -279,7 +305,8 @@ class Rows:
 
 def _file(state: Found) -> dict[str, Any]:
     """The columns that tell one state of the file from another."""
-    return dict(zip(("inode", "size", "mtime_ns", "ctime_ns", "racy"), (*state.signature, state.young), strict=True))
+    token, size, order, changed_ns = state.version
+    return {"version": token, "size": size, "written": order, "changed_ns": changed_ns, "racy": state.young}
 
 
 def _values(state: Found, count: int, linear: bool) -> dict[str, Any]:

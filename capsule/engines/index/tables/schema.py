@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 
 #: Goes up with every change of the tables, or of what is written into them.
-VERSION = 12
+VERSION = 13
 
 _TABLES = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -18,8 +18,8 @@ CREATE TABLE meta(key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE capsules(
     num INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
-    inode INTEGER, size INTEGER, mtime_ns INTEGER, ctime_ns INTEGER,  -- the signature of the file as indexed
-    racy INTEGER NOT NULL DEFAULT 0,      -- the file was too young when it was read: it is read again
+    version TEXT, size INTEGER, written INTEGER, changed_ns INTEGER,  -- as indexed: the fields of `Version`
+    racy INTEGER NOT NULL DEFAULT 0,      -- it may have changed since with the same version: it is read again
     tag TEXT NOT NULL DEFAULT '',         -- of the store's note, when that vouched for the file
     head TEXT,                            -- the fields of `Head`, as a JSON array
     title TEXT NOT NULL DEFAULT '', created_at TEXT, updated_at TEXT,

@@ -1,14 +1,18 @@
-"""In which form a client gets an answer: as text, as data, or as both.
+"""In which form a client gets an answer: as text, as data, or as both; and what a text costs the model that reads it.
 
 A host shows its model the text of an answer, or its structured content, and nothing in the protocol says which. Every
 host shows the text of an answer that has nothing else. What must stay true: an answer is sent once, as text, unless
 the client says that it takes data; it says so by the extension `capsule/answers`, among its capabilities, with the
 settings {"takes": ["data"]} or {"takes": ["text", "data"]}. A tool knows nothing of this, apart from what it may cost.
+The estimate of a cost is that of `capsule.format.text.tokens`, and two fifths more, to be on the safe side: answers
+hold ids, which cost more than what people write.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+from capsule.format.text.tokens import estimate
 
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -47,3 +51,20 @@ def _without(value: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _list(result: dict[str, Any], key: str) -> list[dict[str, Any]]:
     return list(result.get(key) or ())
+
+
+def tokens(text: str) -> int:
+    """About how many tokens `text` costs; rather too many than too few."""
+    return (7 * estimate(text.encode("utf-8", "surrogatepass")) + 4) // 5
+
+
+def within(text: str, budget: int) -> int:
+    """How many characters of the beginning of `text` cost at most `budget` tokens."""
+    low, high = 0, min(len(text), budget * 6)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if tokens(text[:middle]) <= budget:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput
 from capsule.fence import visible, word
-from capsule.mcp_server.tools.answers.budget import tokens, within
+from capsule.mcp_server.tools.answers.forms import tokens, within
 from capsule.mcp_server.tools.answers.results import Message, Page, servers_of
 from capsule.timestamps import known
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
-    from capsule.public import Store
     from capsule.store.pages import Page as Read
+    from capsule.store.store import CoreStore
 
 _OVERHEAD = 400  # The lines around the messages, the fence's note, the cursors.
 _MARKS = 10
@@ -27,12 +27,12 @@ _UTC = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9.]{2,}Z")
 _SHOWN = {"role", "content", "timestamp", "id", "parent", "from", "editedAt"}
 
 
-def facts(store: Store, head: Head) -> dict[str, Any]:
+def facts(store: CoreStore, head: Head) -> dict[str, Any]:
     """The facts of a whole conversation for the first page. Cost: of a summary, reading it and its source."""
     return {"mcp_servers": servers_of(head), "source": _source(store, head)}
 
 
-def _source(store: Store, head: Head) -> str | None:
+def _source(store: CoreStore, head: Head) -> str | None:
     """What became of the source of a summary; None when it is none."""
     standing = store.summaries.standing(head.id) if head.is_summary else None
     of = f" of {word(head.source_conversation_id)}" if head.source_conversation_id else ""

@@ -16,8 +16,7 @@ from pydantic.alias_generators import to_camel
 
 from capsule.fence import quoted, visible, word
 from capsule.mcp_server.errors import holder
-from capsule.mcp_server.tools.answers.budget import tokens
-from capsule.mcp_server.tools.answers.forms import forms_of
+from capsule.mcp_server.tools.answers.forms import forms_of, tokens
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import Context
@@ -34,7 +33,14 @@ Switches = Annotated[dict[str, bool], WithJsonSchema({"type": "object"})]
 
 
 class Answer(BaseModel):
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+    """The structured content of a tool's answer, with names in camelCase."""
+
+    # The schema has no descriptions of classes: every model pays for what stands there.
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        json_schema_extra=lambda schema: schema.pop("description", None),
+    )
 
 
 A = TypeVar("A", bound=Answer)
@@ -43,14 +49,18 @@ A = TypeVar("A", bound=Answer)
 class Row(Answer):
     """One thing, with the fields that `--json` of the command line prints."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", json_schema_extra=None)  # Its schema has no fields to say this.
 
 
 class Rows(Answer):
+    """Things of any kind, with a row for each."""
+
     found: list[Row]
 
 
 class Conversation(Answer):
+    """A conversation in a list."""
+
     id: str
     title: str = ""
     updated_at: str = ""
@@ -64,12 +74,16 @@ class Conversation(Answer):
 
 
 class Conversations(Answer):
+    """A page of a list of conversations."""
+
     conversations: list[Conversation]
     total: int
     cursor: str | None = None
 
 
 class Message(Answer):
+    """A message of a conversation, with its place."""
+
     id: str
     at: int
     role: str
@@ -83,6 +97,8 @@ class Message(Answer):
 
 
 class Page(Answer):
+    """A page of the messages of a conversation."""
+
     id: str
     title: str
     total: int
@@ -96,6 +112,8 @@ class Page(Answer):
 
 
 class Hit(Answer):
+    """A message that a search found."""
+
     id: str
     title: str
     snippet: str
@@ -107,6 +125,8 @@ class Hit(Answer):
 
 
 class Found(Answer):
+    """A page of what a search found."""
+
     hits: list[Hit]
     having: int = 0
     words: int = 0
@@ -114,32 +134,44 @@ class Found(Answer):
 
 
 class Written(Answer):
+    """A message that was written, and its place."""
+
     id: str
     message: str
     at: int
 
 
 class Appended(Written):
+    """A message that was appended; `repeated`: an earlier call did that."""
+
     repeated: bool = False
 
 
 class Branched(Answer):
+    """What a change of branches left: the end of the active one, and how many messages went."""
+
     id: str
     leaf: str | None = None
     removed: int = 0
 
 
 class Deleted(Answer):
+    """A conversation in the trash."""
+
     id: str
     deleted_at: str
 
 
 class LockAnswer(Answer):
+    """Whether a conversation is locked."""
+
     id: str
     locked: bool
 
 
 class Changed(Answer):
+    """What happened to one conversation."""
+
     kind: str
     id: str
     messages: list[str] = []
@@ -149,6 +181,8 @@ class Changed(Answer):
 
 
 class Changes(Answer):
+    """What happened since a cursor, and the cursor to go on from."""
+
     changes: list[Changed]
     cursor: str
 

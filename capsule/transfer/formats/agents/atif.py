@@ -17,8 +17,7 @@ from capsule.transfer.drafts.branches import active_line
 from capsule.transfer.interface import Draft, Format, Source, around, by_record, first, own_of, read_records, with_own
 from capsule.transfer.records import turns
 from capsule.transfer.records.coercion import counts_of, filled, json_of, moment, object_of, objects_of, rest, text_of
-from capsule.transfer.records.columns import Column, pair_of
-from capsule.transfer.records.pairs import OWN, Fields
+from capsule.transfer.records.pairs import OWN, Column, Fields, pair_of
 from capsule.transfer.records.turns import Turn
 
 _ROLES = {"system": "system", "user": "user", "agent": "assistant"}
@@ -73,12 +72,9 @@ def _read(step: Fields) -> list[Fields]:
             metadata=filled({}, usage=usage),
         )
     ]
-    entries += [
-        filled(
-            {"role": "tool", **_read_content(result.get("content"))}, toolCallId=text_of(result.get("source_call_id"))
-        )
-        for result in results
-    ]
+    for result in results:
+        said = {"role": "tool", **_read_content(result.get("content"))}
+        entries.append(filled(said, toolCallId=text_of(result.get("source_call_id"))))
     if len(entries) > 1 and entries[0] == {"role": "system", "content": ""}:
         del entries[0]  # Something was observed, and nothing said.
     for entry in entries:
@@ -200,9 +196,8 @@ def _drafts(record: Fields, line: int, source: Source, **related: str) -> Iterat
     for nth, trajectory in enumerate(below if isinstance(below, list) else (), 1):
         if isinstance(trajectory, dict):
             id = text_of(trajectory.get("trajectory_id")) or str(nth)
-            yield from _drafts(
-                {**trajectory, "trajectory_id": f"{draft.id}/{id}"}, line, source, sourceConversationId=draft.id
-            )
+            inner = {**trajectory, "trajectory_id": f"{draft.id}/{id}"}
+            yield from _drafts(inner, line, source, sourceConversationId=draft.id)
         else:
             source.tell(f"trajectory {nth} of a subagent is none", line)
     if reference := text_of(record.get(_CONTINUED)):
@@ -233,10 +228,10 @@ def _write_file_of(draft: Draft) -> bytes:
 
 def _is_step(entries: list[Fields]) -> bool:
     """Whether messages go into one step: an agent, and results of its calls."""
-    ids = [call.get("id") for call in entries[0].get("toolCalls", ())]
-    return entries[0]["role"] == "assistant" and all(
-        entry["role"] == "tool" and entry.get("toolCallId") in ids for entry in entries[1:]
-    )
+    said, *results = entries
+    ids = [call.get("id") for call in said.get("toolCalls", ())]
+    are_results = all(entry["role"] == "tool" and entry.get("toolCallId") in ids for entry in results)
+    return said["role"] == "assistant" and are_results
 
 
 def _is_ours(record: Fields) -> bool:

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from capsule.transfer.formats.agents.claude_records import Message, records_of
+from capsule.transfer.formats.agents.claude_records import APART, Message, records_of
 from capsule.transfer.interface import Draft, Format, Source, around, by_record, first, kept_of, read_records, read_text
 from capsule.transfer.records.coercion import encoded_lines, json_of, uuid_of
 from capsule.transfer.records.pairs import OWN, Fields, applied, difference, with_source, without_source
@@ -26,7 +26,7 @@ _COMMON = ("isSidechain", "userType", "entrypoint", "cwd", "sessionId", "version
 _DEFAULT = {"isSidechain": False, "userType": "external", "cwd": "/", "version": "2.1.0", "gitBranch": ""}
 _TITLES = ("summary", "aiTitle", "customTitle")
 #: How a result begins that was too large, and the name of the file that has it.
-_MOVED = re.compile(r"<persisted-output>.{,1000}?tool-results[/\\]([\w-]+\.\w+)", re.DOTALL)
+_MOVED = r"(?s)<persisted-output>.{,1000}?tool-results[/\\]([\w-]+\.\w+)"
 _ABOUT = {"summary", "file-history-snapshot", "queue-operation", "last-prompt", "mode", "ai-title", "custom-title"}
 
 
@@ -65,10 +65,7 @@ class _Talk:
             if not self.messages:
                 self.common = {key: record[key] for key in _COMMON if key in record}
                 self._forked = record.get("forkedFrom")
-            try:
-                is_common = [record[key] for key in self.common] == [*self.common.values()]
-            except KeyError:
-                is_common = False
+            is_common = self.common.items() <= record.items()
             if line is not None:
                 self.lines[str(uuid)] = line
             for piece in _pieces(record):
@@ -137,7 +134,8 @@ class _Talk:
         metadata = {"sourceConversationId": session} if agent else {}
         if isinstance(self._forked, dict) and isinstance(self._forked.get("sessionId"), str):
             metadata["forkedFrom"] = self._forked["sessionId"]
-        history = [message.entry(self.common, self._ends) for message in self.messages]
+        apart = APART.union(self.common)
+        history = [message.entry(self.common, apart, self._ends) for message in self.messages]
         ids = {message.said.get("id"): entry.get("id") for message, entry in zip(self.messages, history, strict=True)}
         if current := ids.get(self._owner.get(self._current)):
             metadata["currentNode"] = current
@@ -154,8 +152,7 @@ _TALKS: dict[Any, Any] = {"user": dict, "assistant": dict, "system": str}
 
 
 def _common(session: str, agent: str) -> Fields:
-    common = {**_DEFAULT, "sessionId": session}
-    return common | {"isSidechain": True, "agentId": agent} if agent else common
+    return _DEFAULT | _about(session, agent)
 
 
 def _about(session: str, agent: str) -> Fields:
@@ -229,14 +226,14 @@ def _read(source: Source) -> Iterator[Draft]:
 
     stem = source.name.rpartition("/")[2].removesuffix(".jsonl")
     for draft in _drafts(read_records(source), source.tell, stem, title_of):
-        for entry in draft.history:
+        for entry in (entry for entry in draft.history if entry["role"] == "tool"):
             _attach_result(entry, source, stem, draft.lines.get(str(entry.get("id"))))
         yield draft
 
 
 def _attach_result(entry: Fields, source: Source, stem: str, line: int | None) -> None:
     """Attach the whole result if the transcript has only its beginning."""
-    moved, files = _MOVED.match(entry["content"]) if entry["role"] == "tool" else None, entry.get("attachments", [])
+    moved, files = re.match(_MOVED, entry["content"]), entry.get("attachments", [])
     if moved is None or any(file.get("name") == moved[1] for file in files):
         return
     places = (f"{stem}/tool-results/{moved[1]}", f"../tool-results/{moved[1]}")

@@ -23,7 +23,7 @@ _GONE = object()
 _USAGE = {"inputTokens": "input_tokens", "outputTokens": "output_tokens", "cachedTokens": "cache_read_input_tokens"}
 #: In a structured result, where it repeats the content.
 _SAME = {"$content": True}
-_APART = frozenset({"message", "parentUuid", OWN})
+APART = frozenset({"message", "parentUuid", OWN})
 
 
 def _take(block: Any, said: Fields) -> Any:
@@ -125,9 +125,8 @@ def _shape(said: Fields) -> Any:
     if said["role"] == "assistant":
         called = [{"type": "tool_use"} for _ in _calls(said)]
         return [{"type": "text"}, *called] if said["content"] or not called else called
-    files = said.get("attachments", ())
-    kept: list[Fields] = []
-    if said["role"] in ("user", "tool") and all(isinstance(file.get("data"), bytes) for file in files):
+    files, kept = said.get("attachments"), list[Fields]()
+    if files and said["role"] in ("user", "tool") and all(isinstance(file.get("data"), bytes) for file in files):
         kinds = [_FILES.get(str(file.get("type")).partition("/")[0]) for file in files]
         if None not in kinds:
             sources = [{"type": "base64", "media_type": file["type"]} for file in files]
@@ -151,14 +150,15 @@ def _base(said: Fields, common: Fields) -> Fields:
         return base | {"subtype": "informational", "level": "info"}
     message = base["message"] = {"role": kind}
     if kind == "assistant":
-        usage = {key: about.get("usage", {}).get(name) for name, key in _USAGE.items()}
+        counts = about.get("usage", {})
+        usage = {key: counts[name] for name, key in _USAGE.items() if counts.get(name) is not None}
         message |= {
             "id": f"msg_{said.get('id')}",
             "type": "message",
             "model": said.get("model", "<synthetic>"),
             "stop_reason": "tool_use" if _calls(said) else "end_turn",
             "stop_sequence": None,
-            "usage": {"input_tokens": 0, "output_tokens": 0} | {k: n for k, n in usage.items() if n is not None},
+            "usage": {"input_tokens": 0, "output_tokens": 0} | usage,
         }
     return base
 
@@ -214,13 +214,16 @@ class Message:
         if usage := counts_of(message.get("usage"), _USAGE):
             self.said["metadata"] = self.said.get("metadata", {}) | {"usage": usage}
 
-    def entry(self, common: Fields, ends: dict[Any, str]) -> Fields:
-        """The message with what its records have besides; `ends` are the last records of messages."""
+    def entry(self, common: Fields, apart: frozenset[str], ends: dict[Any, str]) -> Fields:
+        """The message with what its records have besides.
+
+        `common` is what all records of the session say, `apart` the names of it and of what is apart in each record,
+        and `ends` are the last records of messages.
+        """
         said, records, blocks = self.said, self._records, self._blocks
         if said["role"] == "assistant":
             self._describe(records[-1]["message"])
-        apart = _APART.union(common) if self._is_common else _APART
-        rests = [_rest(record, apart) for record in records]
+        rests = [_rest(record, apart if self._is_common else APART) for record in records]
         source = difference(rests[0], _base(said, {} if self._is_common else common))
         if self.parent != ends.get(said["parent"]):
             source["parentUuid"] = self.parent

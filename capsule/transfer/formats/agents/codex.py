@@ -18,11 +18,10 @@ from itertools import chain
 from capsule.transfer.drafts.branches import active_line
 from capsule.transfer.formats.agents.codex_lines import EVENTS, Talk, parts_of, texts_of, unfolded, url_of
 from capsule.transfer.interface import Draft, Fields, Format, Source, around, by_record, kept_of, read_records
-from capsule.transfer.records.coercion import encoded_lines, milliseconds, moment, objects_of, text_of, uuid_of
+from capsule.transfer.records.coercion import UUID, encoded_lines, milliseconds, moment, objects_of, text_of, uuid_of
 from capsule.transfer.records.pairs import OWN, difference, without_source
 
 Line = tuple[int | None, Fields]
-_UUID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _KINDS = {"session_meta", "turn_context", "response_item", "event_msg", "compacted"}
 
 
@@ -50,7 +49,7 @@ def _read(source: Source) -> Iterator[Draft]:
             lines += [(number, item) for item in [line["session"], *objects_of(line["items"])]]
         else:
             lines.append((number, line))
-    named = _UUID.findall(source.name)
+    named = re.findall(UUID, source.name)
     if (draft := _draft(lines, source.tell, named[-1] if named else "")) is not None:
         yield draft
 

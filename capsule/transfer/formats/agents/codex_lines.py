@@ -16,13 +16,12 @@ from typing import Any
 import orjson
 
 from capsule.transfer.interface import Draft, Fields
-from capsule.transfer.records.coercion import counts_of, data_url, json_of, moment, objects_of, text_of, with_bytes
+from capsule.transfer.records import coercion
+from capsule.transfer.records.coercion import counts_of, filled, json_of, moment, object_of, objects_of, text_of
 from capsule.transfer.records.pairs import OWN, applied, with_source
 
 #: What a message of the user begins with that the program made.
-_MADE = re.compile(
-    r"\s*(<(environment_context|user_instructions|permissions instructions|turn_aborted)>|# AGENTS\.md )"
-)
+_MADE = r"\s*(<(environment_context|user_instructions|permissions instructions|turn_aborted)>|# AGENTS\.md )"
 EVENTS = {"user_message": "user", "agent_message": "assistant", "agent_reasoning": "reasoning"}
 EVENTS["agent_reasoning_raw_content"] = "reasoning"
 _USAGE = {"inputTokens": "input_tokens", "cachedTokens": "cached_input_tokens", "outputTokens": "output_tokens"}
@@ -55,7 +54,7 @@ def texts_of(kind: str, said: Fields) -> list[tuple[str, str]]:
 
 def url_of(file: Fields) -> str:
     """The data of an attachment as a URL; empty: it has none."""
-    return data_url(file.get("type"), file["data"]) if "data" in file else ""
+    return coercion.data_url(file.get("type"), file["data"]) if "data" in file else ""
 
 
 def _image(part: Fields) -> Fields | None:
@@ -241,7 +240,7 @@ class Talk:
         above = self._above
         entry = self._start("user" if role == "user" else "system", time)
         entry["content"] = text
-        if role != "user" or _MADE.match(text):
+        if role != "user" or re.match(_MADE, text):
             entry["metadata"] = {"hidden": True}
         else:
             self._turns.append(above)
@@ -263,13 +262,11 @@ class Talk:
         entry, output = self._start("tool", time), said.get("output")
         if isinstance(said.get("call_id"), str):
             entry["toolCallId"] = said["call_id"]
-        about = output if isinstance(output, dict) else json_of(output) if isinstance(output, str) else None
-        about = about if isinstance(about, dict) else {}
+        about = object_of(output)
         inner = about.get("output", about.get("content"))
         if isinstance(output, list):
-            entry["content"] = "\n\n".join(
-                item["text"] for item in objects_of(output) if isinstance(item.get("text"), str)
-            )
+            texts = (item["text"] for item in objects_of(output) if isinstance(item.get("text"), str))
+            entry["content"] = "\n\n".join(texts)
             if files := [file for part in objects_of(output) if (file := _image(part))]:
                 entry["attachments"] = files
         else:
@@ -299,25 +296,21 @@ class Talk:
         """The session; `id` is what it is called if no line says it."""
         own = dict(self.own)
         others, order, is_own = own.pop("others", []), own.pop("order", []), "id" in own
-        facts = {"id": self.meta.get("id"), "title": self.title, "createdAt": moment(self.meta.get("timestamp"))}
-        head: Fields = {name: value for name, value in facts.items() if isinstance(value, str) and value}
-        head = head if head.get("id") or not id else {"id": id} | head
-        spawned = self.meta.get("source")
-        for key in ("subagent", "thread_spawn"):
-            spawned = spawned.get(key) if isinstance(spawned, dict) else None
-        parent = self.meta.get("parent_thread_id") or (spawned or {}).get("parent_thread_id")
+        id = said if isinstance(said := self.meta.get("id"), str) and said else id
+        head = filled({}, id=id, title=self.title, createdAt=moment(self.meta.get("timestamp")))
+        spawned = object_of(object_of(self.meta.get("source")).get("subagent")).get("thread_spawn")
+        parent = self.meta.get("parent_thread_id") or object_of(spawned).get("parent_thread_id")
         links = {"sourceConversationId": parent, "forkedFrom": self.meta.get("forked_from_id")}
         if named := {name: value for name, value in links.items() if isinstance(value, str)}:
             head = head | {"metadata": named}
         head = applied(head if is_own else with_source(head, {"lines": self.about}), own)
         history: list[Fields] = []
         for entry, lines, given in zip(self.entries, self.lines, self.owns, strict=True):
-            said = entry if given else with_source(entry, {"lines": [_folded(line, entry) for line in lines]})
-            said = applied(said, given)
-            if is_own and not given and history:
-                said.setdefault("parent", history[-1].get("id", f"#{len(history) + len(others) - 1}"))
-            history.append(said)
+            whole = entry if given else with_source(entry, {"lines": [_folded(line, entry) for line in lines]})
+            history.append(applied(whole, given))
+            if is_own and not given and len(history) > 1:
+                history[-1].setdefault("parent", history[-2].get("id", f"#{len(history) + len(others) - 2}"))
         if order:
             places = {id: place for place, id in enumerate(order)}
             history = sorted(history + others, key=lambda message: places.get(message.get("id"), len(places)))
-        return Draft(head, [with_bytes(said) for said in history], 1, is_own)
+        return Draft(head, [coercion.with_bytes(said) for said in history], 1, is_own)

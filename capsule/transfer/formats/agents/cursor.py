@@ -64,7 +64,7 @@ def _path(item: Fields) -> str:
 
 
 def _attachments(bubble: Fields) -> list[Fields]:
-    context, files = object_of(bubble.get("context")), []
+    context, files = object_of(bubble.get("context")), list[Fields]()
     for image in objects_of(bubble.get("images")):
         made = filled({"name": text_of(image.get("uuid")) or "image"}, type=image.get("mimeType", "image"))
         data = image.get("data")
@@ -74,19 +74,15 @@ def _attachments(bubble: Fields) -> list[Fields]:
     chunks = [(chunk, chunk.get("lines")) for chunk in objects_of(bubble.get("attachedCodeChunks"))]
     for item, said in [*chunks, *((part, part.get("text")) for part in objects_of(context.get("selections")))]:
         text = "\n".join(map(text_of, said)) if isinstance(said, list) else text_of(said)
-        files.append(
-            {"name": _path(item).rpartition("/")[2], "type": "selection", "reference": _path(item), "text": text}
-        )
+        files.append({"name": _path(item).rpartition("/")[2], "type": "selection"})
+        files[-1] |= {"reference": _path(item), "text": text}
     return files
 
 
 def _said(bubble: Fields) -> list[Fields]:
     """The messages of a bubble: its text and calls, and the answer of its tool."""
-    id, time, tool = (
-        text_of(bubble.get("bubbleId", bubble.get("id"))),
-        _time(bubble),
-        object_of(bubble.get("toolFormerData")),
-    )
+    id, time = text_of(bubble.get("bubbleId", bubble.get("id"))), _time(bubble)
+    tool = object_of(bubble.get("toolFormerData"))
     text = text_of(bubble.get("text") or bubble.get("rawText"))
     text = text or "\n".join(_texts(bubble.get("richText") or bubble.get("initText")))
     thought = bubble.get("thinking", "")
@@ -96,12 +92,9 @@ def _said(bubble: Fields) -> list[Fields]:
     left = _rest(bubble, *_OF_A_BUBBLE) | filled({}, thinking=_rest(thinking, "text"))
     calls, results = [], []
     if tool:
-        name = text_of(tool.get("name") or tool.get("tool"))
-        call = filled(
-            {"name": name, "arguments": json_of(tool.get("rawArgs") or tool.get("params") or {})},
-            id=tool.get("toolCallId"),
-        )
-        calls.append(call)
+        call = {"name": text_of(tool.get("name") or tool.get("tool"))}
+        call["arguments"] = json_of(tool.get("rawArgs") or tool.get("params") or {})
+        calls.append(filled(call, id=tool.get("toolCallId")))
         left |= filled({}, toolFormerData=_rest(tool, "name", "rawArgs", "toolCallId", "result", "error"))
         if tool.get("result") or tool.get("error") or tool.get("status") in ("completed", *_FAILED):
             answer = {"id": f"{id}/result", "role": "tool", "content": text_of(tool.get("result") or tool.get("error"))}
@@ -139,10 +132,11 @@ def _stored(row: Fields, database: sqlite3.Connection, source: Source) -> Draft 
     id = text_of(row["key"]).partition(":")[2]
     bubbles = read_rows(database, _BELOW.format("key, value"), *[f"bubbleId:{id}"] * 2)
     stored = {text_of(bubble["key"]).rpartition(":")[2]: bubble for bubble in bubbles}
-    return _composer(id, _value(row, source), stored, source)
+    return _composer(_value(row, source) | {"composerId": id}, stored, source)
 
 
-def _composer(id: str, data: Fields, stored: dict[str, Fields], source: Source) -> Draft | None:
+def _composer(data: Fields, stored: dict[str, Fields], source: Source) -> Draft | None:
+    id = text_of(data.get("composerId"))
     inline = {text_of(bubble.get("bubbleId")): bubble for bubble in objects_of(data.get("conversation"))}
     inline |= {key: object_of(bubble) for key, bubble in object_of(data.get("conversationMap")).items()}
     listed = [text_of(header.get("bubbleId")) for header in objects_of(data.get("fullConversationHeadersOnly"))]
@@ -159,9 +153,8 @@ def _composer(id: str, data: Fields, stored: dict[str, Fields], source: Source) 
     if not history:
         return None
     parent = object_of(data.get("subagentInfo")).get("parentComposerId")
-    metadata = filled(
-        {}, archived=data.get("isArchived") is True, sourceConversationId=parent, source=_rest(data, *_OF_A_COMPOSER)
-    )
+    metadata = filled({}, archived=data.get("isArchived") is True, sourceConversationId=parent)
+    metadata = filled(metadata, source=_rest(data, *_OF_A_COMPOSER))
     metadata |= {"currentNode": entries[-1]["id"]} if entries else {}
     head = filled({"id": id, "metadata": metadata}, title=data.get("name"), createdAt=moment(data.get("createdAt")))
     return Draft(filled(head, updatedAt=moment(data.get("lastUpdatedAt"))), history)
@@ -186,12 +179,10 @@ def _read(source: Source) -> Iterator[Draft]:
         if "cursorDiskKV" in source.tables:
             keys = [row["key"] for row in read_rows(database, _BELOW.format("key"), *["composerData"] * 2)]
             rows = ((None, row) for key in keys for row in read_rows(database, _AT.format("cursorDiskKV"), key))
-            yield from read_each(source, lambda row, _: _stored(row, database, source), rows)
-        yield from read_each(source, lambda tab, _: _chat(tab), _items(database, source, _CHATS, "tabs"))
+            yield from read_each(source, lambda row, *_: _stored(row, database, source), rows)
+        yield from read_each(source, lambda tab, *_: _chat(tab), _items(database, source, _CHATS, "tabs"))
         listed = _items(database, source, _COMPOSERS, "allComposers")
-        yield from read_each(
-            source, lambda data, _: _composer(text_of(data.get("composerId")), data, {}, source), listed
-        )
+        yield from read_each(source, lambda data, *_: _composer(data, {}, source), listed)
 
 
 def _recognizes(source: Source) -> bool:

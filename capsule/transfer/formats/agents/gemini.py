@@ -67,10 +67,9 @@ def _messages(record: Fields) -> list[Fields]:
     """The messages that a record holds, one at least."""
     kind, said = text_of(record.get("type")), _parts(record.get("content"))
     entry: Fields = {"role": _TYPES.get(kind, "system"), "content": "\n\n".join(said["texts"])}
-    said_of = (
-        map(text_of, map(thought.get, ("subject", "description"))) for thought in objects_of(record.get("thoughts"))
-    )
-    thoughts = [": ".join(filter(None, texts)) for texts in said_of]
+    listed = objects_of(record.get("thoughts"))
+    parts = (map(text_of, map(thought.get, ("subject", "description"))) for thought in listed)
+    thoughts = [": ".join(filter(None, texts)) for texts in parts]
     tokens = object_of(record.get("tokens"))
     usage = counts_of(tokens, _TOKENS)
     calls = objects_of(record.get("toolCalls"))
@@ -207,10 +206,8 @@ class _Talk:
         if head.get("kind") == "subagent" and len(path := self.source.name.split("/")) > 1:
             metadata["sourceConversationId"] = path[-2]
         id = head.get("sessionId") or next(iter(self.said), None)
-        made = filled({}, id=id, title=head.get("summary"), metadata=metadata)
-        return Draft(
-            filled(made, createdAt=moment(head.get("startTime")), updatedAt=moment(head.get("lastUpdated"))), history, 1
-        )
+        times = {"createdAt": moment(head.get("startTime")), "updatedAt": moment(head.get("lastUpdated"))}
+        return Draft(filled({}, id=id, title=head.get("summary"), metadata=metadata, **times), history, 1)
 
 
 def _read(source: Source) -> Iterator[Draft]:

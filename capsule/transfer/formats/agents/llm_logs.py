@@ -74,7 +74,7 @@ class _Reader:
     def drafts(self) -> Iterator[Draft]:
         self.of("responses", "conversation_id", None)
         ids = {row["id"] for row in self.rows("SELECT id FROM threads WHERE id NOT NULL")} | {*self.known["responses"]}
-        yield from read_each(self.source, lambda id, _: self.draft(id), ((None, id) for id in sorted(ids, key=str)))
+        yield from read_each(self.source, lambda id, *_: self.draft(id), ((None, id) for id in sorted(ids, key=str)))
         for table in sorted({"log", "logs"} & self.tables):
             chats: dict[str, list[Fields]] = {}
             for row in self.rows(f"SELECT rowid AS id, * FROM {table} ORDER BY rowid"):
@@ -83,7 +83,7 @@ class _Reader:
                 row |= {"id": id, "datetime_utc": row.get("datetime_utc", row.pop("timestamp", None))}
                 chats.setdefault(chat, []).append(row)
             items = ((None, item) for item in chats.items())
-            yield from read_each(self.source, lambda item, _: Draft({"id": item[0]}, self.responses(item[1])), items)
+            yield from read_each(self.source, lambda item, *_: Draft({"id": item[0]}, self.responses(item[1])), items)
 
     def draft(self, id: str) -> Draft | None:
         thread, old = self.row("threads", id), self.row("conversations", id)

@@ -18,12 +18,7 @@ _Message = tuple[Fields, list[Fields]]
 _MESSAGES = ("../../message/{0}/*.json", "../message/{0}/*.json")
 _PARTS = ("../../part/{1}/*.json", "../part/{0}/{1}/*.json")
 #: What files beside them have: a part, a project, a list of tasks, and one of changes.
-_BESIDE = (
-    {"messageID", "type"},
-    {"worktree", "time"},
-    {"content", "status", "priority"},
-    {"file", "additions", "deletions"},
-)
+_BESIDE = ("messageID type", "worktree time", "content status priority", "file additions deletions")
 _TOKENS = {"inputTokens": "input", "outputTokens": "output", "reasoningTokens": "reasoning", "totalTokens": "total"}
 _UNNAMED = ("New session - ", "Child session - ")
 _OF_A_SESSION = ("id", "parentID", "parent_id", "fork_session_id", "time", "time_created", "time_updated")
@@ -92,11 +87,9 @@ def _result(id: str, part: Fields) -> Fields:
     source = rest(state, "status", "input", "output", "error", "attachments")
     entry = {"id": f"{id}/{part.get('id')}/result", "role": "tool", "toolCallId": text_of(part.get("callID"))}
     entry["content"] = text_of(state.get("error" if is_error else "output"))
-    files = [*map(_file, objects_of(state.get("attachments")))]
+    files, time = [*map(_file, objects_of(state.get("attachments")))], object_of(state.get("time")).get("end")
     metadata = filled({}, isError=is_error, source=source)
-    return filled(
-        entry, timestamp=moment(object_of(state.get("time")).get("end")), attachments=files, metadata=metadata
-    )
+    return filled(entry, timestamp=moment(time), attachments=files, metadata=metadata)
 
 
 def _draft(session: Fields, messages: Iterable[_Message], tell: Any, line: int | None = None) -> Draft | None:
@@ -153,7 +146,8 @@ def _is_part(source: Source) -> bool:
     record = next(iter(first(source)), {})
     if _is_object(source) and _is_message(record):
         return not _leads(source, record)
-    return (shape(source) == "array" or _is_object(source)) and any(keys <= record.keys() for keys in _BESIDE)
+    is_whole = shape(source) == "array" or _is_object(source)
+    return is_whole and any(record.keys() >= {*keys.split()} for keys in _BESIDE)
 
 
 def _messages(files: Iterable[Source], source: Source) -> Iterator[_Message]:
@@ -175,7 +169,7 @@ def _rows(database: Any, table: str, of: Fields) -> Iterator[Fields]:
 
 
 def _stored(source: Source) -> Iterator[Draft]:
-    def made(row: Fields, line: int | None) -> Draft | None:
+    def made(row: Fields, line: int | None, source: Source) -> Draft | None:
         session = row | {"parentID": row.get("parent_id")}
         session["time"] = {name[5:]: value for name, value in row.items() if name.startswith("time_")}
         parts: dict[str, list[Fields]] = {}
@@ -198,9 +192,7 @@ def _stored(source: Source) -> Iterator[Draft]:
 def _later(record: Fields) -> _Message:
     """A record of the later store as a message with parts."""
     kind, info = text_of(record.get("type")), rest(record, "type")
-    parts = [
-        {**part, "type": part.get("type", "file")} for part in objects_of(record.get("content", record.get("files")))
-    ]
+    parts = [{"type": "file", **part} for part in objects_of(record.get("content", record.get("files")))]
     if kind == "assistant":
         model = object_of(record.get("model"))
         info = rest(info, "content", "model") | {"role": kind, "modelID": model.get("id")} | rest(model, "id")
@@ -236,11 +228,10 @@ def _read(source: Source) -> Iterator[Draft]:
         yield from _stored(source)
         return
 
-    def made(record: Fields, line: int) -> Draft | None:
+    def made(record: Fields, line: int, source: Source) -> Draft | None:
         if "info" in record:
-            listed = [
-                (object_of(item.get("info")), objects_of(item.get("parts"))) for item in objects_of(record["messages"])
-            ]
+            items = objects_of(record["messages"])
+            listed = ((object_of(item.get("info")), objects_of(item.get("parts"))) for item in items)
             return _draft(object_of(record["info"]), listed, source.tell, line)
         if _is_message(record):
             source.tell(f"session {record['sessionID']} is not there")

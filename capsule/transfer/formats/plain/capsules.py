@@ -18,10 +18,10 @@ from capsule.format.json import codec
 from capsule.transfer.drafts.branches import active_line
 from capsule.transfer.drafts.conversion import document_of
 from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, read_bytes, read_records, shape
-from capsule.transfer.records.coercion import moment
+from capsule.transfer.records.coercion import is_text, moment
 from capsule.transfer.records.pairs import OWN, applied, difference
 
-_SHA256 = re.compile(r"[0-9a-f]{64}")
+_SHA256 = r"[0-9a-f]{64}"
 _HEAD = ("id", "title", "createdAt", "updatedAt")
 #: The metadata of 2.0, and what it is where a capsule has none.
 _METADATA = new.new_metadata()
@@ -68,16 +68,14 @@ def _draft(record: Fields, source: Source, line: int) -> Draft:
         head = {name: value for name, value in document.items() if name not in ("history", "version")}
         head["metadata"] = {name: value for name, value in head.get("metadata", {}).items() if name != "lock"}
     for attached in (file for entry in history for file in entry.get("attachments", ())):
-        if isinstance(digest := attached.get("sha256"), str) and _SHA256.fullmatch(digest):
+        if isinstance(digest := attached.get("sha256"), str) and re.fullmatch(_SHA256, digest):
             for file in source.near(f"../attachments/{digest}"):
                 attached["data"] = file
     return Draft(head, history, line, is_own=True)
 
 
 def _is_message(entry: Any, source: Source, line: int) -> bool:
-    is_message = (
-        isinstance(entry, dict) and isinstance(entry.get("role"), str) and isinstance(entry.get("content"), str)
-    )
+    is_message = isinstance(entry, dict) and is_text(entry.get("role")) and is_text(entry.get("content"))
     if not is_message:
         source.tell("an entry of history is no message", line)
     return is_message
@@ -118,9 +116,8 @@ def _message(entry: Fields) -> Fields:
 
 def _plain(record: Fields) -> Fields:
     """Head and history of a capsule of version 2.0 as a draft has them."""
-    head = {
-        name: record[name] for name in (*_HEAD, "context") if name in record and record[name] != new.empty_context()
-    }
+    empty = new.empty_context()
+    head = {name: record[name] for name in (*_HEAD, "context") if record.get(name, empty) != empty}
     about = record.get("metadata", {})
     metadata = {name: value for name, value in about.items() if name != "lock" and _METADATA.get(name) != value}
     history = [dict(entry) for entry in record["history"]]

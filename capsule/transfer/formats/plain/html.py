@@ -23,12 +23,11 @@ from capsule.transfer.drafts.branches import active_line
 from capsule.transfer.interface import Draft, Fields, Format
 from capsule.transfer.records.coercion import data_url, text_of
 
-_NAMES = {"user": "User", "assistant": "Assistant", "system": "System", "tool": "Tool"}
 #: The images that are shown; an SVG could hold a script.
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 #: Larger blocks of code are not coloured, and larger texts not drawn as Markdown, in characters.
 _MOST_CODE, _MOST_TEXT = 200_000, 1_000_000
-_LINK = re.compile(r"(https?|mailto):", re.IGNORECASE)
+_LINK = r"(?i)(https?|mailto):"
 
 _STYLE = """
 :root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem}
@@ -62,7 +61,7 @@ def _markdown() -> Any:
 
     made = MarkdownIt("commonmark", {"html": False, "highlight": _highlighted})
     made.enable(["table", "strikethrough"]).disable("image")
-    made.validateLink = lambda url: _LINK.match(url) is not None  # type: ignore[method-assign]
+    made.validateLink = lambda url: re.match(_LINK, url) is not None  # type: ignore[method-assign]
     return made
 
 
@@ -116,7 +115,7 @@ def _attached(attached: Fields) -> str:
 
 def _article(entry: Fields, number: int, parent: int | None, is_aside: bool) -> str:
     role, time = entry["role"], html.escape(known(text_of(entry.get("timestamp"))))
-    who = html.escape(text_of(entry.get("from")) or _NAMES[role])
+    who = html.escape(text_of(entry.get("from")) or role.capitalize())
     about = [
         f"<b>{who}</b>",
         html.escape(text_of(entry.get("model"))),

@@ -15,15 +15,14 @@ from typing import Any
 import orjson
 
 from capsule.transfer.drafts.branches import active_line
-from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, own_of, read_each, read_text, with_own
+from capsule.transfer.interface import Draft, Fields, Format, Source, by_record, each, own_of, read_text, with_own
 from capsule.transfer.records.coercion import call_of, json_of, objects_of, part_text, record_of_call, rest, text_of
-from capsule.transfer.records.columns import Column, pair_of
-from capsule.transfer.records.pairs import OWN, Pair, with_source
+from capsule.transfer.records.pairs import OWN, Column, Pair, pair_of, with_source
 
 _ROLES = {"developer": "system", "function": "tool", "model": "assistant"}
 _PEOPLE = dict.fromkeys(("human", "user"), "user") | dict.fromkeys(("gpt", "assistant", "chatgpt"), "assistant")
 _PEOPLE |= {"system": "system"} | dict.fromkeys(("tool", "function_response", "observation"), "tool")
-_SPOKEN = re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>\n?|\Z)", re.DOTALL)
+_SPOKEN = r"(?s)<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>\n?|\Z)"
 
 
 def _read_openai(record: Fields) -> Fields:
@@ -81,7 +80,7 @@ def _write_sharegpt(fields: Fields) -> Fields:
 
 def _messages_of(record: Fields, key: str, message: Pair) -> list[Fields]:
     if key == "text":
-        return [{"role": _ROLES.get(role, role), "content": text} for role, text in _SPOKEN.findall(record[key])]
+        return [{"role": _ROLES.get(role, role), "content": text} for role, text in re.findall(_SPOKEN, record[key])]
     return [message.to_capsule(entry) for entry in record[key] if isinstance(entry, dict)]
 
 
@@ -108,16 +107,13 @@ def _is_text(source: Source) -> bool:
 
 
 def _reader(key: str, message: Pair) -> Callable[[Source], Iterator[Draft]]:
-    def read(source: Source) -> Iterator[Draft]:
-        def draft(record: Fields, line: int) -> Draft | None:
-            if isinstance(record.get(key), str if key == "text" else list):
-                return with_own(_taken(record, line, key, message), record.get(OWN))
-            source.tell(f"no conversation: it has no {key}", line)
-            return None
+    def draft(record: Fields, line: int, source: Source) -> Draft | None:
+        if isinstance(record.get(key), str if key == "text" else list):
+            return with_own(_taken(record, line, key, message), record.get(OWN))
+        source.tell(f"no conversation: it has no {key}", line)
+        return None
 
-        return read_each(source, draft, [(1, {key: read_text(source)})] if _is_text(source) else None)
-
-    return read
+    return each(draft, lambda source: [(1, {key: read_text(source)})] if _is_text(source) else None)
 
 
 def _writer(key: str, message: Pair, *, is_plain: bool = False) -> Callable[[Draft], bytes]:

@@ -20,11 +20,10 @@ from capsule.transfer.records.coercion import text_of
 
 _MARK = "<!-- capsule:"
 #: A comment of ours: what it begins, and its JSON.
-_COMMENT = re.compile(r"^<!-- capsule:(head|message|shown)(?: (.*))? -->$", re.MULTILINE)
+_COMMENT = r"(?m)^<!-- capsule:(head|message|shown)(?: (.*))? -->$"
 #: The beginning of a line that looks like one, with the backslashes that escape it.
-_LIKE = re.compile(r"^<!-- (\\*)capsule:", re.MULTILINE)
-_ESCAPED = re.compile(r"^<!-- \\(\\*)capsule:", re.MULTILINE)
-_NAMES = {"user": "User", "assistant": "Assistant", "system": "System", "tool": "Tool"}
+_LIKE = r"(?m)^<!-- (\\*)capsule:"
+_ESCAPED = r"(?m)^<!-- \\(\\*)capsule:"
 
 
 def _comment(kind: str, value: Fields) -> str:
@@ -34,7 +33,7 @@ def _comment(kind: str, value: Fields) -> str:
 
 
 def _heading(entry: Fields, is_aside: bool) -> str:
-    who = str(entry.get("from") or _NAMES[entry["role"]])
+    who = str(entry.get("from") or entry["role"].capitalize())
     parts = [who, entry.get("model"), known(entry.get("timestamp"))[:16].replace("T", " ")]
     return "## " + " · ".join(_line(part) for part in parts if part) + (" (another branch)" if is_aside else "")
 
@@ -62,7 +61,7 @@ def _shown(entry: Fields) -> list[str]:
         name = re.sub(r"([\\\[\]`<>])", r"\\\1", _line(attached.get("name") or "attachment"))
         path = attached.get("path")
         parts.append(f"[{name}]({path})" if isinstance(path, str) and re.fullmatch(r"[\w./-]+", path) else name)
-    return [_LIKE.sub(r"<!-- \1\\capsule:", part) for part in parts]
+    return [re.sub(_LIKE, r"<!-- \1\\capsule:", part) for part in parts]
 
 
 def _write(draft: Draft, *, is_plain: bool = False) -> bytes:
@@ -70,7 +69,7 @@ def _write(draft: Draft, *, is_plain: bool = False) -> bytes:
     pieces = [_comment("head", draft.head), f"# {_line(draft.head.get('title') or 'Untitled')}"]
     for entry in draft.history:
         about = {name: value for name, value in entry.items() if name != "content"}
-        content = _LIKE.sub(r"<!-- \1\\capsule:", entry["content"])
+        content = re.sub(_LIKE, r"<!-- \1\\capsule:", entry["content"])
         pieces += [_comment("message", about), _heading(entry, id(entry) not in line), content]
         if shown := _shown(entry):
             pieces += [f"{_MARK}shown -->", *shown]
@@ -80,7 +79,7 @@ def _write(draft: Draft, *, is_plain: bool = False) -> bytes:
 
 def _read(source: Source) -> Iterator[Draft]:
     text = read_text(source)
-    comments = list(_COMMENT.finditer(text))
+    comments = list(re.finditer(_COMMENT, text))
     draft: Draft | None = None
     at, line = 0, 1
     for nth, comment in enumerate(comments):
@@ -109,7 +108,7 @@ def _content(text: str, *, is_last: bool) -> str:
     """The content in what stands between two comments: behind a heading, with an empty line around it, or its end."""
     _, _, rest = text.removeprefix("\n\n").partition("\n")
     content = rest.removeprefix("\n").removesuffix("\n" if is_last else "\n\n")
-    return _ESCAPED.sub(r"<!-- \1capsule:", content)
+    return re.sub(_ESCAPED, r"<!-- \1capsule:", content)
 
 
 def _recognizes(source: Source) -> bool:

@@ -15,8 +15,7 @@ import orjson
 
 from capsule.transfer.interface import Draft, Format, Source, around, by_record, first, read_bytes, read_each
 from capsule.transfer.records.coercion import is_text, json_of, moment, object_of, objects_of, seconds, text_of
-from capsule.transfer.records.columns import Column, is_on, pair_of
-from capsule.transfer.records.pairs import Fields, Pair
+from capsule.transfer.records.pairs import Column, Fields, Pair, is_on, pair_of
 
 #: The node that newer exports begin with, and that is written where there is none.
 _ROOT = "client-created-root"
@@ -34,8 +33,8 @@ _HEAD = pair_of(
     Column("id", "id"),
 )
 _ATTACHED = pair_of(Column("name", "name"), Column("mime_type", "type"), Column("id", "reference"))
-_FILE = re.compile(r"file[-_][A-Za-z0-9]+")
-_ID = re.compile(r"(?:file-service|sediment)://([^?#]+)")
+_FILE = r"file[-_][A-Za-z0-9]+"
+_ID = r"(?:file-service|sediment)://([^?#]+)"
 
 
 def _read(node: Fields) -> Fields:
@@ -52,13 +51,12 @@ def _read(node: Fields) -> Fields:
         fields["model"] = about["model_slug"]
     if about.get("is_visually_hidden_from_conversation") is True:
         fields["metadata"] = fields.get("metadata", {}) | {"hidden": True}
-    files = [file for file in about.get("attachments") or () if isinstance(file.get("id"), str)]
-    listed = [_ATTACHED.read(file) for file in files]
-    seen = {match[1]: file for file in fields.get("attachments", ()) if (match := _ID.match(file["pointer"]))}
-    for file in listed:
-        file |= {name: value for name, value in seen.pop(file.get("reference"), {}).items() if name == "pointer"}
-    pointed = {file["pointer"] for file in listed if "pointer" in file}
-    if listed:
+    if listed := [_ATTACHED.read(file) for file in about.get("attachments") or () if is_text(file.get("id"))]:
+        seen = {match[1]: file for file in fields.get("attachments", ()) if (match := re.match(_ID, file["pointer"]))}
+        for file in listed:
+            if shown := seen.pop(file.get("reference"), None):
+                file["pointer"] = shown["pointer"]
+        pointed = {file["pointer"] for file in listed if "pointer" in file}
         others = (file for file in fields.get("attachments", ()) if file["pointer"] not in pointed)
         fields["attachments"] = [*listed, *others]
     return fields
@@ -73,9 +71,9 @@ def _read_content(content: Fields, recipient: Any) -> Fields:
         return {"content": "", "toolCalls": [{"name": recipient, "arguments": json_of(content.get("text"))}]}
     data = [f"```json\n{text_of(part)}\n```" for part in _odd(content)]
     if isinstance(parts, list):
-        texts = [part for part in parts if isinstance(part, str)]
-        texts += [text_of(part.get("text")) for part in objects_of(parts) if "text" in part]
-        pointers = [pointer for part in parts for pointer in _pointers(part)]
+        texts, others = [part for part in parts if isinstance(part, str)], objects_of(parts)
+        texts += [text_of(part.get("text")) for part in others if "text" in part]
+        pointers = (pointer for part in others for pointer in _pointers(part))
         files = [{"name": pointer.rpartition("/")[2], "type": "image", "pointer": pointer} for pointer in pointers]
         return {"content": "\n\n".join(texts + data)} | ({"attachments": files} if files else {})
     text = content.get(_TEXTS.get(str(kind), "text"))
@@ -101,10 +99,8 @@ def _odd(content: Fields) -> list[Any]:
     """The parts of a content that are not understood, and shown as data."""
     kind, parts = content.get("content_type"), content.get("parts")
     if isinstance(parts, list):
-        known = (isinstance(part, str) or (isinstance(part, dict) and "text" in part) for part in parts)
-        return [
-            part for part, is_text in zip(parts, known, strict=True) if part and not is_text and not _pointers(part)
-        ]
+        unknown = [part for part in parts if part and not isinstance(part, str)]
+        return [part for part in unknown if not (isinstance(part, dict) and ("text" in part or _pointers(part)))]
     is_text = kind == "thoughts" or isinstance(content.get(_TEXTS.get(str(kind), "text")), str)
     return [] if is_text or all(isinstance(value, str) or not value for value in content.values()) else [content]
 
@@ -171,10 +167,8 @@ def _lacks_time(message: Fields, entry: Fields) -> bool:
     """Whether a message of a person or a model lacks its time, or any message has a wrong one."""
     if "timestamp" in entry:
         return False
-    is_said = (
-        entry["role"] in ("user", "assistant") and entry["content"] and not entry.get("metadata", {}).get("hidden")
-    )
-    return bool(is_said) or message.get("create_time") is not None
+    is_shown = entry["content"] and not entry.get("metadata", {}).get("hidden")
+    return bool(is_shown and entry["role"] in ("user", "assistant")) or message.get("create_time") is not None
 
 
 def _draft(record: Fields, line: int, source: Source) -> Draft:
@@ -202,7 +196,7 @@ def _draft(record: Fields, line: int, source: Source) -> Draft:
                 entry = _MESSAGE.to_capsule(node)
                 if _lacks_time(node["message"], entry):
                     source.tell(f"message {id!r:.60} has no time", line)
-                if _odd(_content_of(node["message"])):
+                if "```json" in entry["content"] and _odd(_content_of(node["message"])):
                     source.tell(f"content of message {id!r:.60} is not understood, and is shown as data", line)
         draft.history.append(entry)
     return draft
@@ -211,11 +205,11 @@ def _draft(record: Fields, line: int, source: Source) -> Draft:
 def _read_file_of(source: Source) -> Iterator[Draft]:
     _tell_missing(source)
     files: dict[str, Source] | None = None
-    for draft in read_each(source, lambda record, line: _draft(record, line, source)):
+    for draft in read_each(source, _draft):
         for attached in [attachment for entry in draft.history for attachment in entry.get("attachments", ())]:
             if files is None:
                 files = _files(source)
-            pointer = _ID.match(str(attached.get("pointer")))
+            pointer = re.match(_ID, str(attached.get("pointer")))
             if file := files.get(attached.get("reference") or (pointer[1] if pointer else "")):
                 attached["data"] = file
         yield draft
@@ -226,7 +220,7 @@ def _files(source: Source) -> dict[str, Source]:
     is_export = any(True for name in ("user.json", "chat.html", "export_manifest.json") for _ in source.near(name))
     patterns = ("file*", "*/file*", "*/*/file*") if is_export else ("file*",)
     near = [file for pattern in patterns for file in source.near(pattern)]
-    return {match[0]: file for file in near if (match := _FILE.match(file.name.rpartition("/")[2]))}
+    return {match[0]: file for file in near if (match := re.match(_FILE, file.name.rpartition("/")[2]))}
 
 
 def _tell_missing(source: Source) -> None:

@@ -12,8 +12,7 @@ from typing import Any
 
 from capsule.transfer.interface import Draft, Fields, Format, Source, around, by_record, read_each, read_records
 from capsule.transfer.records.coercion import filled, moment, rest, text_of
-from capsule.transfer.records.columns import Column, is_on, pair_of
-from capsule.transfer.records.pairs import with_source
+from capsule.transfer.records.pairs import Column, is_on, pair_of, with_source
 from capsule.transfer.records.turns import numbered
 
 #: The parent of a first message, besides null.
@@ -144,9 +143,8 @@ def _draft(record: Fields, line: int, source: Source, projects: dict[str, Fields
             source.tell("a conversation without the time at which it began", line)
         return Draft(head, history, line)
     if "prompt_template" in record or "docs" in record:
-        return Draft(
-            _HEAD.to_capsule(rest(record, "prompt_template", "docs")) | {"context": _context(record)}, [], line
-        )
+        head = _HEAD.to_capsule(rest(record, "prompt_template", "docs"))
+        return Draft(head | {"context": _context(record)}, [], line)
     if "full_name" not in record:
         source.tell("no conversation: it has no chat_messages", line)
     return None
@@ -157,7 +155,7 @@ def _read(source: Source) -> Iterator[Draft]:
     for pattern in ("projects.json", "projects/*.json"):
         for file in source.near(pattern):
             projects |= {entry["uuid"]: entry for _, entry in read_records(file) if isinstance(entry.get("uuid"), str)}
-    yield from read_each(source, lambda record, line: _draft(record, line, source, projects))
+    yield from read_each(source, lambda record, line, source: _draft(record, line, source, projects))
 
 
 def _is_ours(record: Fields) -> bool:

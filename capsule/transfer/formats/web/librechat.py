@@ -16,19 +16,18 @@ import orjson
 from capsule.transfer.interface import ODD, Draft, Format, Source, around, by_record, read_bytes, read_each
 from capsule.transfer.records import turns
 from capsule.transfer.records.coercion import is_text, json_of, moment, object_of, objects_of, rest, text_of
-from capsule.transfer.records.columns import Column, context_of, pair_of, text_of_context
-from capsule.transfer.records.pairs import Fields
+from capsule.transfer.records.pairs import Column, Fields, context_of, pair_of, text_of_context
 from capsule.transfer.records.turns import Names, Pieces, Turn, merged, pieces_of, rounds
 
 _ROOT = "00000000-0000-0000-0000-000000000000"
 #: What tells how the file was made.
 _OF_THE_FILE = ("messages", "messagesTree", "exportAt", "branches", "recursive")
 _UNNAMED = "New Chat"
-_THINKING = re.compile(r"\A\s*:::thinking[^\S\n]*\n(?P<reasoning>.*?)(?:\n:::|\Z)", re.DOTALL)
+_THINKING = r"(?s)\A\s*:::thinking[^\S\n]*\n(?P<reasoning>.*?)(?:\n:::|\Z)"
 _SPOKEN = ("text", "think", "reasoning")
 #: So many levels of messages in messages are read as they are.
 _DEEP = 250
-_TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+)', re.DOTALL)
+_TOKEN = r'(?s)\s*("(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+)'
 
 
 _HEAD = pair_of(
@@ -147,7 +146,8 @@ def _opened(record: Fields) -> Fields:
     """A message with only the parts that are read, each with its text, and with its thoughts apart."""
     record, text, content = dict(record), record.get("text"), record.get("content")
     if isinstance(text, str) and not content:
-        marks = ((hit.start(), hit.end(), [("reasoning", *hit.span("reasoning"))]) for hit in _THINKING.finditer(text))
+        hits = re.finditer(_THINKING, text)
+        marks = ((hit.start(), hit.end(), [("reasoning", *hit.span("reasoning"))]) for hit in hits)
         record["text"] = pieces_of(text, marks) or text
     if not isinstance(content, list) or not content:
         return record
@@ -265,7 +265,7 @@ def _read_file_of(source: Source) -> Iterator[Draft]:
         else:
             yield from [draft] if draft else []
             return
-    yield from read_each(source, lambda record, line: _draft(record, line, source))
+    yield from read_each(source, _draft)
 
 
 def _parsed(text: str) -> Fields:
@@ -273,7 +273,7 @@ def _parsed(text: str) -> Fields:
     whole: list[Any] = []
     stack: list[Any] = [whole]
     keys: list[Any] = [None]
-    for token in _TOKEN.findall(text):
+    for token in re.findall(_TOKEN, text):
         if token in "}]":
             stack.pop()
             keys.pop()
@@ -307,7 +307,5 @@ def _write_file_of(draft: Draft) -> bytes:
     return orjson.dumps(record | {"branches": True, "recursive": False, "messages": messages})
 
 
-_recognizes = by_record(
-    lambda record: "conversationId" in record and bool({"messages", "messagesTree"} & record.keys())
-)
+_recognizes = by_record(lambda it: "conversationId" in it and not {"messages", "messagesTree"}.isdisjoint(it))
 FORMATS = [Format("librechat", "LibreChat", _recognizes, _read_file_of, _write_file_of)]

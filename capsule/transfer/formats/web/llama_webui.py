@@ -16,17 +16,15 @@ import orjson
 from capsule.transfer.interface import Draft, Fields, Format, Source, around, by_record, read_records
 from capsule.transfer.records import coercion, turns
 from capsule.transfer.records.coercion import filled, json_of, moment, object_of, objects_of, rest, text_of
-from capsule.transfer.records.columns import Column, is_on, pair_of
-from capsule.transfer.records.pairs import Pair
+from capsule.transfer.records.pairs import Column, Pair, is_on, pair_of
 from capsule.transfer.records.turns import Names, Pieces, Turn, merged, pieces_of, rounds
 
 _ROLES = ("user", "assistant", "system", "tool")
-_MARKS = re.compile(
-    r"\A\s*<think>(?P<think>.*?)(?:</think>|\Z)"
+_MARKS = (
+    r"(?s)\A\s*<think>(?P<think>.*?)(?:</think>|\Z)"
     r"|<<<reasoning_content_start>>>(?P<reasoning>.*?)(?:<<<reasoning_content_end>>>|\Z)"
     r"|<<<AGENTIC_TOOL_CALL_START>>>\s*<<<TOOL_NAME:(?P<name>[^>\n]*)>>>\s*<<<TOOL_ARGS_START>>>(?P<arguments>.*?)"
-    r"(?:<<<TOOL_ARGS_END>>>(?P<result>.*?)(?:<<<AGENTIC_TOOL_CALL_END>>>|\Z)|\Z)",
-    re.DOTALL,
+    r"(?:<<<TOOL_ARGS_END>>>(?P<result>.*?)(?:<<<AGENTIC_TOOL_CALL_END>>>|\Z)|\Z)"
 )
 #: The types of attachments that have a text, or data in base64 beside it.
 _TYPES = {"IMAGE": "image", "IMAGEFILE": "image", "TEXT": "text/plain", "TEXTFILE": "text/plain"}
@@ -180,7 +178,7 @@ def _opened(record: Fields) -> Fields:
     if isinstance(calls := json_of(record.get("toolCalls")), list):
         record["toolCalls"] = calls
     if isinstance(text, str) and record.get("role") == "assistant" and "<" in text:
-        marks = ((match.start(), match.end(), _spans(match)) for match in _MARKS.finditer(text))
+        marks = ((match.start(), match.end(), _spans(match)) for match in re.finditer(_MARKS, text))
         record["content"] = pieces_of(text, marks) or text
     return record
 

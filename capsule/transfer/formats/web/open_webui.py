@@ -17,8 +17,7 @@ from capsule.transfer.formats.web.open_webui_text import ITEMS, do, done, pieces
 from capsule.transfer.interface import Draft, Format, Source, around, each, first, read_records, read_rows
 from capsule.transfer.records import coercion, turns
 from capsule.transfer.records.coercion import data_of, data_url, filled, moment, object_of, objects_of, rest, text_of
-from capsule.transfer.records.columns import Column, context_of, is_on, pair_of, text_of_context
-from capsule.transfer.records.pairs import Fields, Pair
+from capsule.transfer.records.pairs import Column, Fields, Pair, context_of, is_on, pair_of, text_of_context
 from capsule.transfer.records.turns import Names, Turn
 
 _ROLES = ("user", "assistant", "system", "tool")

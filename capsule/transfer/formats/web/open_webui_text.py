@@ -12,13 +12,12 @@ from capsule.transfer.interface import Fields
 from capsule.transfer.records.coercion import json_of, text_of
 from capsule.transfer.records.turns import Pieces, merged, pieces_of, rounds
 
-_DETAILS = re.compile(
-    r'<details type="(?P<type>reasoning|tool_calls|code_interpreter)"(?P<attributes>[^<>]*)>'
-    r"(?:\s*<summary>[^<]*</summary>)?(?P<body>.*?)(?:</details>|\Z)|\A\s*<think>(?P<think>.*?)(?:</think>|\Z)",
-    re.DOTALL,
+_DETAILS = (
+    r'(?s)<details type="(?P<type>reasoning|tool_calls|code_interpreter)"(?P<attributes>[^<>]*)>'
+    r"(?:\s*<summary>[^<]*</summary>)?(?P<body>.*?)(?:</details>|\Z)|\A\s*<think>(?P<think>.*?)(?:</think>|\Z)"
 )
-_ATTRIBUTE = re.compile(r'\b(id|name|arguments|result|output)="([^"]*)"')
-_CODE = re.compile(r"\s*```\w*\n(.*?)(?:\n?```\s*)?\Z", re.DOTALL)
+_ATTRIBUTE = r'\b(id|name|arguments|result|output)="([^"]*)"'
+_CODE = r"(?s)\s*```\w*\n(.*?)(?:\n?```\s*)?\Z"
 #: What follows a part if the next message of the agent has no text.
 _END = "</details>\n\n\n"
 #: The items of an output that say something to us.
@@ -27,7 +26,7 @@ ITEMS = ("reasoning", "message", "function_call", "function_call_output")
 
 def pieces(text: str) -> Pieces:
     """A text in pieces; empty: it has no marks."""
-    return pieces_of(text, ((match.start(), match.end(), _spans(match)) for match in _DETAILS.finditer(text)))
+    return pieces_of(text, ((match.start(), match.end(), _spans(match)) for match in re.finditer(_DETAILS, text)))
 
 
 def _spans(match: re.Match[str]) -> list[tuple[str, int, int]]:
@@ -38,8 +37,8 @@ def _spans(match: re.Match[str]) -> list[tuple[str, int, int]]:
     if kind is None or kind == "reasoning":
         return [(kind or "think", min(body), max(body))]
     at = match.start("attributes")
-    spans = [(pair[1], at + pair.start(2), at + pair.end(2)) for pair in _ATTRIBUTE.finditer(match["attributes"])]
-    if kind == "code_interpreter" and (code := _CODE.match(text)):
+    spans = [(pair[1], at + pair.start(2), at + pair.end(2)) for pair in re.finditer(_ATTRIBUTE, match["attributes"])]
+    if kind == "code_interpreter" and (code := re.match(_CODE, text)):
         spans.append(("code", begin + code.start(1), begin + code.end(1)))
     return spans
 

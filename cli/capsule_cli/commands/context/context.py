@@ -22,14 +22,12 @@ from capsule_cli.shared.options import DryRun, Id, Yes, argument, flag, group_of
 from capsule_cli.shared.output import answer, counted, in_terminal, listing, out, out_json_bytes, progress, say
 
 if TYPE_CHECKING:
-    from capsule import Store
     from capsule.context.capture import Capture
     from capsule.context.drift import Drift
+    from capsule.store.store import CoreStore
 
 
-group, commands = group_of(
-    "Attach a snapshot of a project to a conversation, and check whether the project has changed since."
-)
+group = group_of("Attach a snapshot of a project to a conversation, and check whether the project has changed since.")
 
 #: How many findings, and how many files that are left out, are printed.
 _SHOWN = 20
@@ -38,7 +36,6 @@ _PROJECT = "Compare with this directory. Without it: with that of the capture."
 Project = Annotated[str | None, option("--project DIR", _PROJECT, ...)]
 
 
-@commands.command("capture")
 def capture(
     id: Id,
     path: str = argument("PATH", "The project's directory.", "."),
@@ -119,7 +116,6 @@ def _tell_left_out(made: Capture, *, planned: bool) -> None:
         say(f"left out: {len(made.left_out) - _SHOWN} more; --json lists them all")
 
 
-@commands.command("check")
 def check(
     id: str | None = argument("ID", "The conversation. Without it, give --all.", autocompletion=complete_id),
     all_: bool = flag("--all", "Check every conversation that has a context."),
@@ -167,7 +163,6 @@ def _lines(id: str, drift: Drift) -> Iterator[str]:
         yield f"{id}: {one_line(drift.project)} is as it was captured"
 
 
-@commands.command("show")
 def show(id: Id, files: bool = flag("--files", "List the files with their sizes instead.")) -> None:
     """Print the document of a conversation's context; with --json all of the context."""
     with conversation(id) as (store, id):
@@ -186,7 +181,6 @@ def show(id: Id, files: bool = flag("--files", "List the files with their sizes 
         out(shown(text) if in_terminal() else text)
 
 
-@commands.command("diff")
 def diff(id: Id, project: Project = None) -> None:
     """Print what changed in the project since it was captured, as a unified diff."""
     from capsule.context import drift
@@ -204,7 +198,6 @@ def diff(id: Id, project: Project = None) -> None:
         raise typer.Exit(1)
 
 
-@commands.command("clear")
 def clear(id: Id) -> None:
     """Remove a conversation's context; its messages stay."""
     from capsule.context.drift import is_empty
@@ -217,7 +210,7 @@ def clear(id: Id) -> None:
     answer({"id": id, "cleared": there}, f"{id}: {said}")
 
 
-def _context_of(store: Store, id: str) -> dict[str, Any]:
+def _context_of(store: CoreStore, id: str) -> dict[str, Any]:
     from capsule.context.drift import is_empty
 
     context = store.context.get(id)

@@ -10,9 +10,9 @@ from capsule_cli.shared.options import argument, group_of
 from capsule_cli.shared.output import answer, listing, on_or_off, one_line
 
 if TYPE_CHECKING:
-    from capsule import Store
+    from capsule.store.store import CoreStore
 
-group, commands = group_of(
+group = group_of(
     """Switch MCP servers on or off for one conversation. A server that is not named keeps its default.
 
     @next stands for the next new conversation. It takes over what was set for it, once.
@@ -29,26 +29,22 @@ Names = Annotated[list[str], argument("SERVER", "MCP servers, by their names.", 
 Switch = Annotated[Literal["on", "off"], argument("on|off", "Whether the server is on there.", ...)]
 
 
-@commands.command("set")
 def set_(id: Which, server: Server, switch: Switch) -> None:
     """Switch an MCP server on or off."""
     _set(id, {server: switch == "on"})
 
 
-@commands.command("remove")
 def remove(id: Which, servers: Names) -> None:
     """Reset MCP servers to their default."""
     _set(id, dict.fromkeys(servers))
 
 
-@commands.command("toggle")
 def toggle(id: Which, server: Server) -> None:
     """Switch an MCP server off when it is on, and on when it is off. Without an override it counts as on."""
     with store_of() as store:
         _tell(named := _named(store, id), store.servers.toggle(named, server))
 
 
-@commands.command("list")
 def list_(id: Which) -> None:
     """List the MCP servers that differ from the default."""
     with store_of() as store:
@@ -62,7 +58,7 @@ def _set(id: str, changes: dict[str, bool | None]) -> None:
         _tell(named := _named(store, id), store.servers.set(named, changes))
 
 
-def _named(store: Store, id: str) -> str | None:
+def _named(store: CoreStore, id: str) -> str | None:
     """The conversation's id; None for the next one that is made."""
     return None if id == NEXT else store.resolve(id)
 

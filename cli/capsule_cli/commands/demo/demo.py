@@ -15,13 +15,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
-
-import typer
 
 from capsule.errors import Locked
 from capsule.git_program import outside_hooks
@@ -29,8 +27,6 @@ from capsule_cli.commands.demo import workers
 from capsule_cli.commands.demo.stage import DEADLINE_S, Process, must, say
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.output import Stopped, out, out_json, styled
-
-commands = typer.Typer()
 
 SAMPLE = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
 NUMBER = "12345678901234567890123"
@@ -42,7 +38,6 @@ QUESTION, ANSWER = "The pastures are wet. Can we mow?", "Not before Friday."
 RULES = "# Rules\n\nRun the tests.\n"
 
 
-@commands.command("demo")
 def demo() -> None:
     """Show the main job on a store of its own: many writers, a lock, a kill -9, agents that talk, two clones."""
     if os.name != "posix":
@@ -50,16 +45,16 @@ def demo() -> None:
     directories = tempfile.TemporaryDirectory(prefix="capsule demo ", ignore_cleanup_errors=True)
     with directories as directory, ExitStack() as stack:
         show = _Show(directory, stack)
-        for title, scene in show.scenes():
+        for scene in _SCENES:
             if not asked.json:
-                out(styled(f"\n== {title}", 1))
-            scene()
+                out(styled(f"\n== {scene.__doc__}", 1))
+            scene(show)
     if asked.json:
         out_json({"acknowledged": len(show.acknowledged), "inFile": len(show.acknowledged), "ok": True})
 
 
 class _Show:
-    """One run of the demonstration, in a directory of its own."""
+    """One run of the demonstration, in a directory of its own. The docstring of a scene is its title."""
 
     def __init__(self, directory: str, processes: ExitStack) -> None:
         self._directory, self._processes = directory, processes
@@ -76,22 +71,8 @@ class _Show:
         self._environment |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "CAPSULE_STORE": self._root}
         self._environment["PYTHONPATH"] = os.pathsep.join(filter(None, [*here, os.environ.get("PYTHONPATH")]))
 
-    def scenes(self) -> Iterator[tuple[str, Callable[[], None]]]:
-        """What there is to see, in order."""
-        yield "A capsule from elsewhere opens as it is", self.foreign_capsule
-        many = f"{len(AGENTS)} agents and two commands append to one conversation at once, and a person edits it"
-        yield many, self.many_writers
-        yield "Another instance holds a chat; it is killed with SIGKILL; the chat goes on", self.lock_and_kill
-        agent = "An agent comes in by MCP; a retry doubles nothing, another process hears of it, search finds it"
-        yield agent, self.agent_and_listener
-        talk = "Two agents talk to each other, and a person follows; a third agent is away, and a fourth is woken"
-        yield talk, self.messengers
-        yield "A host wakes two scripts; one is killed in the middle, and its message is answered once", self.workers
-        yield "Two clones in git both go on talking; they merge by message, without a conflict", self.two_clones
-        yield "What is in the file", self.result
-
     def foreign_capsule(self) -> None:
-        """A capsule of version 2.0 that no program of this project wrote."""
+        """A capsule from elsewhere opens as it is"""
         self._run("capsule init {store}")
         sample, file = Path(__file__).with_name("data") / f"{SAMPLE}.json", self._file(SAMPLE)
         say(f"$ cp {sample.name} conversations/      (version 2.0, four spaces, fields nobody here knows)")
@@ -110,7 +91,7 @@ class _Show:
         say("\n".join(line for line in text.splitlines() if any(mark in line for mark in marks)))
 
     def many_writers(self) -> None:
-        """Streams and single commands append to one conversation at once; a person saves a stale copy in between."""
+        """3 agents and two commands append to one conversation at once, and a person edits it"""
         self._names["team"] = team = self._run("capsule new 'Release team' --type group --tag demo").strip()
         streams = {name: self._start(f"capsule append --jsonl {team} --from {name}") for name in AGENTS}
 
@@ -147,7 +128,7 @@ class _Show:
         say(f"single commands: {len(single)} messages acknowledged")
 
     def lock_and_kill(self) -> None:
-        """A chat that another instance locks; the instance is killed; the chat goes on."""
+        """Another instance holds a chat; it is killed with SIGKILL; the chat goes on"""
         chat = self._run("capsule new 'A chat' --message 'Who writes here?'").strip()
         holder = self._start(f"capsule append --jsonl {chat} --role assistant")
         first = holder.ask({"content": "I do, as long as I live."})["id"]
@@ -162,7 +143,7 @@ class _Show:
         say("2 messages acknowledged in the chat, 2 in its file")
 
     def agent_and_listener(self) -> None:
-        """An agent appends by MCP; another process hears of it at once; both find it by its words."""
+        """An agent comes in by MCP; a retry doubles nothing, another process hears of it, search finds it"""
         team = self._names["team"]
         since = self._start("capsule watch --print-cursor").ended()[0].strip()
         listener, agent = self._start(f"capsule watch --json --cursor {since} {team}"), self._start("capsule mcp")
@@ -187,7 +168,7 @@ class _Show:
         must(answer.count("\n") == 1 and mine["message"] in answer, "the search did not find the one message")
 
     def messengers(self) -> None:
-        """Ada and Bob are MCP servers, Paul is a person who follows, Dora is away, and Eve's program is idle."""
+        """Two agents talk to each other, and a person follows; a third agent is away, and a fourth is woken"""
         rules = Path(self._directory, "project", "CLAUDE.md")
         rules.parent.mkdir()
         rules.write_text(RULES, encoding="utf-8")
@@ -259,12 +240,12 @@ class _Show:
             yield call
 
     def workers(self) -> None:
-        """Messages wake programs; see `workers`."""
+        """A host wakes two scripts; one is killed in the middle, and its message is answered once"""
         self._names |= {"directory": self._directory, "python": sys.executable}
         workers.act(self._directory, self._names, self._run, self._start)
 
     def two_clones(self) -> None:
-        """The store goes into git; a clone and the original both go on; both end with every message."""
+        """Two clones in git both go on talking; they merge by message, without a conflict"""
         for line in (
             "git init -q -b main",
             "capsule git setup",
@@ -288,7 +269,7 @@ class _Show:
         say("the same bytes in both clones")
 
     def result(self) -> None:
-        """Print the conversation and the doctor's word, and count."""
+        """What is in the file"""
         team = self._names["team"]
         header, *parts = self._start(f"capsule show {team}").ended()[0].rstrip().split("\n\n")
         at = next((at for at, part in enumerate(parts) if part.endswith(BY_HAND)), 0)
@@ -338,6 +319,11 @@ class _Show:
     def _history(self, id: str) -> list[dict[str, Any]]:
         history: list[dict[str, Any]] = json.loads(self._file(id).read_bytes())["history"]
         return history
+
+
+#: What there is to see, in order.
+_SCENES = [_Show.foreign_capsule, _Show.many_writers, _Show.lock_and_kill, _Show.agent_and_listener]
+_SCENES += [_Show.messengers, _Show.workers, _Show.two_clones, _Show.result]
 
 
 def _group_in(text: str) -> str:

@@ -16,13 +16,10 @@ from capsule_cli.shared.options import Id, argument, option, refuse
 from capsule_cli.shared.output import Stopped, answer, in_terminal, listing, one_line, say
 
 if TYPE_CHECKING:
-    from capsule import Store
     from capsule.format.merge.notes import Conflict
+    from capsule.store.store import CoreStore
 
-commands = typer.Typer()
 
-
-@commands.command("conflicts")
 def conflicts(
     id: str | None = argument("ID", "List only those of this conversation.", autocompletion=complete_id),
 ) -> None:
@@ -46,7 +43,6 @@ def conflicts(
     listing([conflict.as_json() for conflict in conflicts], columns, rows, "nothing is to be settled", last="value")
 
 
-@commands.command("resolve")
 def resolve(
     id: Id,
     field: str | None = argument("FIELD", "The field. You may leave it out if there is only one to settle."),
@@ -59,7 +55,7 @@ def resolve(
         settled = []
         for dispute in _meant(store, id, field, only_one=keep is not None or value is not None):
             chosen = _chosen(dispute, keep, value)
-            store.conflicts.settle(id, dispute.field, chosen)
+            store.conflicts.resolve(id, dispute.field, chosen)
             settled.append({"field": dispute.field, "value": chosen})
         left = [conflict.as_json() for conflict in store.conflicts.list(id)]
     done = "\n".join(f"{id}: {one_line(entry['field'])} is {_shown(entry['value'])}" for entry in settled)
@@ -68,7 +64,7 @@ def resolve(
         say(f"{len(left)} more to settle; see: capsule git conflicts {id}")
 
 
-def _meant(store: Store, id: str, field: str | None, *, only_one: bool) -> list[Conflict]:
+def _meant(store: CoreStore, id: str, field: str | None, *, only_one: bool) -> list[Conflict]:
     """The disputes to settle. Raises InvalidInput: There are none, or more than the one that was to be named."""
     conflicts = store.conflicts.list(id)
     names = ", ".join(one_line(dispute.field) for dispute in conflicts)

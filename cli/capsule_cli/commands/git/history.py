@@ -5,8 +5,6 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-import typer
-
 from capsule import git
 from capsule.format.text.shown import one_line
 from capsule_cli.shared.asked import asked
@@ -16,16 +14,14 @@ from capsule_cli.shared.output import answer, in_terminal, listing, out_json, ou
 from capsule_cli.shared.pager import paged
 
 if TYPE_CHECKING:
-    from capsule import Store
     from capsule.git.history.timeline import Step
     from capsule.git.history.versions import PastVersion
+    from capsule.store.store import CoreStore
 
-commands = typer.Typer()
 
 _REVISION = "a commit as git names it, or a date or time (UTC) like 2025-01-31: the last commit up to then"
 
 
-@commands.command("log")
 def log(id: Id, limit: Limit = None) -> None:
     """List who changed what in a conversation, commit by commit, the latest first."""
     with store_of() as store:
@@ -55,7 +51,6 @@ def log(id: Id, limit: Limit = None) -> None:
             )
 
 
-@commands.command("diff")
 def diff(
     id: Id,
     before: str = argument("REV", f"The earlier version: {_REVISION}.", ...),
@@ -75,7 +70,7 @@ def diff(
             out_ready(difference.text(coloured=styled("x", 1) != "x"))
 
 
-def past_of(store: Store, id: str, at: str, *, tell: bool) -> PastVersion:
+def past_of(store: CoreStore, id: str, at: str, *, tell: bool) -> PastVersion:
     """A past version of a conversation, which may be gone by now; with `tell`, stderr names the commit."""
     clone = git.open(store)
     version = clone.version(clone.resolve(id), at)
@@ -88,7 +83,6 @@ def _as_of(version: PastVersion) -> str:
     return f"as of commit {version.label}, {version.commit.at}, by {version.commit.author}"
 
 
-@commands.command("restore")
 def restore(id: Id, at: str = option("--at REV", f"The version: {_REVISION}.", ...), dry_run: DryRun = False) -> None:
     """Bring an earlier version of a conversation back from git, as a new write."""
     with store_of() as store:

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from capsule import git
 from capsule.errors import CapsuleError, InvalidDocument
 from capsule_cli.shared.opening import store_of
@@ -20,13 +18,11 @@ from capsule_cli.shared.output import Stopped, answer, counted, one_line, progre
 from capsule_cli.signals import Ending
 
 if TYPE_CHECKING:
-    from capsule import Store
     from capsule.git.commits.commit import Committed
     from capsule.git.commits.operation import Progress
     from capsule.git.commits.sync import Synced
+    from capsule.store.store import CoreStore
 
-
-commands = typer.Typer()
 
 #: How many seconds without a change an autocommit waits for by default.
 QUIET = 30
@@ -39,7 +35,6 @@ _MESSAGE = "Give the commit this subject. Without it, the subject says what chan
 Message = Annotated[str | None, option("--message -m TEXT", _MESSAGE, ...)]
 
 
-@commands.command("commit")
 def commit(message: Message = None) -> None:
     """Commit what changed in the store, and nothing else: conversations, agents, capsule.toml, .gitattributes.
 
@@ -53,7 +48,6 @@ def commit(message: Message = None) -> None:
     _leave(done)
 
 
-@commands.command("sync")
 def sync(
     message: Message = None,
     unrelated: bool = flag(
@@ -82,7 +76,6 @@ def sync(
         raise Stopped("\n".join([said, *fields]))
 
 
-@commands.command("autocommit")
 def autocommit(
     after: int = option("--after SECONDS", "Commit when nobody has written for this long.", QUIET, min=1),
     syncs: bool = flag("--sync", "Sync instead of committing, and every five minutes in any case."),
@@ -114,7 +107,7 @@ class _Autocommit:
         syncs: Whether it syncs instead, but for the end, which waits for no network.
     """
 
-    def __init__(self, store: Store, after_s: float, ending: Ending, *, syncs: bool) -> None:
+    def __init__(self, store: CoreStore, after_s: float, ending: Ending, *, syncs: bool) -> None:
         from capsule.git.commits.autocommit import Autocommit
 
         self._clone = git.open(store)

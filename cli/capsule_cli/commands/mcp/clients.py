@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from capsule.mcp_server.clients.table import Client, Places, Scope
 
 
-commands = typer.Typer()
-
 SCOPES: tuple[Scope, ...] = ("user", "project")
 
 
@@ -51,7 +49,6 @@ User = Annotated[bool, option("--user", "Change your own settings, for all proje
 Force = Annotated[bool, option("--force", "Do it even if the entry of this name starts another program.", ...)]
 
 
-@commands.command("install")
 def install(
     names: Names = None,
     every: All = False,
@@ -83,7 +80,6 @@ def install(
     carry_out(plans, places, dry_run, is_there=True)
 
 
-@commands.command("uninstall")
 def uninstall(
     names: Names = None,
     every: All = False,
@@ -101,7 +97,6 @@ def uninstall(
     carry_out(plans, places, dry_run, is_there=False)
 
 
-@commands.command("doctor")
 def doctor(names: Names = None) -> None:
     """Start the server as each program would, and report what it says; exit 0 only if all of them work.
 
@@ -111,14 +106,13 @@ def doctor(names: Names = None) -> None:
     from capsule.mcp_server.clients import table
 
     places = places_here()
-    wanted = _named(names) if names else table.CLIENTS
+    wanted = named_in(table.CLIENTS, names) if names else table.CLIENTS
     store = named_store()
     visits = [visit for client in wanted for visit in _visits(client, places, store, named=bool(names))]
     if not visits:
         raise Stopped("no program has the entry; put it in with: capsule mcp install CLIENT")
-    answer([visit.as_json() for visit in visits], shown("\n".join(line for visit in visits for line in visit.lines())))
-    if any(visit.problems for visit in visits):
-        raise typer.Exit(1)
+    text = shown("\n".join(line for visit in visits for line in visit.lines()))
+    answer([visit.as_json() for visit in visits], text, ok=not any(visit.problems for visit in visits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,17 +190,16 @@ def _clients(names: Sequence[str] | None, every: bool, scope: Scope, places: Pla
         return here
     if not names:
         raise usage(f"name programs, or say --all: {', '.join(client.name for client in table.CLIENTS)}", "CLIENT")
-    return _named(names)
+    return named_in(table.CLIENTS, names)
 
 
-def _named(names: Sequence[str]) -> list[Client]:
-    """The programs of these names, each once."""
-    from capsule.mcp_server.clients import table
-
-    known = [client.name for client in table.CLIENTS]
+def named_in(clients: Iterable[Client], names: Sequence[str], *others: str) -> list[Client]:
+    """The programs of these names, each once; names in `others` are of no program, and may be given too."""
+    programs = {client.name: client for client in clients}
     for name in names:
+        known = [*programs, *others]
         refuse(name not in known, f"{name!r} is not one of {', '.join(known)}", "CLIENT")
-    return [client for client in table.CLIENTS if client.name in names]
+    return [client for name, client in programs.items() if name in names]
 
 
 def _is_here(client: Client, scope: Scope, places: Places) -> bool:

@@ -65,9 +65,10 @@ def mcp(
 
 
 def _over_stdio(read_only: bool, tools: Toolset) -> None:
-    from capsule import Store, __version__
+    from capsule import __version__
     from capsule.ids import check_id
     from capsule.mcp_server.transport.lifetime import own_streams
+    from capsule.store.store import CoreStore
 
     name = asked.as_ or os.environ.get("CAPSULE_AGENT") or None
     if name is not None:
@@ -81,17 +82,16 @@ def _over_stdio(read_only: bool, tools: Toolset) -> None:
     _log_to_stderr()
     folder = named_in()
     added = added_to(tools)
-    has_agents = any(each.has_agents for each in added)
-    if has_agents and not session:
-        with Store.open(asked.store, keep_locks=False) as owner:
+    for enrol in [each.enrol for each in added if each.enrol is not None and not session]:
+        with CoreStore.open(asked.store, keep_locks=False) as owner:
             # Where desktop programs start servers. A project there would have all other folders in it.
             is_project = folder not in ("/", os.path.realpath(os.path.expanduser("~")))
-            name, folder = owner.agents.ensure(name, folder, is_project=is_project), None
-    store = Store.open(asked.store, keep_locks=False, instance=holder(), agent=name, folder=folder)
+            name, folder = enrol(owner, name, folder, is_project), None
+    store = CoreStore.open(asked.store, keep_locks=False, instance=holder(), agent=name, folder=folder)
     if session:
-        rooms.load(rooms.BIND)(store, session)
-    if has_agents:
-        store.agents.serve()
+        rooms.answer("bind")(store, session)
+    for arrive in [each.arrive for each in added if each.arrive is not None]:
+        arrive(store)
     from capsule.mcp_server.access import Access
     from capsule.mcp_server.server import build
     from capsule.mcp_server.stores import Stores
@@ -135,8 +135,7 @@ def _over_http(where: str, read_only: bool, tools: Toolset, hosts: tuple[str, ..
         else:
             say(f"serving {root} at {url}")
 
-    has_agents = any(each.has_agents for each in added_to(tools))
-    stores = HttpStores(root, most="read" if read_only else "admin", has_agents=has_agents)
+    stores = HttpStores(root, most="read" if read_only else "admin", added=added_to(tools))
     named = stores.main().settings.rooms
     server = build(stores, version=__version__, tools=tools, named=named, **http.admitting(tokens))
     _look_for_garbage()

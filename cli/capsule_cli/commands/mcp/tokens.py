@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from capsule.mcp_server.transport.tokens import Tokens
 
 
-group, commands = group_of("Decide who may use the MCP server over HTTP.")
+group = group_of("Decide who may use the MCP server over HTTP.")
 
 Name = Annotated[str, argument("NAME", "The agent that the token is for.", ...)]
 
@@ -34,11 +34,10 @@ def tokens_of(root: str) -> Tokens:
 def _tokens() -> Tokens:
     from capsule import locate
 
-    ensure_person("tokens")  # With a token one is any agent.
+    ensure_person("tokens")  # Whoever has a token can be any agent.
     return tokens_of(locate.find_store(asked.store))
 
 
-@commands.command("add")
 def add(
     name: Name,
     scope: Scope = option(
@@ -56,7 +55,6 @@ def add(
         say(f"this is the one time it is shown; clients send it as: Authorization: Bearer {token[:12]}...")
 
 
-@commands.command("list")
 def list_() -> None:
     """List the agents that have a token, and what their tokens allow."""
     names, columns = ("name", "scope", "createdAt", "expiresAt"), ("name", "scope", "created", "expires")
@@ -66,7 +64,6 @@ def list_() -> None:
     listing(value, columns, texts, "there is no token; make one with: capsule tokens add NAME", last="name")
 
 
-@commands.command("revoke")
 def revoke(name: Name) -> None:
     """Revoke an agent's token. A running server refuses it from the next request on."""
     gone = _tokens().revoke(name)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from capsule_cli.public import acting, store_as, store_of
 from capsule_cli.shared.inputs import ensure_agreed
-from capsule_cli.shared.opening import acting, agent_named, store_as, store_of
+from capsule_cli.shared.opening import agent_named
 from capsule_cli.shared.options import Agent, Yes, argument, group_of, names_in, option, refuse
 from capsule_cli.shared.output import answer
 from capsule_cli.shared.passing import Rows, passing
@@ -14,8 +15,8 @@ from capsule_cli.shared.passing import Rows, passing
 if TYPE_CHECKING:
     import capsule
 
-group, commands = group_of("Register people and programs that write to each other, and see who is there.")
-does = passing(commands, acting)
+group = group_of("Register people and programs that write to each other, and see who is there.")
+does = passing(acting)
 
 Reason = Annotated[str | None, option("--reason TEXT", "Keep this reason with it, for people.", ...)]
 _WHO = "Let everybody find the agent, those of its project and of projects that see it, or those it has written with."
@@ -23,7 +24,6 @@ _BUSY = "Say that the agent is busy, or no more. Default: as before."
 _DM = "Let everybody write directly to the agent, those that it allows, or nobody. It binds the agent alike."
 
 
-@commands.command("register")
 def register(
     project: str | None = option(
         "--project DIR", "The folder that the agent works in. Default: this one; with --as, its project, if any."
@@ -54,7 +54,7 @@ def _state(agent: capsule.Agent) -> str:
     return "listening" if agent.listening else agent.status if agent.online else ""
 
 
-does("list", "List the agents, and say who is online (a program serves it now) or listening (it waits for messages).")(
+list_ = does("List the agents, and say who is online (a program serves it now) or listening (it waits for messages).")(
     "agents.list",
     Rows(
         {"id": "id", "state": _state, "seen": "last_seen", "project": "project_path", "status": "status_message"},
@@ -62,10 +62,9 @@ does("list", "List the agents, and say who is online (a program serves it now) o
     ),
     opens=store_of,
 )
-does("show", "Print what is known of an agent.")("agents.get", opens=store_of, id=Agent)
+show = does("Print what is known of an agent.")("agents.get", opens=store_of, id=Agent)
 
 
-@commands.command("set")
 def set_(agent: Agent, project: str = option("--project DIR", "The folder of the project.", ...)) -> None:
     """Move an agent into another project. No other command moves one."""
     refuse(not os.path.isdir(project), f"{project} is no directory", "--project")
@@ -74,7 +73,6 @@ def set_(agent: Agent, project: str = option("--project DIR", "The folder of the
     answer(moved.as_json(), f"{moved.id}: in the project {moved.project}")
 
 
-@commands.command("forget")
 def forget(agent: Agent, yes: Yes = False) -> None:
     """Remove an agent, and what it has read. Its messages stay."""
     with store_of() as store:
@@ -84,8 +82,7 @@ def forget(agent: Agent, yes: Yes = False) -> None:
     answer({"id": agent, "forgotten": True}, f"{agent}: forgotten")
 
 
-does(
-    "discover",
+discover = does(
     """List the agents that the agent finds, and whether they and it may write to each other.
 
     Each is available, requires permission (one of the two is restricted), is blocked (by one of the two), or is
@@ -99,8 +96,7 @@ does(
         "you find nobody",
     ),
 )
-does(
-    "requests",
+requests = does(
     "List the agents that wanted to write to the agent, which is restricted. Answer with `allow` or `block`.",
 )(
     "agents.requests",
@@ -109,8 +105,7 @@ does(
         "nobody asks to write to you",
     ),
 )
-does(
-    "policy",
+policy = does(
     """Say who may write to the agent, and who finds it; without an option, print it.
 
     When this returns, no message comes any more that the earlier policy let through.
@@ -121,18 +116,18 @@ does(
     dm=Annotated[Literal["open", "restricted", "closed"] | None, option("--dm", _DM, ...)],
     discoverable=Annotated[Literal["public", "project", "private"] | None, option("--discoverable", _WHO, ...)],
 )
-does("allow", "Let another agent write to the agent, if it is restricted.")(
+allow = does("Let another agent write to the agent, if it is restricted.")(
     "agents.allow", "{agent}: allowed {other}", other=Agent, reason=Reason
 )
-does("block", "Let the agent and another one write to each other no more. What they said stays readable.")(
+block = does("Let the agent and another one write to each other no more. What they said stays readable.")(
     "agents.block", "{agent}: blocked {other}", other=Agent, reason=Reason
 )
-does("unblock", "Take back what the agent said of another one: neither allowed nor blocked.")(
+unblock = does("Take back what the agent said of another one: neither allowed nor blocked.")(
     lambda store, other: store.agents.forget(other=other) or store.agents.get(store.agent),
     "{agent}: neither allows nor blocks {other}",
     other=Agent,
 )
-does("status", "Say what the agent is doing.")(
+status = does("Say what the agent is doing.")(
     lambda store, **said: store.agents.set_status(store.agent, **said),
     "{agent}: {text}",
     text=Annotated[str, argument("TEXT", "What the agent is doing, for others to read. Empty: nothing.", ...)],

@@ -6,15 +6,13 @@ from typing import Annotated, Literal
 
 from capsule.format.documents.members import as_json
 from capsule_cli.commands.messaging.completion import complete_channel
-from capsule_cli.shared.opening import acting, acting_or_owner
+from capsule_cli.public import acting, acting_or_owner, named
 from capsule_cli.shared.options import Agent, Agents, With, argument, flag, group_of, option
 from capsule_cli.shared.output import answer, one_line
-from capsule_cli.shared.passing import Rows, named, passing
+from capsule_cli.shared.passing import Rows, passing
 
-group, commands = group_of(
-    "Make channels, and see which there are: conversations that agents find by a name, join and leave."
-)
-does = passing(commands, named)
+group = group_of("Make channels, and see which there are: conversations that agents find by a name, join and leave.")
+does = passing(named)
 
 _CHANNEL = "The channel: its name, NAME@PROJECT, or its id."
 Channel = Annotated[str, argument("CHANNEL", _CHANNEL, ..., autocompletion=complete_channel)]
@@ -26,7 +24,7 @@ _DEFAULT = "Let the agents of its scope join it when they are registered."
 Description = Annotated[str | None, option("--description TEXT", "Say what it is for.", ...)]
 Topic = Annotated[str | None, option("--default-topic TOPIC", "Give messages without a topic this.", ...)]
 
-does("new", "Make a channel, with the agent in it if there is one, and print its id.")(
+new = does("Make a channel, with the agent in it if there is one, and print its id.")(
     lambda store, description, **more: store.channels.create(description=description or "", **more),
     "{0.id}",
     opens=acting_or_owner,
@@ -39,7 +37,7 @@ does("new", "Make a channel, with the agent in it if there is one, and print its
     default_topic=Topic,
     members=With,
 )
-does("list", "List the channels that the agent finds. Without an agent: all.")(
+list_ = does("List the channels that the agent finds. Without an agent: all.")(
     "channels.list",
     Rows(
         {"name": "channel.name", "scope": "channel.scope", "access": "channel.access", "members": "members"}
@@ -48,8 +46,8 @@ does("list", "List the channels that the agent finds. Without an agent: all.")(
     ),
     archived=Annotated[bool, option("--archived", "List the archived ones too.", ...)],
 )
-does("show", "Print what is known of a channel.")("channels.get", channel=Channel)
-does("update", "Change what a channel is. Its name and its scope stay for ever.")(
+show = does("Print what is known of a channel.")("channels.get", channel=Channel)
+update = does("Change what a channel is. Its name and its scope stay for ever.")(
     "channels.update",
     "{0.id}: changed",
     channel=Channel,
@@ -61,7 +59,6 @@ does("update", "Change what a channel is. Its name and its scope stay for ever."
 )
 
 
-@commands.command("archive")
 def archive(channel: Channel, undo: bool = flag("--undo", "Bring it back.")) -> None:
     """Take a channel out of the lists."""
     with named() as store:
@@ -69,16 +66,16 @@ def archive(channel: Channel, undo: bool = flag("--undo", "Bring it back.")) -> 
     answer(head.as_json(), f"{head.id}: {'brought back' if undo else 'archived'}")
 
 
-does("remove-member", "Take an agent out of a channel. It may be invited again.")(
+remove_member = does("Take an agent out of a channel. It may be invited again.")(
     "channels.remove", "{0.id}: removed {member}", channel=Channel, member=Agent
 )
-does("join", "Join a channel, or come back to it.")(
+join = does("Join a channel, or come back to it.")(
     "channels.join", "{0.id}: {agent} joined", opens=acting, channel=Channel
 )
-does("leave", "Leave a channel for good: nothing brings the agent back but itself.")(
+leave = does("Leave a channel for good: nothing brings the agent back but itself.")(
     "channels.leave", "{0.id}: {agent} left", opens=acting, channel=Channel
 )
-does("invite", "Let agents into a channel, of other projects too, or change what its members may do.")(
+invite = does("Let agents into a channel, of other projects too, or change what its members may do.")(
     "channels.invite",
     "{0.id}: invited {agents}",
     agents=Agents,
@@ -87,13 +84,13 @@ does("invite", "Let agents into a channel, of other projects too, or change what
     can_invite=Annotated[bool | None, option("--can-invite/--no-invite", "Let them invite others, or not.", ...)],
     can_manage=Annotated[bool | None, option("--can-manage/--no-manage", _MANAGE, ...)],
 )
-does("members", "List the agents in a channel.")(
+members = does("List the agents in a channel.")(
     "channels.members",
     Rows({"id": "id", "joined": "joined_at", "invited by": "invited_by", "source": "source"}, "nobody is in it"),
     value=lambda members, channel: as_json(members),
     channel=Channel,
 )
-does("topics", "List the topics of a channel, the latest first.")(
+topics = does("List the topics of a channel, the latest first.")(
     "channels.topics",
     Rows({"topic": "value", "messages": "messages", "last": "last"}, "it has no topic yet"),
     value=lambda topics, channel: [dict(zip(("topic", "messages", "last"), topic, strict=True)) for topic in topics],
@@ -101,7 +98,6 @@ does("topics", "List the topics of a channel, the latest first.")(
 )
 
 
-@commands.command("mute")
 def mute(
     conversation: str = argument("CHANNEL", "A channel, or the id of any conversation.", ...),
     undo: bool = flag("--undo", "Unmute it."),

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from capsule.errors import Refused
-from capsule_cli.shared.opening import store_of
+from capsule_cli.public import store_of
 from capsule_cli.shared.options import argument, group_of, option
 from capsule_cli.shared.output import listing, one_line, say
 
 if TYPE_CHECKING:
     from capsule import Plan, Store
 
-group, commands = group_of(
+group = group_of(
     "Apply what files declare: capsule.toml, and .claude/agents/*.md of the projects and of your home folder."
 )
 
@@ -23,7 +23,6 @@ _PRUNE = "Take back what an earlier apply did, and no file declares any more."
 Prune = Annotated[bool, option("--prune", _PRUNE, ...)]
 
 
-@commands.command("plan")
 def plan(prune: Prune = False) -> None:
     """Show what an apply would change and what it would refuse; change nothing.
 
@@ -33,7 +32,6 @@ def plan(prune: Prune = False) -> None:
         _tell(_planned(store, prune), "there is nothing to do")
 
 
-@commands.command("apply")
 def apply(prune: Prune = False) -> None:
     """Apply what the files declare. The exit code is 6 if something is refused or a file is wrong."""
     with store_of() as store:
@@ -43,7 +41,6 @@ def apply(prune: Prune = False) -> None:
     _tell(applied, "there was nothing to do")
 
 
-@commands.command("history")
 def history() -> None:
     """List what was applied here, the oldest first."""
     with store_of() as store:
@@ -56,7 +53,6 @@ def history() -> None:
     listing(value, ("n", "time", "done", "refused"), rows, "nothing was applied yet", last="refused")
 
 
-@commands.command("rollback")
 def rollback(number: Annotated[int, argument("N", "The number of the apply.", ...)]) -> None:
     """Take back an apply and those after it. What was changed since stays, and no agent is forgotten."""
     with store_of() as store:

@@ -4,38 +4,38 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from capsule_cli.shared.opening import acting, acting_or_owner
+from capsule_cli.public import acting, acting_or_owner
 from capsule_cli.shared.options import Agents, Id, With, argument, group_of, option
 from capsule_cli.shared.output import one_line
 from capsule_cli.shared.passing import Rows, passing
 
-group, commands = group_of("Make groups of agents. Only its participants read a group and write to it.")
-does = passing(commands, acting)
+group = group_of("Make groups of agents. Only its participants read a group and write to it.")
+does = passing(acting)
 
 Name = Annotated[str, argument("NAME", "The name of the group.", ...)]
 _HISTORY = "Let participants read what was said since they joined, or all of it."
 
-does("new", "Make a group with the agent in it, and print its id.")(
+new = does("Make a group with the agent in it, and print its id.")(
     "groups.create",
     "{0.id}",
     name=Name,
     with_=With,
     history=(Annotated[Literal["joined", "all"], option("--history", _HISTORY, ...)], "joined"),
 )
-does("add", "Add agents to a group, or bring back those who left. They read what is said from now on.")(
+add = does("Add agents to a group, or bring back those who left. They read what is said from now on.")(
     "groups.add", "{0.id}: added {agents}", opens=acting_or_owner, id=Id, agents=Agents
 )
-does("leave", "Leave a group. When the last one leaves, the group is archived.")(
+leave = does("Leave a group. When the last one leaves, the group is archived.")(
     "groups.leave", "{0.id}: {agent} left", id=Id
 )
-does("rename", "Change the name of a group.")(
+rename = does("Change the name of a group.")(
     "groups.rename",
     lambda head, **_: f"{head.id}: renamed to {one_line(head.title)!r}",
     opens=acting_or_owner,
     id=Id,
     name=Name,
 )
-does("list", "List the groups that the agent is in, the latest first.")(
+list_ = does("List the groups that the agent is in, the latest first.")(
     "groups.list",
     Rows(
         {"id": "id", "updated": "updated_at", "agents": lambda head: [it.id for it in head.participants if it.is_in]}

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from capsule_cli.shared.opening import acting
+from capsule_cli.public import acting
 from capsule_cli.shared.options import argument, group_of, option
 from capsule_cli.shared.passing import Rows, passing
 
-group, commands = group_of("List the messages that mention the agent, and note what it is done with.")
-does = passing(commands, acting)
+group = group_of("List the messages that mention the agent, and note what it is done with.")
+does = passing(acting)
 
 State = Literal["open", "unread", "read", "done", "all"]
 Kind = Literal["mention", "review", "action", "fyi"]
 
-does(
-    "list",
+list_ = does(
     """List the messages that mention the agent, the latest first. It marks nothing read.
 
     A mention is read with its message, and done when the agent says so.
@@ -31,7 +30,7 @@ does(
     kind=Annotated[Kind | None, option("--kind KIND", "Print those of this kind.", ...)],
     limit=(Annotated[int, option("--limit -n N", "Print at most N.", ..., min=1)], 100),
 )
-does("done", "Note that the agent is done with what a message asked of it.")(
+done = does("Note that the agent is done with what a message asked of it.")(
     "messages.done",
     "{message}: done",
     value=lambda _, message: {"message": message, "done": True},

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from capsule_cli.commands.messaging.completion import complete_channel
 from capsule_cli.completion import complete_agent, complete_id
+from capsule_cli.public import acting, named
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.exec import run_for
 from capsule_cli.shared.inputs import message_text
-from capsule_cli.shared.opening import acting, agent_named, store_as
 from capsule_cli.shared.options import File, Id, argument, flag, group_of, option, refuse, seconds
 from capsule_cli.shared.output import answer, in_terminal, listing, one_line, out, out_json, out_rows, say
 from capsule_cli.signals import end_at_once
@@ -21,7 +21,7 @@ from capsule_cli.signals import end_at_once
 if TYPE_CHECKING:
     from capsule.messaging.mail.mail import Mail, Sent
 
-group, commands = group_of("Say what became of a message.")
+group = group_of("Say what became of a message.")
 
 _CONVERSATION = "The conversation: its id, a unique beginning of it, or @last."
 Conversation = Annotated[str | None, option("--conversation ID", _CONVERSATION, ..., autocompletion=complete_id)]
@@ -31,7 +31,6 @@ Thread = Annotated[str | None, option("--thread MESSAGE", "Only what is in the t
 _WAIT_S = 3600
 
 
-@commands.command("send")
 def send(
     text: str | None = argument("TEXT", "The text. Without it: the text of --file, or of standard input."),
     to: str | None = option("--to AGENT", "Send it to this agent.", autocompletion=complete_agent),
@@ -81,10 +80,9 @@ def send(
     _tell_sent(sent, sent.message)
 
 
-@commands.command("status")
 def status(id: Annotated[str, argument("ID", "The message: its id.", ...)]) -> None:
     """Say for each recipient of a message whether it was stored, rung (a wake was delivered), or read."""
-    with store_as(agent_named()) as store:
+    with named() as store:
         sent = store.messages.status(id)
     _tell_sent(sent, "\n".join(f"{name}\t{state}" for name, state in sent.recipients.items()))
 
@@ -94,7 +92,6 @@ def _tell_sent(sent: Sent, plain: str) -> None:
     answer(sent.as_json(), f"{sent.message}  {by}" if in_terminal() else plain, line=True)
 
 
-@commands.command("inbox")
 def inbox(topic: Topic = None, thread: Thread = None) -> None:
     """List the conversations with unread messages: how many, from whom, and the last one. It marks nothing read."""
     with acting() as (store, agent):
@@ -107,7 +104,6 @@ def inbox(topic: Topic = None, thread: Thread = None) -> None:
     listing(unread.as_json(), columns, rows, "nothing is unread", last="text")
 
 
-@commands.command("listen")
 def listen(
     follow: bool = flag("--follow -f", "Go on until Ctrl-C. A message counts as read when the next one is waited for."),
     exec_: str | None = option(
@@ -158,7 +154,6 @@ def _tell(mail: Mail) -> None:
         out_rows([(mail.timestamp, mail.conversation, mail.from_, mail.id, mail.content)])
 
 
-@commands.command("history")
 def history(
     id: Id,
     limit: int = option("--limit -n N", "Print at most N messages.", 20, min=1),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from capsule_cli.completion import complete_agent
+from capsule_cli.public import acting, named
 from capsule_cli.shared.inputs import message_text
-from capsule_cli.shared.opening import acting
 from capsule_cli.shared.options import Agent, File, argument, group_of, option
 from capsule_cli.shared.output import answer
-from capsule_cli.shared.passing import Rows, named, passing
+from capsule_cli.shared.passing import Rows, passing
 
-group, commands = group_of("Write notes that only the agent reads, and whom it lets look.")
-does = passing(commands, acting)
+group = group_of("Write notes that only the agent reads, and whom it lets look.")
+does = passing(acting)
 
 Tags = Annotated[list[str] | None, option("--tag TAG", "Name a tag. Repeatable.", ...)]
 Session = Annotated[str | None, option("--session NAME", "Name the session.", ...)]
@@ -22,7 +22,6 @@ _ANY = "Let one of the tags be enough; else a note has all of them."
 _SHOWN = Rows({"id": "id", "written": "written_at", "tags": "tags", "session": "session", "text": "text"}, "no notes")
 
 
-@commands.command("write")
 def write(
     text: str | None = argument("TEXT", "The text. Without it: the text of --file, or of standard input."),
     tag: Tags = None,
@@ -36,7 +35,7 @@ def write(
     answer(note.as_json(), note.id)
 
 
-does("search", "Search notes by words, tags and session, the best first.")(
+search = does("Search notes by words, tags and session, the best first.")(
     "notes.search",
     _SHOWN,
     opens=named,
@@ -47,10 +46,8 @@ does("search", "Search notes by words, tags and session, the best first.")(
     of=Of,
     limit=Limit,
 )
-does("list", "List notes, the latest first.")("notes.search", _SHOWN, opens=named, of=Of, limit=Limit)
-does("allow", "Let another agent look at the notes. That is recorded.")(
+list_ = does("List notes, the latest first.")("notes.search", _SHOWN, opens=named, of=Of, limit=Limit)
+allow = does("Let another agent look at the notes. That is recorded.")(
     "notes.allow", "{0.id}: {other} may look", other=Agent
 )
-does("end", "Let another agent look at the notes no more.")(
-    "notes.end", "{0.id}: {other} may look no more", other=Agent
-)
+end = does("Let another agent look at the notes no more.")("notes.end", "{0.id}: {other} may look no more", other=Agent)

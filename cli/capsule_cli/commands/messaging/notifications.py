@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from capsule_cli.shared.opening import acting, agent_named, store_as
+from capsule_cli.public import acting, named
 from capsule_cli.shared.options import group_of
 from capsule_cli.shared.output import answer, listing, on_or_off
 
-group, commands = group_of(
+group = group_of(
     """Say in the project's CLAUDE.md, and AGENTS.md where it exists, how much mail waits for an agent that is away.
 
     The block has numbers and names, and never the text of a message. It goes when everything is read. The setting
@@ -17,24 +17,21 @@ group, commands = group_of(
 )
 
 
-@commands.command("on")
 def on() -> None:
     """Let the agent have a block while it is away."""
     _switch(True)
 
 
-@commands.command("off")
 def off() -> None:
     """Let the agent have no block, and remove the one that is there."""
     _switch(False)
 
 
-@commands.command("status")
 def status() -> None:
     """List the agents with their blocks: on or off, and the files that have one. With --as: only this agent."""
     from capsule.messaging import notices
 
-    with store_as(agent_named()) as store:
+    with named() as store:
         agents = store.agents.list() if store.agent is None else [store.agents.get(store.agent)]
         blocks = [(agent, notices.blocks(store, agent.id)) for agent in agents]
     value = [{"agent": agent.id, "notifications": agent.notifications, "files": files} for agent, files in blocks]
@@ -42,12 +39,11 @@ def status() -> None:
     listing(value, ("id", "notifications", "files"), rows, "nobody is registered", last="files")
 
 
-@commands.command("clean")
 def clean() -> None:
     """Remove the blocks of all agents. With --as: of this agent. The next message to an agent brings its block back."""
     from capsule.messaging import notices
 
-    with store_as(agent_named()) as store:
+    with named() as store:
         agents = [agent.id for agent in store.agents.list()] if store.agent is None else [store.agent]
         files = [path for agent in agents for path in notices.clean(store, agent)]
     answer({"cleaned": files}, "\n".join(f"{path}: the block is gone" for path in files) or "there was no block")

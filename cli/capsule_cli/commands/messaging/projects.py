@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from capsule_cli.commands.messaging.completion import complete_project
-from capsule_cli.shared.opening import store_of
+from capsule_cli.public import store_of
 from capsule_cli.shared.options import argument, group_of, option
 from capsule_cli.shared.output import details
 from capsule_cli.shared.passing import Rows, passing
@@ -13,8 +13,8 @@ from capsule_cli.shared.passing import Rows, passing
 if TYPE_CHECKING:
     from capsule import Project as Shown
 
-group, commands = group_of("See the projects of the agents, and say which of them see which.")
-does = passing(commands, store_of)
+group = group_of("See the projects of the agents, and say which of them see which.")
+does = passing(store_of)
 
 _PROJECT = "The project: its id or its name."
 Project = Annotated[str, argument("PROJECT", _PROJECT, ..., autocompletion=complete_project)]
@@ -32,7 +32,6 @@ def _links(project: Shown) -> str:
     )
 
 
-@commands.command("show")
 def show(project: Project) -> None:
     """Print what is known of a project."""
     with store_of() as store:
@@ -40,23 +39,20 @@ def show(project: Project) -> None:
     details(known.as_json(), links=_links(known))
 
 
-does("list", "List the projects and their links: -> sees the other, <- is seen by it, <-> both.")(
+list_ = does("List the projects and their links: -> sees the other, <- is seen by it, <-> both.")(
     "projects.list",
     Rows(
         {"id": "id", "name": "name", "active": "last_active", "links": _links, "path": "path"},
         "no agent is registered with a folder; begin with: capsule agents register",
     ),
 )
-does(
-    "link",
-    "Let the agents of a project see another project: its open channels, and its agents that only projects find.",
-)(
+link = does(_LINK)(
     "projects.link",
     lambda project, **_: f"{project.id}: {_links(project)}",
     a=Project,
     b=Other,
     direction=(Annotated[Direction, option("--direction", _DIRECTION, ...)], "both"),
 )
-does("unlink", "End the link of two projects. Who is in a channel of the other only by the link is out of it.")(
+unlink = does("End the link of two projects. Who is in a channel of the other only by the link is out of it.")(
     "projects.unlink", lambda project, **_: f"{project.id}: {_links(project) or 'no link'}", a=Project, b=Other
 )

@@ -6,7 +6,7 @@ worked out for all programs before the first file is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,16 +14,16 @@ import typer
 from capsule_cli.commands.mcp import clients
 from capsule_cli.commands.mcp.clients import Project, User
 from capsule_cli.commands.messaging import hook as hooks
+from capsule_cli.public import acting
 from capsule_cli.shared.asked import asked
-from capsule_cli.shared.opening import acting
 from capsule_cli.shared.options import DryRun, argument, group_of, option, refuse
-from capsule_cli.shared.output import Stopped, answer, out, out_json, shown
+from capsule_cli.shared.output import Stopped, answer, shown
 
 if TYPE_CHECKING:
     from capsule.mcp_server.clients.table import Client
     from capsule.messaging.doorbells.interface import Target
 
-group, commands = group_of("Wake an agent that is idle when a message comes for it.")
+group = group_of("Wake an agent that is idle when a message comes for it.")
 
 #: The programs that have an address in place of hooks, and what of it they take.
 ADDRESSED = {"opencode": "url", "webhook": "url", "command": "command"}
@@ -33,7 +33,6 @@ _AT = "Where to ring: a session of OpenCode (http://HOST:PORT/session/ID), a URL
 At = Annotated[str | None, option("--address ADDRESS", _AT, ...)]
 
 
-@commands.command("install")
 def install(names: Names, at: At = None, project: Project = False, user: User = False, dry_run: DryRun = False) -> None:
     """Put hooks into the settings of programs, or note an address, so that a message wakes the agent there.
 
@@ -44,6 +43,7 @@ def install(names: Names, at: At = None, project: Project = False, user: User = 
     A message rings at once; if it is not read, again after 1, 5 and 30 minutes. The bell says how many messages wait
     and from whom, and never what they say.
     """
+    from capsule.messaging.doorbells import registry
     from capsule.messaging.tools import hooks as settings
 
     hooked, target = _chosen(names, at)
@@ -51,12 +51,14 @@ def install(names: Names, at: At = None, project: Project = False, user: User = 
     program, options = clients.executable_words(), clients.named_options(asked.as_)
     plans = [settings.install(client, scope, places, program, options) for client in hooked]
     if target is not None:
-        _note(target, dry_run)
+        with acting() as (store, agent):
+            if not dry_run:
+                registry.register(store, agent, target)
+        answer(target.as_json(), f"{agent} is rung at {' '.join(target.address.values())}")
     if plans:
         clients.carry_out(plans, places, dry_run, is_there=True)
 
 
-@commands.command("uninstall")
 def uninstall(names: Names, project: Project = False, user: User = False, dry_run: DryRun = False) -> None:
     """Remove Capsule's hooks from the settings of programs, or the addresses of the agent, and nothing else."""
     from capsule.messaging.doorbells import registry
@@ -75,7 +77,6 @@ def uninstall(names: Names, project: Project = False, user: User = False, dry_ru
         answer([target.as_json() for target in gone], f"{agent}: {len(gone)} addresses forgotten")
 
 
-@commands.command("test")
 def test() -> None:
     """Ring wherever the agent can be woken, and say what happened; exit 0 only if a program took it."""
     from capsule.messaging.doorbells import registry
@@ -94,16 +95,10 @@ def test() -> None:
     if not rings:
         reason = "a session registers itself when it begins, once its program has the hooks"
         raise Stopped(f"{agent} can be woken nowhere: {reason}; put them in with: capsule agents wake install")
-    if asked.json:
-        out_json(rings)
-    else:
-        for ring in rings:
-            out(shown(f"{ring['client']} {' '.join(ring['address'].values())}: {ring['said']}"))
-    if not any(ring["ok"] for ring in rings):
-        raise typer.Exit(1)
+    lines = (f"{ring['client']} {' '.join(ring['address'].values())}: {ring['said']}" for ring in rings)
+    answer(rings, shown("\n".join(lines)), ok=any(ring["ok"] for ring in rings))
 
 
-@commands.command("hook")
 def hook(
     client: str = argument("CLIENT", "claude-code, codex or gemini.", ...),
     event: str = argument("EVENT", "The client's name of the event.", ...),
@@ -118,25 +113,14 @@ def _outcome(client: str) -> str:
     return "stored; it is delivered when the session is open" if client == "codex" else "rung"
 
 
-def _chosen(names: Iterable[str], at: str | None) -> tuple[list[Client], Target | None]:
+def _chosen(names: Sequence[str], at: str | None) -> tuple[list[Client], Target | None]:
     """The programs with hooks that were named, and the address."""
     from capsule.messaging.doorbells.interface import Target
     from capsule.messaging.tools.hooks import HOOKED
 
-    known = [*(client.name for client in HOOKED), *ADDRESSED]
-    for name in names:
-        refuse(name not in known, f"{name!r} is not one of {', '.join(known)}", "CLIENT")
+    hooked = clients.named_in(HOOKED, names, *ADDRESSED)
     with_address = [name for name in names if name in ADDRESSED]
     refuse(with_address and at is None, f"say where {' and '.join(with_address)} is rung", "--address")
     refuse(at and len(with_address) != 1, f"is for one of {', '.join(ADDRESSED)}", "--address")
     target = Target(with_address[0], {ADDRESSED[with_address[0]]: at}) if at else None
-    return [client for client in HOOKED if client.name in names], target
-
-
-def _note(target: Target, dry_run: bool) -> None:
-    from capsule.messaging.doorbells import registry
-
-    with acting() as (store, agent):
-        if not dry_run:
-            registry.register(store, agent, target)
-    answer(target.as_json(), f"{agent} is rung at {' '.join(target.address.values())}")
+    return hooked, target

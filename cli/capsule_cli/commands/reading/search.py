@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, get_args
 
-import typer
-
 from capsule.format.text.shown import one_line
 from capsule_cli.completion import complete_id
 from capsule_cli.shared.asked import asked
@@ -20,7 +18,6 @@ from capsule_cli.shared.output import answer, in_terminal, listing, out, progres
 if TYPE_CHECKING:
     from capsule import Found, Hit
 
-commands = typer.Typer()
 
 Branch = Literal["active", "all"]
 Profile = Literal["recent", "balanced", "exact"]
@@ -30,7 +27,6 @@ _INDEXING = "indexing (bytes)"
 _COUNTS = ("conversations", "damaged", "archived", "messages", "words", "bytes")
 
 
-@commands.command("search")
 def search(
     query: list[str] | None = argument("QUERY", 'Words, "phrases", prefix*, AND, OR, NOT. Without it: every message.'),
     role: list[str] | None = option(
@@ -127,7 +123,6 @@ def _marked(hit: Hit) -> str:
     return "".join([*parts, one_line(text[at:])])
 
 
-@commands.command("stats")
 def stats() -> None:
     """Count what is in the store: conversations, messages, words; by month, by role, and the largest."""
     with store_of() as store, progress(_INDEXING) as bar:
@@ -149,7 +144,6 @@ def stats() -> None:
     listing(counted.as_json(), (), lines, "")
 
 
-@commands.command("reindex")
 def reindex() -> None:
     """Build the index anew from the files. This is never necessary: the index keeps itself up to date."""
     with store_of() as store, progress(_INDEXING) as bar:

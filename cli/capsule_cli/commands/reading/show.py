@@ -9,10 +9,8 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-import typer
-
 from capsule import rooms
-from capsule.format.text.shown import one_line, shown
+from capsule.format.text.shown import call_of, one_line, shown
 from capsule.timestamps import known
 from capsule_cli.shared import output
 from capsule_cli.shared.asked import asked
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from capsule.format.tree.tree import Tree
     from capsule.store.store import CoreStore
 
-commands = typer.Typer()
 
 #: Place in the history, and the message with the names of the file.
 Placed = tuple[int, dict[str, Any]]
@@ -37,7 +34,6 @@ _COLOURS = {"user": (36,), "assistant": (32,), "system": (33,), "tool": (35,)}
 Form = Literal["plain", "markdown", "rendered"]
 
 
-@commands.command("show")
 def show(
     id: Id,
     last: int | None = option("--last -n N", "Print only the last N messages.", min=1),
@@ -65,7 +61,7 @@ def show(
         if at is None:
             id = store.resolve(id)
         else:
-            past = rooms.load(rooms.PAST_OF)(store, id, at, tell=not (raw or asked.json))
+            past = rooms.answer("past_of")(store, id, at, tell=not (raw or asked.json))
             source, id = past.store, past.id
         if tree:
             from capsule_cli.shared.trees import as_lines, as_objects
@@ -212,7 +208,6 @@ def _content(message: Mapping[str, Any]) -> str:
         return content
     parts = [content]
     for call in calls if isinstance(calls, list) else ():
-        inner = call.get("function", call) if isinstance(call, dict) else None  # In the two forms that are common.
-        name = inner.get("name") if isinstance(inner, dict) else None
+        name = call_of(call)[0] if isinstance(call, dict) else None
         parts.append(f"[calls {one_line(str(name or 'a tool'))}]")
     return "\n\n".join(filter(None, parts))

@@ -10,8 +10,6 @@ import subprocess
 import tempfile
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from capsule.errors import InvalidInput
 from capsule.format.text.shown import one_line, shown
 from capsule_cli.shared.asked import asked
@@ -25,11 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from capsule import Store
     from capsule.format.documents.head import Head
     from capsule.format.text.transcript import Transcript
+    from capsule.store.store import CoreStore
 
-commands = typer.Typer()
 
 _FROM_A_PROGRAM = "what --command wrote"
 
@@ -37,7 +34,6 @@ _BUDGET = "Let the transcript have at most N tokens, by an estimate. Without it:
 Budget = Annotated[int | None, option("--budget N", _BUDGET, ..., min=1)]
 
 
-@commands.command("summarize")
 def summarize(
     id: Id,
     text: str | None = argument("TEXT", "The summary; - takes it from standard input."),
@@ -76,7 +72,9 @@ def summarize(
     answer(head.as_json(), made + head.id)
 
 
-def _by_program(store: Store, id: str, command: str, title: str | None, budget: int | None, *, context: bool) -> Head:
+def _by_program(
+    store: CoreStore, id: str, command: str, title: str | None, budget: int | None, *, context: bool
+) -> Head:
     from capsule.store.objects.summaries import Mark
 
     refuse(not command.strip(), "the command line is empty", "--command")
@@ -121,7 +119,6 @@ def _written_by(command: str, given: bytes, limit: int) -> bytes:
     return written
 
 
-@commands.command("transcript")
 def transcript(
     id: Id,
     budget: Budget = None,
@@ -147,14 +144,14 @@ def _transcript(document: Mapping[str, Any], budget: int | None, *, context: boo
     return transcript(document, estimate, budget=budget, context=context)
 
 
-def with_standing(store: Store, id: str) -> dict[str, Any]:
+def with_standing(store: CoreStore, id: str) -> dict[str, Any]:
     """A conversation for a program; beside a summary stands what became of its source, as `source`."""
     document = store.document(id)
     standing = store.summaries.standing(id) if document["metadata"].get("isSummary") is True else None
     return document | {"source": standing.as_json()} if standing is not None else document
 
 
-def tell_standing(store: Store, id: str) -> None:
+def tell_standing(store: CoreStore, id: str) -> None:
     """Say what became of the source, on stderr, when the conversation is a summary."""
     head = store.head(id)
     standing = store.summaries.standing(id) if head.is_summary else None

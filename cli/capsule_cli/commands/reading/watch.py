@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from capsule.errors import InvalidDocument, NotFound, Refused, StorageFailed
 from capsule_cli.completion import complete_id
 from capsule_cli.shared.asked import asked
@@ -21,13 +19,10 @@ from capsule_cli.shared.output import answer, counted, in_terminal, one_line, ou
 from capsule_cli.signals import end_at_once
 
 if TYPE_CHECKING:
-    from capsule import Store
     from capsule.engines.changes import Change
+    from capsule.store.store import CoreStore
 
-commands = typer.Typer()
 
-
-@commands.command("watch")
 def watch(
     ids: list[str] | None = argument(
         "ID", "Watch only these conversations. Without any: all of them.", autocompletion=complete_id
@@ -62,7 +57,6 @@ def watch(
                 run_for(change.as_json(), exec_, "CAPSULE_CHANGE", short=short, **variables)
 
 
-@commands.command("events")
 def events(
     since: str | None = option("--since CURSOR", "Begin with the events after this cursor. Without it: from now on."),
     topics: str = option(
@@ -90,7 +84,7 @@ def events(
         answer({"cursor": news.cursor}, news.cursor, line=True)
 
 
-def followed(store: Store, since: str | None, ids: list[str] | None) -> Iterator[Change]:
+def followed(store: CoreStore, since: str | None, ids: list[str] | None) -> Iterator[Change]:
     """The changes after a cursor (None: from now on) as they come, in some conversations (None: in all)."""
     while True:
         news = store.wait_for_changes(since, ids=ids)
@@ -129,7 +123,6 @@ def _details(change: Change) -> str:
     return ", ".join(said)
 
 
-@commands.command("tail")
 def tail(
     id: Id,
     last: int = option("--last -n N", "Begin with N messages.", 10, min=0),
@@ -155,7 +148,7 @@ def tail(
             _follow(store, id, since, shown)
 
 
-def _follow(store: Store, id: str, since: str, shown: _Shown) -> None:
+def _follow(store: CoreStore, id: str, since: str, shown: _Shown) -> None:
     """Show what changes in a conversation, until it is deleted."""
     due: dict[str, str] = {}  # What is to be shown, and as what, as soon as the file can be read.
     for change in followed(store, since, [id]):
@@ -182,7 +175,7 @@ def _follow(store: Store, id: str, since: str, shown: _Shown) -> None:
             pass  # The change that reports it will come.
 
 
-def _entries(store: Store, id: str, wanted: Collection[str]) -> list[tuple[int, dict[str, Any]]]:
+def _entries(store: CoreStore, id: str, wanted: Collection[str]) -> list[tuple[int, dict[str, Any]]]:
     """The messages of these ids that are there, with their places. Costs reading from the first of them on."""
     many = len(wanted) + 16
     while wanted:

@@ -20,8 +20,9 @@ from capsule import timestamps
 from capsule_cli.boundary import INTERRUPTED, TERMINATED
 from capsule_cli.commands.mcp.clients import executable_words
 from capsule_cli.commands.sessions.running import write_line
+from capsule_cli.public import store_of
 from capsule_cli.shared.asked import asked
-from capsule_cli.shared.opening import ensure_person, store_of
+from capsule_cli.shared.opening import ensure_person
 from capsule_cli.shared.options import flag, option, refuse
 from capsule_cli.shared.output import in_terminal, listing, out_json_bytes, out_ready
 from capsule_cli.signals import end_at_once
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     import psutil  # type: ignore[import-untyped]
 
 group = typer.Typer(subcommand_metavar="[COMMAND]")
-commands = typer.Typer()
 
 #: Seconds between two looks of `status` at a terminal.
 _FRESH_S = 1.0
@@ -110,7 +110,6 @@ def _listening(where: str) -> Callable[[], socket.socket]:
     return listen
 
 
-@commands.command("status")
 def status() -> None:
     """Print the hosts and workers that run, as a table that stays fresh at a terminal until Ctrl-C."""
     end_at_once()

@@ -1,9 +1,9 @@
 """Runs a worker: `capsule worker --agent NAME [--session ID] [-- COMMAND]`.
 
 A host starts one for a message that waits, so `capsule_cli.__main__` calls `quick` before typer is loaded. One that is
-started with `--agent -`, ahead of any message, reads two lines when there is one: the agent, and the session. What must
-stay true: it loads no typer, no pydantic and no mcp; and it ends, with what it runs, as soon as SIGTERM comes or its
-host is gone.
+started with `--agent -`, ahead of any message, opens the store, and reads two lines when there is one: the agent, and
+the session. What must stay true: it loads no typer, no pydantic and no mcp, and nothing once a message came; and it
+ends, with what it runs, as soon as SIGTERM comes or its host is gone.
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ def run(*, store: str | None = None, agent: str, command: Sequence[str], **more:
     if os.environ.get("CAPSULE_SESSION"):
         raise Refused("workers are started by a person or a host, and not in a session", path="")
     signal.signal(signal.SIGTERM, _end)
-    if agent == "-":
-        agent, more["session"] = sys.stdin.readline().strip(), sys.stdin.readline().strip()
-        if not agent:  # The host has ended.
-            return
-        threading.Thread(target=_end_with_host, daemon=True).start()
     with Store.open(store, keep_locks=False) as opened:
+        if agent == "-":
+            opened.engine.tracker().close()  # What it loads is there when a message comes.
+            agent, more["session"] = sys.stdin.readline().strip(), sys.stdin.readline().strip()
+            if not agent:  # The host has ended.
+                return
+            threading.Thread(target=_end_with_host, daemon=True).start()
         worker_of(opened, agent, command, os.environ, log=_log, **more).run()
 
 

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from capsule_cli.completion import complete_agent, completing
+from capsule_cli.public import named, store_of
 from capsule_cli.shared.asked import asked
-from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import Agent, argument, flag, group_of, option, refuse
 from capsule_cli.shared.output import answer, in_terminal, listing, one_line, out, short_time
 from capsule_cli.shared.passing import passing
@@ -16,11 +16,11 @@ from capsule_cli.shared.passing import passing
 if TYPE_CHECKING:
     from capsule.sessions.registry import Item
 
-group, commands = group_of("Let messages wake programs that answer them, and see what becomes of each message.")
-does = passing(commands, store_of)
+group = group_of("Let messages wake programs that answer them, and see what becomes of each message.")
+does = passing(store_of)
 
 complete_session = completing(
-    lambda store: store.sessions.list(), lambda session: (session.id, f"{session.agent} {session.place}".strip())
+    named, lambda store: store.sessions.list(), lambda session: (session.id, f"{session.agent} {session.place}".strip())
 )
 _SESSION = "The session: its id, or a unique beginning of it."
 Session = Annotated[str, argument("SESSION", _SESSION, ..., autocompletion=complete_session)]
@@ -33,7 +33,6 @@ _CANCEL = "Cancel a message that is not answered yet, a series, or a question, o
 _FORBIDDEN = "The name by which the agent calls the place, or the place."
 
 
-@commands.command("list")
 def list_(
     agent: str | None = option("--agent AGENT", "Only those of this agent.", autocompletion=complete_agent),
 ) -> None:
@@ -45,46 +44,43 @@ def list_(
     listing(_as_json(*sessions), columns, rows, "there is no session yet; a message makes one", last="place")
 
 
-does("show", "Print what is known of a session: what waits, what runs, where its agent may send.")(
+show = does("Print what is known of a session: what waits, what runs, where its agent may send.")(
     "sessions.get", session=Session
 )
-does("pause", "Let a session, or one of its series, take messages and answer none until `resume`.")(
+pause = does("Let a session, or one of its series, take messages and answer none until `resume`.")(
     "sessions.pause",
     lambda id, series, **_: f"{series or id}: paused",
     value=lambda id, session, series: {"id": id, "series": series, "paused": True},
     session=Session,
     series=Series,
 )
-does("resume", "Let a session, or one of its series, go on.")(
+resume = does("Let a session, or one of its series, go on.")(
     "sessions.resume",
     lambda id, series, **_: f"{series or id}: goes on",
     value=lambda id, session, series: {"id": id, "series": series, "paused": False},
     session=Session,
     series=Series,
 )
-does("retry", "Try a message again that failed or waits for its next try, or an answer that could not be delivered.")(
+retry = does("Try a message again that failed or waits for its next try, or an answer that could not be delivered.")(
     "sessions.retry",
     "{message}: is tried again",
     value=lambda sessions, message: {"message": message, "sessions": sessions},
     message=Message,
 )
-does(
-    "cancel",
-    "Cancel a message that is not answered yet, a series, or a question, or close a session with all that waits.",
-)(
+cancel = does(_CANCEL)(
     "sessions.cancel",
     "{id}: cancelled",
     value=lambda cancelled, id: {"id": id, "cancelled": cancelled},
     id=Annotated[str, argument("ID", _CANCELLED, ...)],
 )
-does("unwire", "Let an agent answer in a place no more than it would without a wiring.")(
+unwire = does("Let an agent answer in a place no more than it would without a wiring.")(
     "sessions.unwire",
     "{place}: {agent} is not wired",
     value=lambda _, place, agent: {"place": place, "agent": agent, "wired": False},
     place=Place,
     agent=Agent,
 )
-does("allow", "Let an agent send to a place by itself, and print the name by which it calls it.")(
+allow = does("Let an agent send to a place by itself, and print the name by which it calls it.")(
     "sessions.allow",
     "{0}",
     value=lambda name, agent, place, title: {"agent": agent, "place": place, "name": name},
@@ -92,7 +88,7 @@ does("allow", "Let an agent send to a place by itself, and print the name by whi
     place=Place,
     title=Annotated[str | None, option("--name NAME", "Make the name of this.", ...)],
 )
-does("forbid", "Let an agent send to a place no more. It may still answer what comes from there.")(
+forbid = does("Let an agent send to a place no more. It may still answer what comes from there.")(
     "sessions.forbid",
     "{agent} sends to {name} no more",
     value=lambda _, agent, name: {"agent": agent, "name": name, "allowed": False},
@@ -101,7 +97,6 @@ does("forbid", "Let an agent send to a place no more. It may still answer what c
 )
 
 
-@commands.command("why")
 def why(message: Message) -> None:
     """Print the whole way of a message: who got it and why, who claimed it, what was answered and delivered."""
     with store_of() as store:
@@ -114,7 +109,6 @@ def why(message: Message) -> None:
         listing([asdict(step) for step in steps], ("time", "agent", "step", "details"), rows, "")
 
 
-@commands.command("agent")
 def agent(
     name: str | None = argument("AGENT", "The agent. Without: all of them.", autocompletion=complete_agent),
     command: list[str] | None = argument(
@@ -161,7 +155,6 @@ def agent(
     )
 
 
-@commands.command("wire")
 def wire(
     place: str | None = argument("PLACE", f"{_PLACE} Without: all wirings are listed."),
     agent: str | None = argument(
@@ -194,7 +187,6 @@ def wire(
     listing(_as_json(*wirings), columns, rows, "nothing is wired", last="pattern")
 
 
-@commands.command("webhook")
 def webhook(
     name: str = argument("NAME", "Its name: messages come to /hooks/NAME.", ...),
     url: str = option("--url URL", "Send what is said there to this address.", ""),

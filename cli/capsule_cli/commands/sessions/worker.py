@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import typer
-
 from capsule_cli.commands.sessions import running as process
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.options import argument, option, seconds
 
-commands = typer.Typer()
 
-
-@commands.command("worker")
 def worker(
     command: list[str] = argument("COMMAND", "After --: the command and its arguments.", []),
     agent: str = option("--agent NAME", "Answer for this agent; it is set up if need be.", ...),

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from glob import glob
+from secrets import token_hex
 from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
 import typer
 
 from capsule.errors import InvalidDocument, NotFound, Refused, StorageFailed
 from capsule_cli.completion import complete_id
+from capsule_cli.public import store_of
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.inputs import ensure_agreed
-from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import DryRun, Tags, Yes, argument, flag, option, refuse, usage
 from capsule_cli.shared.output import answer, counted, in_terminal, listing, out_bytes, progress, say, shown
 from capsule_cli.signals import end_at_once
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from capsule import Store
     from capsule.transfer.drafts.report import Report, Taken
 
-commands = typer.Typer()
 _MOST_SHOWN = 20
 
 
@@ -40,7 +39,6 @@ def complete_format(incomplete: str) -> list[tuple[str, str]]:
     return [(name, each.title) for name, each in formats().items() if name.startswith(incomplete)]
 
 
-@commands.command("import")
 def import_(
     paths: list[str] | None = argument("PATH", "Files, folders and zips; - for standard input."),
     format: str | None = option(
@@ -99,7 +97,7 @@ def import_(
 
 def _follow(store: Store, paths: list[str], options: dict[str, Any]) -> None:
     from capsule.transfer.following import follow
-    from capsule.transfer.reading.sources import Damage
+    from capsule.transfer.reading.files import Damage
 
     def tell(entry: Taken | Damage) -> None:
         if isinstance(entry, Damage):
@@ -159,7 +157,6 @@ def _chosen(format: str | None, *, yes: bool) -> list[str]:
     return [path for row in places for path in sorted(glob(os.path.expanduser(str(row["path"]))))]
 
 
-@commands.command("export")
 def export(
     ids: list[str] | None = argument(
         "ID", "The conversations: ids, beginnings of ids, or @last.", autocompletion=complete_id
@@ -224,20 +221,13 @@ def _file(path: str | None, *, force: bool) -> Iterator[IO[bytes]]:
     if os.path.lexists(path) and not force:
         raise Refused(f"{path} is there already; replace it with --force", path=path)
     try:
-        with tempfile.NamedTemporaryFile(dir=os.path.dirname(path) or ".", prefix=".capsule-", delete=False) as file:
+        with open(os.path.join(os.path.dirname(path), f".capsule-{token_hex(8)}"), "xb") as file:
             try:
-                yield cast("IO[bytes]", file)
+                yield file
                 file.flush()
-                os.chmod(file.name, 0o666 & ~_umask())
                 (os.replace if force else os.link)(file.name, path)
             finally:
                 if os.path.lexists(file.name):
                     os.unlink(file.name)
     except OSError as error:
         raise StorageFailed(f"{path} can't be written: {error.strerror}", path=path, errno=error.errno) from None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule.errors import InvalidDocument
-from capsule.format.text.notice_block import edited, has_block, plain
+from capsule.messaging.notice_block import edited, has_block, plain
 
 LINES = ("2 unread", "", "- 2 from bob")
 #: Pieces of files as people and their editors leave them.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +16,10 @@ from capsule.format import validation
 from capsule.format.documents.new import new_capsule
 from capsule.format.fields import PARTS, Field
 from capsule.format.json import codec
-from capsule.format.text.readable import as_text, readable
+from capsule.git.readable import as_text, readable
 from tests.core.format.test_cleaning import DOCUMENT
 
+SAMPLES = sorted((Path(__file__).parents[1] / "data" / "capsules").glob("*.json"))
 STAMP = "2025-01-12T10:00:00.000Z"
 BEGINS = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (user|assistant|system|tool)\b")
 
@@ -192,3 +194,11 @@ def test_each_field_of_a_message_can_be_seen(field: Field) -> None:
     )
     hidden = field.name in ("id", "parent")  # Of a branch, what it answers is told.
     assert (lines(said(0, "Hello") | {field.name: value}) == lines(said(0, "Hello"))) == hidden
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[1] / "data" / "capsules").glob("*.json")), ids=lambda path: path.stem
+)
+def test_a_sample_of_any_version_is_made_readable(path: Path) -> None:
+    document = codec.decode(path.read_bytes(), path.name)
+    assert next(readable(document)) == f"conversation {document['id']}"

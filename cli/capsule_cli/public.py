@@ -1,0 +1,64 @@
+"""How the commands of rooms get their store, which has what the rooms add to it.
+
+What must stay true: the commands of the core use nothing of this.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
+
+from capsule_cli.shared.asked import asked
+from capsule_cli.shared.opening import agent_named, opened
+from capsule_cli.shared.options import usage
+
+if TYPE_CHECKING:
+    from capsule import Store
+
+
+def store_as(agent: str | None) -> AbstractContextManager[Store]:
+    """The store for an agent (None: for its owner), as `opened` gives it."""
+    from capsule import Store
+
+    return opened(Store, agent)
+
+
+def store_of() -> AbstractContextManager[Store]:
+    """The store for the agent of the option, else for its owner, as `opened` gives it."""
+    return store_as(asked.as_)
+
+
+def named() -> AbstractContextManager[Store]:
+    """The store for the agent of the option or the environment, else for its owner, as `opened` gives it."""
+    return store_as(agent_named())
+
+
+@contextmanager
+def acting() -> Iterator[tuple[Store, str]]:
+    """The store of the agent that the command acts for, open while the body runs, and the agent's id.
+
+    Raises:
+        typer.BadParameter: Neither the option nor the environment names it, nor is one agent registered for the folder.
+    """
+    with acting_or_owner() as (store, agent):
+        if agent is None:
+            agents = store.agents.at(os.path.realpath(os.getcwd()))
+            who = f"{' and '.join(agents)} work in this folder" if agents else "no agent works in this folder"
+            ways = "name it with --as AGENT or CAPSULE_AGENT, or register one with: capsule agents register"
+            raise usage(f"which agent is this? {who}; {ways}", "--as")
+        yield store, agent
+
+
+@contextmanager
+def acting_or_owner() -> Iterator[tuple[Store, str | None]]:
+    """The store of the agent that the command acts for, and its id; of the owner, and None, where there is no agent."""
+    with named() as store:
+        if store.agent is not None:
+            yield store, store.agent
+        elif len(agents := store.agents.at(os.path.realpath(os.getcwd()))) == 1:
+            with store.beside(keep_locks=False, agent=agents[0]) as mine:
+                yield mine, mine.agent
+        else:
+            yield store, None
