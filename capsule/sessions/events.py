@@ -259,6 +259,12 @@ def _named(name: str, text: str) -> str:
     return text
 
 
+def may_be_lost(event: Event) -> bool:
+    """Whether a power cut may undo an event, as what it notes is done again then: a message is claimed anew, or
+    delivered under the same id. It is durable with the next event of its file that may not be lost, or soon."""
+    return event["event"] in ("delivered", "tool") or event.get("state") == "processing"
+
+
 def utc(name: str, text: str) -> str:
     """A time as the format writes it. Raises InvalidInput, with the name of its field: it can't be read."""
     time = canonical_time(text)

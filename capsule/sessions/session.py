@@ -1,9 +1,9 @@
 """A session: its two files, each with one side that writes it, and what both add up to.
 
 What must stay true: what a side decides, it decides under the mutex of its own file, with both files read as they are
-then; and all that one decision gives is one durable append. A power cut may leave the first events of an append that it
-interrupted, and not the later ones: so an answer stands before the end of the message that it answers. What the events
-mean stands in `inbound.py`, `outbound.py`, `folds.py` and `rules/`.
+then; and all that one decision gives is one append, durable but for what `may_be_lost`. A power cut may leave the first
+events of an append that it interrupted, and not the later ones: so an answer stands before the end of the message that
+it answers. What the events mean stands in `inbound.py`, `outbound.py`, `folds.py` and `rules/`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from capsule.format.documents.new import new_capsule
 from capsule.format.json import codec
 from capsule.format.json.canonical import order_message
 from capsule.ids import check_id, new_message_id
-from capsule.sessions.events import Event
+from capsule.sessions.events import Event, may_be_lost
 from capsule.sessions.folds import Folds
 from capsule.sessions.inbound import Inbound
 from capsule.sessions.outbound import Outbound
@@ -158,6 +158,7 @@ class Session:
                     self._engine.files.keep(mine.box, self.id, name, data)
                 encoded = [codec.encode_entry(event) for event in made]
                 stamp = timestamps.later_than(transaction.state.newest)
+                transaction.waits = not all(map(may_be_lost, made))
                 transaction.append(made, encoded, stamp, time=now, head=None, ends_active=True)
             return made
 

@@ -19,6 +19,7 @@ from threading import Event as Stop
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
+from capsule.engines.interface import INBOUND
 from capsule.engines.values import Notices
 from capsule.errors import CapsuleError, NotFound, Refused, StoreBusy
 from capsule.fence import Fence, many, visible, word
@@ -203,6 +204,7 @@ class Worker:
         claimed = session.say(take) if is_due else []
         if not picked:
             return False
+        self._engine.flush(INBOUND, session.id)  # What is answered must outlive a power cut.
         ids, batch = [message.id for message in picked], claimed[0]["batch"]
         folds, provider = session.known, self._registry.read().provider(session.id)
         kept = folds.outbound.state.get(provider, {}).get(CONTINUATION)
