@@ -37,10 +37,10 @@ def fault(field: Field, value: Any, *, any_choice: bool = False) -> str:
 
     `any_choice` accepts values of enumerations that this version does not know.
     """
-    is_it, called = _KINDS[field.kind]
+    types, is_it, called = _KINDS[field.kind]
     if value is None:
         return "" if field.null else f"must be {called}, is null"
-    if not is_it(value):
+    if not isinstance(value, types) or (is_it and not is_it(value)):
         return f"must be {called}, is {kind_of(value)}{_first_wrong(field, value)}"
     if field.choices and not any_choice and value not in field.choices:
         return f"must be one of {', '.join(field.choices)}, is {_short(value)}"
@@ -50,13 +50,8 @@ def fault(field: Field, value: Any, *, any_choice: bool = False) -> str:
 
 
 def _is_whole(value: Any) -> bool:
-    if isinstance(value, orjson.Fragment):
-        return _WHOLE.fullmatch(orjson.dumps(value)) is not None
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is(kind: type) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, kind)
+    is_text = isinstance(value, orjson.Fragment)
+    return _WHOLE.fullmatch(orjson.dumps(value)) is not None if is_text else not isinstance(value, bool)
 
 
 def _list_of(kind: type) -> Callable[[Any], bool]:
@@ -72,33 +67,36 @@ def _is_share(value: Any) -> bool:
 
 
 def _are_mentions(value: Any) -> bool:
-    """Whether a value has lists of names, and an object of the kinds of some, as far as it has these fields."""
-    if not isinstance(value, dict):
-        return False
+    """Whether an object has lists of names, and an object of the kinds of some, as far as it has these fields."""
     kinds = value.get("kinds", {})
     lists = all(_are_texts(value.get(name, [])) for name in ("valid", "invalid", "unknown"))
     return lists and isinstance(kinds, dict) and _are_texts(list(kinds.values()))
 
 
-#: Whether a value is of a kind, and what the kind is called.
-_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "text": (_is(str), "a text"),
-    "time": (_is(str), "a time (a text like 2025-01-12T10:30:00.000Z)"),
-    "whole": (_is_whole, "a whole number"),
-    "share": (_is_share, "a number from 0 to 1"),
-    "yes or no": (_is(bool), "true or false"),
-    "texts": (_are_texts, "a list of texts"),
-    "object": (_is(dict), "an object"),
-    "objects": (_are_objects, "a list of objects"),
+#: The types of the values of a kind, what else tells them, and what the kind is called.
+_KINDS: dict[str, tuple[Any, Callable[[Any], bool] | None, str]] = {
+    "text": (str, None, "a text"),
+    "time": (str, None, "a time (a text like 2025-01-12T10:30:00.000Z)"),
+    "whole": ((int, orjson.Fragment), _is_whole, "a whole number"),
+    "share": ((int, float, orjson.Fragment), _is_share, "a number from 0 to 1"),
+    "yes or no": (bool, None, "true or false"),
+    "texts": (list, _are_texts, "a list of texts"),
+    "object": (dict, None, "an object"),
+    "objects": (list, _are_objects, "a list of objects"),
     "mentions": (
+        dict,
         _are_mentions,
         "an object of valid, invalid and unknown, lists of texts, and kinds, an object of texts",
     ),
-    "entries": (lambda value: isinstance(value, dict) and _are_objects([*value.values()]), "an object of objects"),
-    "switches": (are_switches, 'an object of names, each with {"enabled": true} or {"enabled": false}'),
-    "part": (_is(dict), "an object"),
-    "parts": (_is(list), "a list of objects"),
-    "members": (_is(list), "a list of texts and objects"),
+    "entries": (dict, lambda value: _are_objects([*value.values()]), "an object of objects"),
+    "switches": (
+        (dict, list),
+        are_switches,
+        'an object of names, each with {"enabled": true} or {"enabled": false}',
+    ),
+    "part": (dict, None, "an object"),
+    "parts": (list, None, "a list of objects"),
+    "members": (list, None, "a list of texts and objects"),
 }
 
 

@@ -201,7 +201,9 @@ class _Run:
                     tell_unknown(part, report.notes.add if part.is_named else None)
             else:
                 is_known = True
-                for _ in self._drafts(part, format, read):
+                seen = Counter[str]()
+                for draft in drafts_of(part, format):
+                    self._take(part, format, draft, seen, read)
                     yield part
             is_known = is_known and part.asked is not None
             asked |= part.asked or set()
@@ -212,12 +214,6 @@ class _Run:
             report.notes.add(file.name, "no conversation is found in it")
         read.is_whole = read.is_whole and is_known and is_sound and not is_empty
         self._read.append(read)
-
-    def _drafts(self, file: File, format: Format, read: Read) -> Iterator[None]:
-        seen: Counter[str] = Counter()
-        for draft in drafts_of(file, format):
-            self._take(file, format, draft, seen, read)
-            yield
 
     def _take(self, file: File, format: Format, draft: Draft, seen: Counter[str], read: Read) -> None:
         """Import a draft; `seen` counts those of each id in this file."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from capsule.errors import InvalidInput
 from capsule.transfer.reading.files import File
 from capsule.transfer.reading.values import MOST, Record, Shape, first_values, records, shape_of
+from capsule.transfer.records.coercion import filled, rest
 from capsule.transfer.records.pairs import OWN, applied, difference, without_source
 from capsule.transfer.records.pairs import Fields as Fields
 from capsule.transfer.records.pairs import Pair as Pair
@@ -179,12 +180,9 @@ def own_of(draft: Draft, again: Draft) -> Fields:
 
 def kept_of(head: Fields, keeps: Callable[[Any], bool] = lambda current: False) -> Fields:
     """What of a head the records of messages may not tell; `keeps` says whether the current message is such."""
-    plain = without_source(head)[0]
-    metadata = {
-        name: value for name, value in plain.pop("metadata", {}).items() if name != "currentNode" or keeps(value)
-    }
-    plain.pop("id", None)
-    return plain | ({"metadata": metadata} if metadata else {})
+    plain = rest(without_source(head)[0], "id")
+    metadata = plain.pop("metadata", {})
+    return filled(plain, metadata=metadata if keeps(metadata.get("currentNode")) else rest(metadata, "currentNode"))
 
 
 def with_own(draft: Draft, own: Any) -> Draft:

@@ -65,7 +65,7 @@ def _ordered(part: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: fields[key] for key in _order_of(part, tuple(fields))}
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _order_of(part: str, keys: tuple[str, ...]) -> tuple[str, ...]:
     """The keys of an object in canonical order. The objects of a part have few sets of keys."""
     last = tuple(key for key in keys if key == "history" and not part)

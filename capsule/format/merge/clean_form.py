@@ -107,7 +107,7 @@ class _Shape(NamedTuple):
     others: tuple[Field, ...]
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _shape(part: str, keys: tuple[str, ...], types: tuple[type, ...]) -> _Shape | None:
     """The shape of the objects with these keys and types; None: none of them is clean."""
     required = {*_FILLED_IN.get(part, ()), *(field.name for field in PARTS[part] if field.required)}

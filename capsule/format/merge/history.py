@@ -107,7 +107,10 @@ class Histories:
 
     def _order(self, side: Side) -> list[str]:
         """The kept messages in the order of a side. A version that lost stands before the one that won."""
-        ids = self._with_what_comes_back(side)
+        ids: Sequence[str] = side.ids
+        if any(id in self.kept and id not in side.entries for id in self.base.ids):
+            # What it deleted and the other side keeps stands in its old place.
+            ids = filled(ids, [id for id in self.base.ids if id in side.entries or id in self.kept])
         if not self.beside:
             return [id for id in ids if id in self.kept]
         order: list[str] = []
@@ -119,12 +122,6 @@ class Histories:
                 versions.append(order.pop())
             order += [*sorted(versions), id]
         return order
-
-    def _with_what_comes_back(self, side: Side) -> Sequence[str]:
-        """The ids of a side, and in their old places those that it deleted and the other side keeps."""
-        if all(id in side.entries or id not in self.kept for id in self.base.ids):
-            return side.ids
-        return filled(side.ids, [id for id in self.base.ids if id in side.entries or id in self.kept])
 
     # -- The parents --------------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ from capsule.transfer.drafts.digests import IMPORTED, OF_METADATA, RELATED, SOUR
 from capsule.transfer.drafts.privacy import keeps_id, without_agents
 from capsule.transfer.interface import Draft, Fields, Source
 from capsule.transfer.reading.values import MOST
-from capsule.transfer.records.coercion import moment, object_of
+from capsule.transfer.records.coercion import filled, moment, object_of, rest
 from capsule.transfer.records.pairs import OWN
 
 Document = dict[str, Any]
@@ -142,8 +142,7 @@ def _checked(entry: Fields, tell: Tell, keep: Keep, most: int, *, is_own: bool) 
         metadata = said.get("metadata")
         if isinstance(metadata, dict) and SOURCE in metadata:
             tell(f"what a message has besides is left out: {error}"[:300], id)
-            rest = {name: value for name, value in metadata.items() if name != SOURCE}
-            return _checked(entry | {"metadata": rest}, tell, keep, most, is_own=is_own)
+            return _checked(entry | {"metadata": rest(metadata, SOURCE)}, tell, keep, most, is_own=is_own)
         tell(f"a message can't be accepted: {error}"[:300], id)
         return links
     if is_own:
@@ -164,13 +163,13 @@ def _with_imported(metadata: Fields, about: Fields) -> Fields:
 def _stored(attached: Fields, keep: Keep, tell: Callable[[str], None]) -> Fields:
     if "data" not in attached:
         return attached
-    rest = {name: value for name, value in attached.items() if name != "data"}
+    said = rest(attached, "data")
     try:
         digest, size = keep(attached["data"])
     except InvalidInput as error:
         tell(f"an attachment is left out: {error.message}")
-        return rest
-    return rest | {"sha256": digest, "size": size, "path": f"attachments/{digest}"}
+        return said
+    return said | {"sha256": digest, "size": size, "path": f"attachments/{digest}"}
 
 
 def _with_head(
@@ -251,8 +250,8 @@ def _with_source_back(fields: Fields) -> Fields:
     metadata, about = fields.get("metadata", {}), imported_of(fields)
     if SOURCE not in about:
         return fields
-    rest = {name: value for name, value in about.items() if name != SOURCE}
-    kept = {name: rest if name == IMPORTED else value for name, value in metadata.items() if name != IMPORTED or rest}
+    left = rest(about, SOURCE)
+    kept = {name: left if name == IMPORTED else value for name, value in metadata.items() if name != IMPORTED or left}
     return fields | {"metadata": {**kept, SOURCE: about[SOURCE]}}
 
 
@@ -261,8 +260,8 @@ def _with_source_aside(fields: Fields) -> Fields:
     metadata = fields.get("metadata", {})
     if SOURCE not in metadata:
         return fields
-    rest = {name: value for name, value in metadata.items() if name != SOURCE}
-    return fields | {"metadata": {**rest, IMPORTED: {**imported_of(fields), SOURCE: metadata[SOURCE]}}}
+    aside = {IMPORTED: {**imported_of(fields), SOURCE: metadata[SOURCE]}}
+    return fields | {"metadata": rest(metadata, SOURCE) | aside}
 
 
 def draft_of(document: Document, format: str, load: Load | None = None) -> Draft:
@@ -281,14 +280,14 @@ def draft_of(document: Document, format: str, load: Load | None = None) -> Draft
     if current is None and history:
         current = history[-1]["id"]
     metadata = digests.without_defaults(document["metadata"], new.new_metadata()) | {"currentNode": current}
-    head = {name: value for name, value in document.items() if name not in ("history", "metadata", "version")}
+    head = rest(document, "history", "metadata", "version")
     if head.get("context") == new.empty_context():
         del head["context"]
     if is_own:
         head["metadata"] = _with_source_aside({"metadata": metadata})["metadata"]
         origins: dict[str, str | None] = {entry["id"]: entry["id"] for entry in history}
     else:
-        head |= {"metadata": {name: value for name, value in metadata.items() if name not in (IMPORTED, "titleSetBy")}}
+        head["metadata"] = rest(metadata, IMPORTED, "titleSetBy")
         for name, other in object_of(about.get("related")).items():
             if metadata.get(name) == imported_conversation_id(format, other):
                 head["metadata"][name] = other
@@ -311,7 +310,7 @@ def draft_of(document: Document, format: str, load: Load | None = None) -> Draft
         link = {} if origins[entry["id"]] is None else {"id": origins[entry["id"]]}
         if link or above != place - 1:
             link["parent"] = None if above < 0 else origins[history[above]["id"]] or f"#{above}"
-        said = {name: value for name, value in entry.items() if name not in ("id", "parent")}
+        said = rest(entry, "id", "parent")
         said = _with_source_aside(said) if is_own else _without_imported(said)
         if load is not None and "attachments" in said:
             said["attachments"] = [_loaded(attached, load) for attached in said["attachments"]]
@@ -333,14 +332,12 @@ def _origin(entry: Fields) -> str | None:
 
 def _without_imported(fields: Fields) -> Fields:
     if digests.is_undated(fields, imported_of(fields)):
-        fields = {name: value for name, value in fields.items() if name != "timestamp"}
-    metadata = {name: value for name, value in fields.get("metadata", {}).items() if name != IMPORTED}
-    rest = {name: value for name, value in fields.items() if name != "metadata"}
-    return rest | {"metadata": metadata} if metadata else rest
+        fields = rest(fields, "timestamp")
+    return filled(rest(fields, "metadata"), metadata=rest(fields.get("metadata", {}), IMPORTED))
 
 
 def _loaded(attached: Fields, load: Load) -> Fields:
     data = load(attached["sha256"]) if isinstance(attached.get("sha256"), str) else None
     if data is None:
         return attached
-    return {name: value for name, value in attached.items() if name not in ("sha256", "size", "path")} | {"data": data}
+    return rest(attached, "sha256", "size", "path") | {"data": data}

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from capsule.format.json.canonical import order_message
 from capsule.format.tree.tree import Tree
 from capsule.transfer.drafts.digests import IMPORTED, digest_of_message, digests_of_head, imported_of, is_edited
-from capsule.transfer.records.coercion import object_of
+from capsule.transfer.records.coercion import object_of, rest
 
 Document = dict[str, Any]
 #: Where the source and this store changed the same: leave it, take what the source has, or make a second conversation.
@@ -84,9 +84,8 @@ def revised(
         elif not is_older and (is_taken := _is_newer(history[at], entry, is_own=is_own)) is not False:
             conflicts += is_taken is None
             if is_taken or theirs:
-                links = {name: history[at][name] for name in ("parent",) if name in history[at]}
-                said = {name: value for name, value in entry.items() if name != "parent"}
-                history[at] = order_message(said | {"editedAt": present["updatedAt"]} | links)
+                link = {"parent": history[at]["parent"]} if "parent" in history[at] else {}
+                history[at] = order_message(rest(entry, "parent") | {"editedAt": present["updatedAt"]} | link)
     result = present | {"history": history, "metadata": dict(present["metadata"])}
     if not is_older:
         conflicts += _revise_head(result, present, incoming, theirs=theirs, is_own=is_own)
@@ -148,9 +147,8 @@ def _parent(tree: Tree, place: int, places: dict[str, int]) -> str | None:
 
 
 def _append(history: list[Document], entry: Document, parent: str | None) -> None:
-    entry = {name: value for name, value in entry.items() if name != "parent"}
     before = history[-1]["id"] if history else None
-    history.append(order_message(entry if parent == before else entry | {"parent": parent}))
+    history.append(order_message(rest(entry, "parent") | ({} if parent == before else {"parent": parent})))
 
 
 def _leaf(document: Document) -> str | None:
@@ -166,7 +164,6 @@ def _set_current(document: Document, leaf: str | None, theirs: str | None, added
     wanted = theirs if theirs in added and goes_on else leaf
     if wanted == _leaf(document):
         return
-    metadata = {name: value for name, value in document["metadata"].items() if name != "currentNode"}
-    document["metadata"] = metadata
+    metadata = document["metadata"] = rest(document["metadata"], "currentNode")
     if wanted is not None and wanted != _leaf(document):
         metadata["currentNode"] = wanted
