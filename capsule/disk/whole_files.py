@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from operator import attrgetter
 from typing import NamedTuple
 
 from capsule.disk.syscalls import Syscalls
@@ -150,9 +151,13 @@ def names_file(sys: Syscalls, path: str, fd: int) -> os.stat_result | None:
     return status if (named.st_ino, named.st_dev) == (status.st_ino, status.st_dev) else None
 
 
+#: What a signature is made of, to compare a status with one at the least cost.
+SIGNATURE = attrgetter("st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")
+
+
 def signature(status: os.stat_result) -> Signature:
     """The signature in the status of a file."""
-    return Signature(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return Signature(*SIGNATURE(status))
 
 
 def same_content(first: Signature, second: Signature) -> bool:

@@ -7,6 +7,7 @@ change of the head is one write, parses no message, and changes only the given f
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule import timestamps
@@ -138,7 +139,7 @@ class Writing(Reading):
         if fields or extra:
             fields = fields_given(fields, extra)
         checked = [check_message({"role": role, "content": content, **fields})]
-        at, entries = self.inner.change(id, lambda conversation: conversation.append(checked, wait=wait))
+        at, entries = self.inner.change(id, methodcaller("append", checked, wait=wait))
         return as_model(entries[0], at)
 
     def append_many(

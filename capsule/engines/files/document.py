@@ -12,16 +12,14 @@ import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from capsule.disk import whole_files
-from capsule.disk.whole_files import Signature
+from capsule.disk.whole_files import SIGNATURE, Signature
 from capsule.engines.files import external_edits
 from capsule.engines.files.disk.log import deleted_record
-from capsule.engines.files.disk.mutex import Mutex
 from capsule.engines.files.disk.trash import QUARANTINE, TRASH
-from capsule.engines.files.note import Note, new_tag
+from capsule.engines.files.note import LoggedDocument, new_tag
 from capsule.engines.files.protocols import Known
 from capsule.engines.files.rehead import Rehead
 from capsule.engines.files.splice import Overtaken, splice
@@ -31,100 +29,39 @@ from capsule.format.json.anatomy import Anatomy, head_of, survey
 from capsule.timestamps import WIDTH
 
 if TYPE_CHECKING:
-    from capsule.engines.files.storage import FileStorage
     from capsule.format.saved.repair import Mended
 
 
-class HeldDocument:
-    """One document of a `FileStorage`, whose mutex is held in a `with` block, and whose note is there meanwhile.
-
-    What has no docstring is described in `HeldFile`.
+class HeldDocument(LoggedDocument):
+    """One document of a `FileStorage`, under its mutex. What has no docstring is described in `HeldFile`.
 
     Attributes:
-        waits: Whether the end of the block waits until what was written is on the medium.
         is_completed: Whether it was brought from its log what a power cut had taken.
     """
 
-    _mutex: Mutex
-    note: Note
-
-    def __init__(self, storage: FileStorage, kind: str, id: str, timeout_s: float) -> None:
-        self.id = id
-        self.path = storage.layout.document(kind, id)
-        self.kind = kind
-        self.storage = storage
-        self.sys = storage.sys
-        self.waits, self.is_completed = True, False
-        self._timeout_s = timeout_s
-        self._links = 0
-
-    def __enter__(self) -> Self:
-        mutexes, name = self.storage.mutexes, f"{self.kind}-{self.id}"
-        try:
-            self._mutex = mutexes.acquire(name, self._timeout_s)
-        except OSError as error:
-            raise whole_files.failure(error, mutexes.path(name), "open") from error
-        self.note = Note(self.sys, self._mutex, self.storage.logs, self.storage.boot)
-        self.note.secure = self._secure
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        mutexes, mutex = self.storage.mutexes, self._mutex
-        if not self.note.owes_flush or error is not None:
-            mutexes.release(mutex)
-            if isinstance(error, OSError):
-                raise whole_files.failure(error, self.path, "read or write") from error
-            return
-        log = mutex.log
-        mutexes.unlock(mutex)
-        try:
-            self.storage.behind.add(self.kind, self.id)
-            if self.waits and log is not None:
-                log.flush()
-        except OSError as failure:
-            self._mark_unflushed()
-            doing = (
-                "flush the log of; what was written may be lost in a power cut, so do it again, under the same key, to"
-            )
-            raise whole_files.failure(failure, self.path, doing) from failure
-        finally:
-            mutexes.leave(mutex)
-
-    def _mark_unflushed(self) -> None:
-        """Have the next holder, in whichever process, write every byte and the log anew."""
-        with suppress(CapsuleError, OSError), self.storage.hold(self.kind, self.id) as held:
-            held.note.give_up_log()
-            held.distrust("bytes")
-
-    def _secure(self) -> int:
-        """Make the document durable before a line leaves its log; where its entries end."""
-        known = self.note.known()
-        if known is None or known.anatomy is None:
-            return -1
-        if not self.note.is_checkpoint and self._mutex.document_fd >= 0:
-            self.sys.fdatasync(self._mutex.document_fd)
-        return known.anatomy.tail
+    is_completed = False
+    _links = 0
 
     @property
     def is_unsettled(self) -> bool:
         """Whether writes were logged that the document is not known to have on the medium. Costs reading the log of
         one that nobody has looked at since the machine was started."""
-        if self.note.known() is None:
-            return len(self.records()) > (self.note.sure or 0)
-        return not self.note.is_checkpoint
+        if self.known() is None:
+            return len(self.records()) > (self.sure or 0)
+        return not self.is_checkpoint
 
     def settle(self) -> None:
         """Make durable what was appended, unless another program has written the document since: then whoever looks at
         it next does it."""
-        if self.note.known() is None or self.note.is_checkpoint:
+        if self.known() is None or self.is_checkpoint:
             return
         known = self.look()
         if known is None or known.doubt:
             return
         try:
-            self.note.flush_log()  # First: whoever is behind a checkpoint that a power cut takes is found in the log.
+            self.flush_log()  # First: whoever is behind a checkpoint that a power cut takes is found in the log.
             self.sys.fdatasync(self._mutex.document_fd)
-            self.note.set_checkpoint(known, is_other=False)
+            self.set_checkpoint(known, is_other=False)
         except OSError as error:
             self.distrust("bytes")
             raise whole_files.failure(error, self.path, "flush") from error
@@ -143,13 +80,13 @@ class HeldDocument:
 
     def look(self) -> Known | None:
         """The document, when it is as the store left it; else None. Costs reading the header of its note."""
-        known = self.note.known()
+        known = self.known()
         if known is None:
             return None
         if self._mutex.document_fd >= 0:
             # Whatever is done to the path touches the inode's ctime, when the path named this inode before.
             status = self.sys.fstat(self._mutex.document_fd)
-            if whole_files.signature(status) == known.signature and status.st_nlink:
+            if SIGNATURE(status) == known.signature and status.st_nlink:
                 self._links = status.st_nlink
                 return known
         with whole_files.naming(self.path, "open"), suppress(FileNotFoundError):
@@ -158,11 +95,11 @@ class HeldDocument:
 
     @property
     def is_noted(self) -> bool:
-        return self.note.known() is not None
+        return self.known() is not None
 
     @property
     def is_interrupted(self) -> bool:
-        return self.note.under_way
+        return self.under_way
 
     def is_as_left(self) -> bool:
         return self.look() is not None
@@ -208,7 +145,7 @@ class HeldDocument:
         """The records of a write are durable before it touches the document, and are taken out again when it fails and
         did not change the document; those of one that was interrupted stay. Costs reading the log."""
         with whole_files.naming(self.path, "read the log of"):
-            return self.note.records()
+            return self.logged()
 
     def adopt(self, signature: Signature, anatomy: Anatomy | None, records: list[bytes], newest: str) -> Known:
         """Take the file as it is for known.
@@ -219,8 +156,8 @@ class HeldDocument:
             records: What is to be remembered of it, if anything is remembered of the document.
             newest: The latest `updatedAt` that it is known to have had.
         """
-        before = self.note.known()
-        doubt = "bytes" if self.note.under_way or (before is not None and before.doubt == "bytes") else "name"
+        before = self.known()
+        doubt = "bytes" if self.under_way or (before is not None and before.doubt == "bytes") else "name"
         if doubt == "bytes":
             anatomy = None  # So that the next write writes every byte anew.
         if before is not None and before.doubt == "restored":
@@ -229,35 +166,35 @@ class HeldDocument:
             doubt = doubt if doubt == "bytes" else ""
         with whole_files.naming(self.path, "log a change of"):
             raw = self.sys.pread(self._mutex.document_fd, WIDTH, anatomy.updated_at) if anatomy else b""
-            self.note.remark(records)
+            self.log_remark(records)
         stamp = raw.decode("ascii", "replace")
-        return self.note.write(Known(signature, anatomy, new_tag(), stamp, self.storage.boot, doubt, newest))
+        return self.note_down(Known(signature, anatomy, new_tag(), stamp, self.storage.boot, doubt, newest))
 
     def rewrite_records(self, writes: list[list[bytes]]) -> None:
         """Remember these writes and no others, durably; nothing, when there are none."""
         with whole_files.naming(self.path, "rewrite the log of"):
             if writes:
-                self.note.rewrite(writes)
+                self.rewrite_log(writes)
             else:
-                self.note.drop_log()
+                self.drop_log()
 
     def _begin(self, records: list[bytes]) -> None:
         """Log what is about to be written."""
         try:
-            self.note.begin(records)
+            self.log_write(records)
         except OSError as error:
             raise self._refused(error, "log a change of") from error
 
     def _refused(self, error: OSError, doing: str) -> CapsuleError:
         """The error for a write that did not change the document."""
-        if not self.note.withdraw():
+        if not self.withdraw():
             doing = f"undo what it began to {doing}, so that it may still appear in"
         return whole_files.failure(error, self.path, doing)
 
     def _done(self, known: Known, now: Signature, anatomy: Anatomy | None, tag: str, stamp: str, time: str) -> Known:
         """The document as a write left it, noted."""
         newest = max(known.newest, known.stamp, stamp)
-        return self.note.write(Known(now, anatomy, tag, stamp, self.storage.boot, "", newest, time))
+        return self.note_down(Known(now, anatomy, tag, stamp, self.storage.boot, "", newest, time))
 
     def _done_whole(
         self, known: Known, now: Signature, anatomy: Anatomy | None, tag: str, stamp: str, time: str
@@ -265,8 +202,8 @@ class HeldDocument:
         """The document as a write left it that put a durable file in its place, noted."""
         done = self._done(known, now, anatomy, tag, stamp, time)
         with whole_files.naming(self.path, "log a change of"):
-            self.note.set_checkpoint(done, is_other=True)
-        self.note.owes_flush = False
+            self.set_checkpoint(done, is_other=True)
+        self._owes_flush = False
         return done
 
     def _anatomy(self, known: Known) -> Anatomy:
@@ -286,8 +223,8 @@ class HeldDocument:
             return self.rehead(known._replace(time=time), head, entries, records)
         if known.doubt:
             known = self.flush(known)
-        self._begin(records)
         try:
+            self.log_write(records)
             signature, after = splice(self.sys, self._mutex.document_fd, self.path, known, anatomy, entries, stamp)
         except Overtaken:
             self.distrust(known.doubt, is_done=True)
@@ -309,14 +246,14 @@ class HeldDocument:
                 raise Interfered from None
             self.sys.fsync(self._mutex.document_fd)
             whole_files.sync_directory(self.sys, os.path.dirname(self.path))
-            return self.note.set_checkpoint(known._replace(doubt=""), is_other=True)
+            return self.set_checkpoint(known._replace(doubt=""), is_other=True)
 
     def distrust(self, doubt: str, *, is_done: bool = False) -> None:
         """Have the next holder read the whole file, and write it anew after a failed flush.
 
         `is_done` says whether the write that was begun is in the file all the same.
         """
-        note = self.note.write if is_done else self.note.doubt
+        note = self.note_down if is_done else self.doubt
         note(Known(Signature(0, 0, 0, 0), None, new_tag(), "", self.storage.boot, doubt))
         self.close()
 
@@ -352,13 +289,13 @@ class HeldDocument:
             anatomy: Its anatomy, None when it isn't canonical.
             records: What is to be remembered of it; none where nothing is remembered of a new document.
         """
-        before = self.note.known()
+        before = self.known()
         if expected is None:
             if self.storage.exists(self.kind, self.id):
                 raise Interfered
             before, records = None, []
             with whole_files.naming(self.path, "drop the log of"):
-                self.note.drop_log()
+                self.drop_log()
         self._begin(records)
         signature = self._put(expected, lambda fd: whole_files.pwrite_all(self.sys, fd, data, 0))
         stamp = data[anatomy.updated_at :][:WIDTH].decode("ascii") if anatomy else ""
@@ -384,7 +321,7 @@ class HeldDocument:
         except OSError as error:
             raise self._refused(error, "write") from error
         except BaseException:
-            self.note.withdraw()
+            self.withdraw()
             raise
         try:
             with whole_files.naming(self.path, "put a new version in place of"):
@@ -394,7 +331,7 @@ class HeldDocument:
                 signature = written._replace(ctime_ns=self.sys.fstat(fd).st_ctime_ns)
         except BaseException as error:
             if isinstance(error, Interfered):
-                self.note.withdraw()
+                self.withdraw()
             with suppress(OSError):
                 self.sys.close(fd)
             self.close()  # What lies at the path is for the next look to find out.
@@ -409,8 +346,8 @@ class HeldDocument:
 
         A writer that lives says so when an editor was in its way, which may still be saving.
         """
-        known = self.note.known()
-        return self.note.under_way and known is not None and known.signature.inode == signature.inode
+        known = self.known()
+        return self.under_way and known is not None and known.signature.inode == signature.inode
 
     def repair(self, data: bytes, signature: Signature, mended: bytes) -> str:
         """Put a mended file in place of the damaged one, which goes to the quarantine; its path there."""
@@ -429,8 +366,8 @@ class HeldDocument:
             path = self.storage.keeping.move(self.path, TRASH, self.kind, self.id)
         trashed = self.storage.keeping.trashed_as(os.path.basename(path))
         with suppress(OSError):  # Without this record the log is dropped when the document is restored.
-            self.note.remark([deleted_record(trashed.token)])
-        self.note.forget()
+            self.log_remark([deleted_record(trashed.token)])
+        self.forget_note()
         self.close()
         return trashed
 
@@ -443,7 +380,7 @@ class HeldDocument:
     def forget(self) -> None:
         """Forget a document that is gone: its note, and its log."""
         self.rewrite_records([])
-        self.note.forget()
+        self.forget_note()
         self.close()
 
     def restore(self, token: str) -> None:
@@ -452,8 +389,8 @@ class HeldDocument:
             try:
                 if self.storage.exists(self.kind, self.id):
                     raise FileExistsError
-                if self.note.records()[-1:] != [[deleted_record(token)]]:
-                    self.note.drop_log()  # It is of another document that had this id.
+                if self.logged()[-1:] != [[deleted_record(token)]]:
+                    self.drop_log()  # It is of another document that had this id.
                 # Whoever notices the file waits for the mutex, as it is none of the note's, and learns whose it is.
                 self.distrust("restored")
                 self.storage.keeping.put_back(token, self.path)

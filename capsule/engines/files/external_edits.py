@@ -104,7 +104,7 @@ def take_in(held: HeldDocument, *, mend: Callable[[bytes], Mended | None] | None
 
 def _put_back(held: HeldDocument) -> tuple[bytes, Signature] | None:
     """A document that was there lately, once it is again: vim moves the old version away before it writes the new."""
-    if held.note.known() is None:
+    if held.known() is None:
         return None
     deadline = time.monotonic_ns() + _QUIET_NS
     got = None
@@ -129,12 +129,12 @@ def mendable(held: HeldDocument, data: bytes, signature: Signature, *, asked: bo
 
     written = splices(held.records())
     # Whoever saved it before the machine was started is done with it.
-    is_left = asked or held.note.is_restarted or signature.mtime_ns < held.sys.booted_ns()
-    if is_left and held.note.checkpoint >= 0:
-        whole = repair.cut_back(data, held.note.checkpoint, max((stamp for *_, stamp in written), default=""))
+    is_left = asked or held.is_restarted or signature.mtime_ns < held.sys.booted_ns()
+    if is_left and held.checkpoint >= 0:
+        whole = repair.cut_back(data, held.checkpoint, max((stamp for *_, stamp in written), default=""))
         if whole is not None and _taken(whole, held) is not None:
             return repair.Mended(whole, "completed from the log, as a power cut interrupted its writes")
-    for n, (at, entries, stamp) in enumerate(written if not held.note.is_restarted else ()):
+    for n, (at, entries, stamp) in enumerate(written if not held.is_restarted else ()):
         splice = repair.Splice(at, [codec.encode_entry(entry) for entry in entries], stamp)
         whole = repair.redo(data, splice, cut=is_left or (n == 0 and held.is_torn(signature)))
         if whole is not None:
@@ -181,7 +181,7 @@ def _reconciled(
     from capsule.format.saved.reconcile import reconcile  # Most files are as the store left them.
 
     known = held.records()
-    sure = held.note.sure
+    sure = held.sure
     history = identified(document["history"], known)
     is_renamed = history is not document["history"]
     document, changes = migrations.current(document | {"history": history}, held.path)
@@ -208,7 +208,7 @@ def _reconciled(
     records = [*outcome.seen, head_record(stamp, merged, len(merged["history"]))]
     known_now = held.replace(signature, written, anatomy.survey(written), records)
     if outcome.changed:
-        held.is_completed = held.note.is_restarted and len(known) > (sure or 0)
+        held.is_completed = held.is_restarted and len(known) > (sure or 0)
         words = _AFTER_A_CUT if held.is_completed else _FROM_OLDER if is_gits is False else _AS_COMMITTED
         _log.warning(words, held.path, outcome.lacking)
     return known_now

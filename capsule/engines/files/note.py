@@ -16,22 +16,27 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from operator import itemgetter
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 import orjson
 
-from capsule.disk.syscalls import Syscalls
-from capsule.disk.whole_files import Signature, sync_directory
-from capsule.engines.files.disk.layout import Directory
+from capsule.disk.whole_files import SIGNATURE, Signature, failure, sync_directory
 from capsule.engines.files.disk.log import Log, Position, without_checkpoints
 from capsule.engines.files.disk.mutex import Mutex
 from capsule.engines.files.protocols import Known
+from capsule.errors import CapsuleError
 from capsule.format.json.anatomy import Anatomy
+
+if TYPE_CHECKING:
+    from capsule.engines.files.storage import FileStorage
 
 HEADER_BYTES = 512
 _VERSION = 5
 _MARK = b'{"note":%d,' % _VERSION
 #: Stands where earlier versions have the offset of the lock's time: without one they replace the file.
 _UNUSED = -1
+_UNFLUSHED = "flush what was written to it, which a power cut may take (to write it again, give the same key), nor"
 _described = itemgetter("tag", "stamp", "boot", "doubt", "newest", "time")
 
 
@@ -72,47 +77,77 @@ def decode_header(raw: bytes) -> tuple[Known, Position | None] | None:
     return known, None if log is None else Position(*log)
 
 
-class Note:
-    """The note of one document whose mutex is held.
+class LoggedDocument:
+    """A document whose mutex is held in a `with` block, with its note and its log.
 
     Args:
-        sys: The seam to the system.
-        mutex: The document's mutex.
-        directory: Where the logs lie.
-        boot: This run of the machine: a header of another one tells nothing.
+        storage: The files of the store.
+        kind, id: The document.
+        timeout_s: How long to wait for the mutex, in seconds.
 
     Attributes:
+        path: Where it lies.
+        waits: Whether the end of the block waits until what was written is on the medium.
         under_way: Whether the log has a write that the header does not count, as its writer died or was interrupted.
             Known once the records were read.
         sure: How many writes are in the document for sure: all but the one under way; when the machine was started
             since, those before the last checkpoint; None: all are. Known likewise.
         checkpoint: Where the entries of the document ended at that checkpoint; -1: not known, or not needed.
         is_restarted: Whether the header is of another run of the machine.
-        owes_flush: Whether the log has to be flushed before the writes under this mutex are acknowledged.
         base: Gives what a new log is to begin with; set by who knows it.
-        secure: Makes the document durable, and gives where its entries end; set likewise.
     """
 
-    def __init__(self, sys: Syscalls, mutex: Mutex, directory: Directory, boot: str) -> None:
-        self._sys = sys
-        self._mutex = mutex
-        self._directory = directory
-        self._boot = boot
+    _mutex: Mutex
+
+    def __init__(self, storage: FileStorage, kind: str, id: str, timeout_s: float) -> None:
+        self.id = id
+        self.path = storage.layout.document(kind, id)
+        self.kind = kind
+        self.storage = storage
+        self.sys = storage.sys
+        self.waits = True
+        self._timeout_s = timeout_s
         self._position: Position | None = None
         self._is_looked_up = False
-        self.under_way = self.is_restarted = self.owes_flush = False
+        self.under_way = self.is_restarted = self._owes_flush = False
         self.sure: int | None = None
         self.checkpoint = -1
         self.base: Callable[[], list[bytes]] | None = None
-        self.secure: Callable[[], int] = lambda: -1
+
+    def __enter__(self) -> Self:
+        mutexes, name = self.storage.mutexes, f"{self.kind}-{self.id}"
+        try:
+            self._mutex = mutexes.acquire(name, self._timeout_s)
+        except OSError as error:
+            raise failure(error, mutexes.path(name), "open") from error
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        mutexes, mutex, log = self.storage.mutexes, self._mutex, self._mutex.log
+        if not self._owes_flush or log is None or error is not None:
+            mutexes.release(mutex)
+            if isinstance(error, OSError):
+                raise failure(error, self.path, "read or write") from error
+            return
+        mutexes.unlock(mutex)
+        try:
+            self.storage.behind.add(self.kind, self.id)
+            if self.waits:
+                log.flush()
+        except OSError as unflushed:
+            with suppress(CapsuleError, OSError), type(self)(self.storage, self.kind, self.id, self._timeout_s) as held:
+                held.distrust_all()
+            raise failure(unflushed, self.path, _UNFLUSHED) from unflushed
+        finally:
+            mutexes.leave(mutex)
 
     def known(self) -> Known | None:
         """What the header says; one that was read or written here last is not decoded again."""
         mutex = self._mutex
-        raw = self._sys.pread(mutex.fd, HEADER_BYTES, 0) if mutex.size >= HEADER_BYTES else b""
+        raw = self.sys.pread(mutex.fd, HEADER_BYTES, 0) if mutex.size >= HEADER_BYTES else b""
         if mutex.memo is None or mutex.memo[0] != raw:
             header = decode_header(raw)
-            if header is None or header[0].boot != self._boot:
+            if header is None or header[0].boot != self.storage.boot:
                 self.is_restarted = header is not None
                 return None
             mutex.memo = (raw, *header)
@@ -120,7 +155,7 @@ class Note:
             self._position, self._is_looked_up = mutex.memo[2], True
         return mutex.memo[1]
 
-    def records(self) -> list[list[bytes]]:
+    def logged(self) -> list[list[bytes]]:
         """The records of each write, oldest first. Costs reading the log."""
         log = self._log()
         if log is None:
@@ -143,11 +178,11 @@ class Note:
             self._close_log(is_trusted=self._position is not None)
             # After a start of the machine, what is read is on the medium.
             is_sure = self.is_restarted or self._position is not None
-            mutex.log = Log.open(self._sys, self._path(), self._position, is_sure=is_sure)
+            mutex.log = Log.open(self.sys, self._path(), self._position, is_sure=is_sure)
         return mutex.log
 
     def _path(self) -> str:
-        return self._directory.file(self._mutex.name)
+        return self.storage.logs.file(self._mutex.name)
 
     def _close_log(self, *, is_trusted: bool = True) -> None:
         log, self._mutex.log = self._mutex.log, None
@@ -165,17 +200,33 @@ class Note:
         """Whether the document is known to be on the medium, with all that was written to it."""
         return self._position is None or self._position.is_checkpoint
 
+    def _secure(self) -> int:
+        """Make the document durable before a line leaves its log; where its entries end, -1 if that isn't known."""
+        fd, known = self._mutex.document_fd, self.known()
+        if fd >= 0 and (known is None or SIGNATURE(self.sys.fstat(fd)) != known.signature):
+            self.sys.fsync(fd)
+            sync_directory(self.sys, os.path.dirname(self.path))
+            return -1
+        if fd >= 0 and not self.is_checkpoint:
+            self.sys.fdatasync(fd)
+        return known.anatomy.tail if known and known.anatomy else -1
+
+    def distrust_all(self) -> None:
+        """Have the next holder, in whichever process, write every byte and the log anew: a flush has failed."""
+        self.give_up_log()
+        self.doubt(Known(Signature(0, 0, 0, 0), None, new_tag(), "", self.storage.boot, "bytes"))
+
     def owe_flush(self) -> None:
         """Have the log be flushed before anything under this mutex is acknowledged, unless the document is durable."""
         if not self.is_checkpoint:
             self._log()
-            self.owes_flush = True
+            self._owes_flush = True
 
-    def begin(self, records: list[bytes]) -> None:
+    def log_write(self, records: list[bytes]) -> None:
         """Log what is about to be written to the document; durable once `flush` was called without the mutex."""
         if not records:
             return
-        self.owes_flush = True
+        self._owes_flush = True
         try:
             log = self._mutex.log
             if log is None or not log.is_at(self._position) or not log.put(records):
@@ -205,7 +256,7 @@ class Note:
         self._write(known, self._position)
         return known
 
-    def remark(self, records: list[bytes]) -> None:
+    def log_remark(self, records: list[bytes]) -> None:
         """Log what was found in the document, when there is a log; durable with the next write's records."""
         if records and self._log() is not None:
             try:
@@ -232,13 +283,13 @@ class Note:
         """The log, with space for a write."""
         mutex = self._mutex
         log = self._log()
-        mode = self._directory.file_mode
+        mode = self.storage.logs.file_mode
         if log is None:
-            self._directory.ensure()
+            self.storage.logs.ensure()
             writes = [self.base()] if self.base else []
-            log = mutex.log = Log.make(self._sys, self._path(), mode, writes, self.secure())
+            log = mutex.log = Log.make(self.sys, self._path(), mode, writes, self._secure())
         if log.lacks_room(records):
-            mutex.log = log = log.renewed(records, mode, self.secure())
+            mutex.log = log = log.renewed(records, mode, self._secure())
         else:
             log.make_room(records)
         if self._position is None or self._position[:2] != log.position[:2]:
@@ -247,7 +298,7 @@ class Note:
                 self._write(known, log.position)  # Before the line is there: it must lie behind what the header counts.
         return log
 
-    def write(self, known: Known) -> Known:
+    def note_down(self, known: Known) -> Known:
         """Count what was begun for done, and note how the document is now. Fails silently: derived, see above."""
         if self._mutex.log is not None and self._position is not None:
             self._mutex.log.take()
@@ -264,9 +315,9 @@ class Note:
         raw = encode_header(known, position)
         self._is_looked_up = True
         try:
-            self._sys.pwrite(mutex.fd, raw, 0)
+            self.sys.pwrite(mutex.fd, raw, 0)
             if mutex.size > HEADER_BYTES:  # A note of an earlier version of Capsule.
-                self._sys.ftruncate(mutex.fd, HEADER_BYTES)
+                self.sys.ftruncate(mutex.fd, HEADER_BYTES)
             mutex.size, mutex.memo = HEADER_BYTES, (raw, known, position)
         except OSError:
             mutex.memo = None
@@ -281,19 +332,19 @@ class Note:
             return False
         return True
 
-    def rewrite(self, writes: list[list[bytes]]) -> None:
+    def rewrite_log(self, writes: list[list[bytes]]) -> None:
         """Have the log hold these records and no others, durably. Known as it is stays known."""
         if self._log() is None:
             return
-        mode, at = self._directory.file_mode, self.secure()
+        mode, at = self.storage.logs.file_mode, self._secure()
         try:
-            made = Log.make(self._sys, self._path(), mode, writes, at)
+            made = Log.make(self.sys, self._path(), mode, writes, at)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             # Its texts have to go, most likely to make space: without the old log there is some.
             self.drop_log()
-            made = Log.make(self._sys, self._path(), mode, writes, at, None)
+            made = Log.make(self.sys, self._path(), mode, writes, at, None)
         self._close_log()
         self._mutex.log = made
         self._position = made.position
@@ -306,13 +357,13 @@ class Note:
         self._close_log()
         self._position = None
         try:
-            self._sys.unlink(self._path())
+            self.sys.unlink(self._path())
         except FileNotFoundError:
             return
-        sync_directory(self._sys, self._directory.path)
+        sync_directory(self.sys, self.storage.logs.path)
 
-    def forget(self) -> None:
+    def forget_note(self) -> None:
         """Drop the header: how the document is must be found out anew."""
         with suppress(OSError):
-            self._sys.ftruncate(self._mutex.fd, 0)
+            self.sys.ftruncate(self._mutex.fd, 0)
         self._mutex.size, self._mutex.memo = 0, None

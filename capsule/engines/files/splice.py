@@ -7,13 +7,14 @@ editor's save got in the way of takes back what it wrote and says so. Nothing is
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import suppress
 
 import orjson
 
 from capsule.disk.syscalls import Syscalls
-from capsule.disk.whole_files import Signature, pread_all, pwrite_all, signature
+from capsule.disk.whole_files import SIGNATURE, Signature, pread_all, pwrite_all, signature
 from capsule.engines.files.protocols import Known
 from capsule.errors import Interfered
 from capsule.format.json.anatomy import Anatomy, closing_of, spliced
@@ -56,7 +57,7 @@ def splice(
     block, after = spliced(anatomy, entries)
     before, now = known.stamp.encode(), stamp.encode()
     # All is looked at right before it is written, so that an editor that writes in place is met in time.
-    if signature(sys.fstat(fd)) != known.signature:
+    if SIGNATURE(sys.fstat(fd)) != known.signature:
         raise Interfered
     around = sys.pread(fd, anatomy.tail - start + len(closing) + 1, start)
     if not around.endswith(closing) or len(around) != anatomy.size - start:
@@ -76,23 +77,19 @@ def splice(
                 pwrite_all(sys, fd, before, anatomy.updated_at)
                 sys.fdatasync(fd)  # No sector of it may be found behind those of the next one.
         raise
-    named = _named(sys, path, known.signature.inode)
-    size = (named or signature(sys.fstat(fd))).size
+    named: os.stat_result | None = None
+    with suppress(FileNotFoundError):
+        named = sys.lstat(path)
+    if named is not None and named.st_ino != known.signature.inode:
+        named = None
+    size = (named or sys.fstat(fd)).st_size
     there = around[: anatomy.tail - start] + block[:_BEFORE]
     if not undisturbed or size != after.size or sys.pread(fd, len(there), start) != there:
         _withdraw(sys, fd, anatomy, block)
         raise Interfered
     if named is None:
         raise Overtaken
-    return named, after
-
-
-def _named(sys: Syscalls, path: str, inode: int) -> Signature | None:
-    """The signature of the file that was written; None when `path` names another one by now."""
-    with suppress(FileNotFoundError):
-        named = sys.lstat(path)
-        return signature(named) if named.st_ino == inode else None
-    return None
+    return signature(named), after
 
 
 def _withdraw(sys: Syscalls, fd: int, anatomy: Anatomy, block: bytes) -> None:

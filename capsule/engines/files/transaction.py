@@ -108,11 +108,11 @@ class FileTransaction:
     def __enter__(self) -> Self:
         held = self._held.__enter__()
         try:
-            self._go_on(take_in(held))
+            self._go_on(held.look() or take_in(held))
         except BaseException:
             held.__exit__(*sys.exc_info())
             raise
-        held.note.base = self._base
+        held.base = self._base
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -189,7 +189,7 @@ class FileTransaction:
 
     def ensure_durable(self) -> None:
         """After a flush that failed, every byte is written anew."""
-        self._held.note.owe_flush()
+        self._held.owe_flush()
         if self._known.doubt == "bytes":
             document = self.document()
             data = codec.encode(document)

@@ -206,7 +206,7 @@ def test_a_write_through_a_mapping_is_read_or_reported_as_damage(root: Path, sto
         assert known is not None
         signature = known.signature._replace(ctime_ns=path.stat().st_ctime_ns)
         with store.engine.storage.hold("conversations", id) as held:
-            held.note.write(known._replace(signature=signature))
+            held.note_down(known._replace(signature=signature))
 
     for read in reads[:-2]:
         through_a_mapping(b'"title": "Plan"', b'"title": 123456')

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import suppress
+from functools import lru_cache
 from typing import NamedTuple
 
 from capsule.disk.syscalls import Syscalls
@@ -62,6 +63,7 @@ class Layout(NamedTuple):
         """The directory that a document lies in."""
         return f"{self.root}/{NESTED[kind]}/{id}" if kind in NESTED else self.documents(kind)
 
+    @lru_cache(maxsize=1024)  # noqa: B019 - a layout is two values, and holds nothing
     def document(self, kind: str, id: str) -> str:
         if kind in NESTED or kind not in _FOLDERS:
             return f"{self.directory(kind, check_id(id))}/{kind}.json"
