@@ -73,6 +73,7 @@ CIRCLES = {
     "a document is opened by its storage, knows it, and takes in what others wrote": (
         "capsule.engines.files.document",
         "capsule.engines.files.external_edits",
+        "capsule.engines.files.note",
         "capsule.engines.files.storage",
     ),
     "the engine of memory fills its index and opens its transactions": (

@@ -160,11 +160,6 @@ def signature(status: os.stat_result) -> Signature:
     return Signature(*SIGNATURE(status))
 
 
-def same_content(first: Signature, second: Signature) -> bool:
-    """Whether two signatures are of first content; a rename touches ctime, and nothing else."""
-    return (first.inode, first.size, first.mtime_ns) == (second.inode, second.size, second.mtime_ns)
-
-
 def pread_all(sys: Syscalls, fd: int, size: int, offset: int = 0) -> bytes:
     """Read `size` bytes from `offset`, or as many as there are."""
     data = sys.pread(fd, size, offset)
@@ -337,7 +332,7 @@ def put_in_place(sys: Syscalls, new: str, path: str, expected: Signature | None)
             ours = sys.lstat(new).st_ino
             # Looked at first, as an exchange that is taken back shows `new` for an instant, without what an editor
             # saved, and that editor may be the one to read it.
-            if not same_content(signature(sys.lstat(path)), expected):
+            if signature(sys.lstat(path))[:3] != expected[:3]:  # A rename touches ctime, and nothing else.
                 raise FileNotFoundError
             exchanged = sys.exchange(new, path)
             if not exchanged:
@@ -351,7 +346,7 @@ def put_in_place(sys: Syscalls, new: str, path: str, expected: Signature | None)
             sys.unlink(new)
         raise
     # From here on `new` may be somebody's version: on an error it stays, and is found as a leftover.
-    if exchanged and expected is not None and not same_content(signature(sys.lstat(new)), expected):
+    if exchanged and expected is not None and signature(sys.lstat(new))[:3] != expected[:3]:
         sys.exchange(new, path)
         if sys.lstat(new).st_ino != ours:
             sys.exchange(new, path)  # Saved once more, in between: that version is the one to stay.

@@ -55,7 +55,7 @@ def splice(
     closing = closing_of(anatomy)
     start = max(anatomy.tail - _BEFORE, 0)
     block, after = spliced(anatomy, entries)
-    before, now = known.stamp.encode(), stamp.encode()
+    before, now, inode = known.stamp.encode(), stamp.encode(), known.signature.inode
     # All is looked at right before it is written, so that an editor that writes in place is met in time.
     if SIGNATURE(sys.fstat(fd)) != known.signature:
         raise Interfered
@@ -80,7 +80,7 @@ def splice(
     named: os.stat_result | None = None
     with suppress(FileNotFoundError):
         named = sys.lstat(path)
-    if named is not None and named.st_ino != known.signature.inode:
+    if named is not None and named.st_ino != inode:
         named = None
     size = (named or sys.fstat(fd)).st_size
     there = around[: anatomy.tail - start] + block[:_BEFORE]

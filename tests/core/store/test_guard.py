@@ -18,7 +18,7 @@ def test_without_its_guard_an_agent_is_refused_what_it_would_judge_and_the_owner
     store: Store, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(place: str) -> Any:
-        if place == "capsule.messaging.guard:Guard":
+        if place == "capsule.messaging.people.directory:Directory":
             raise errors.Refused("messaging is not installed here", path="")
         return there(place)
 
