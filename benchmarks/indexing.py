@@ -95,8 +95,8 @@ def _first(bench: Bench, report: Report, made: corpus.Corpus) -> None:
             f"The first indexing of {made.messages:,} messages, {made.bytes / 1e6:,.0f} MB of capsules",
             (*_COLUMNS, "capsules"),
             rows,
-            "Bare FTS5: the same files read and parsed, one full-text table filled as it comes, and not synced. With our "
-            "tokenizer and columns, the texts lie beside it, as FTS5 keeps none.",
+            "Bare FTS5: the same files read and parsed, one full-text table filled as it comes, and not synced. With "
+            "our tokenizer and columns, the texts lie beside it, as FTS5 keeps none.",
         )
     )
     report.bars += [

@@ -19,7 +19,8 @@ _BARE = "SELECT rowid, content FROM said WHERE said MATCH ? ORDER BY rank LIMIT 
 _JOINED = """
 SELECT m.conversation, m.id, m.role, m.time, found.score, snippet(said, 0, '[', ']', '…', 16)
 FROM (SELECT rowid, rank AS score FROM said WHERE said MATCH :query ORDER BY rank LIMIT :limit) AS found
-JOIN said ON said.rowid = found.rowid AND said MATCH :query JOIN messages AS m ON m.num = found.rowid ORDER BY found.score
+JOIN said ON said.rowid = found.rowid AND said MATCH :query
+JOIN messages AS m ON m.num = found.rowid ORDER BY found.score
 """
 
 

@@ -20,7 +20,7 @@ from capsule.engines.index.search.folding import fold
 Row = tuple[int, str, str | None]
 #: Title, and the tags as a JSON array.
 Title = tuple[str, str]
-NO_TITLE: Title = ("", "[]")
+_NO_TITLE: Title = ("", "[]")
 
 _WORDS = "CREATE VIRTUAL TABLE words USING fts5(content, tools, content='', tokenize='ascii')"
 _NAMES = "CREATE VIRTUAL TABLE names USING fts5(title, tags, content='', tokenize='ascii')"
@@ -51,7 +51,7 @@ def remove(db: sqlite3.Connection, rows: Iterable[Row]) -> None:
 def change_title(db: sqlite3.Connection, num: int, old: Title, new: Title) -> None:
     """Replace the title and the tags of conversation `num`. `old` is what was added last."""
     for sql, (title, tags) in ((_REMOVE_NAME, old), (_ADD_NAME, new)):
-        if old != new and (title, tags) != NO_TITLE:
+        if old != new and (title, tags) != _NO_TITLE:
             db.execute(sql, (num, fold(title), fold("\n".join(orjson.loads(tags)))))
 
 
