@@ -30,6 +30,9 @@ _ADD_NAME = "INSERT INTO names(rowid, title, tags) VALUES(?, ?, ?)"
 _REMOVE_NAME = "INSERT INTO names(names, rowid, title, tags) VALUES('delete', ?, ?, ?)"
 #: How many bytes FTS5 gathers before it writes a part: while a first index is built, and else (its default).
 _BUILDING_HASH, _HASH = 8 << 20, 1 << 20
+#: So many parts of one level FTS5 joins by itself (`automerge`).
+_ON_A_LEVEL = 4
+_BRIEF: list[Row] = [(-1, "x", None)]
 
 
 def create(db: sqlite3.Connection) -> None:
@@ -62,7 +65,13 @@ def build(db: sqlite3.Connection, fill: Callable[[], None]) -> None:
     """
     _configure(db, _BUILDING_HASH)
     fill()
-    db.execute("INSERT INTO words(words) VALUES('optimize')")
+    # Parts on several levels are joined above all of these, but those of one level (there are few) on the next one. From
+    # there, what was joined goes on with a text that comes and goes again.
+    parts = db.execute("SELECT count(DISTINCT segid) FROM words_idx").fetchone()[0]
+    for _ in range(2 if parts < _ON_A_LEVEL else 1):
+        add(db, _BRIEF)
+        remove(db, _BRIEF)
+        db.execute("INSERT INTO words(words) VALUES('optimize')")
     _configure(db, _HASH)
 
 
