@@ -65,8 +65,8 @@ def build(db: sqlite3.Connection, fill: Callable[[], None]) -> None:
     """
     _configure(db, _BUILDING_HASH)
     fill()
-    # Parts on several levels are joined above all of these, but those of one level (there are few) on the next one. From
-    # there, what was joined goes on with a text that comes and goes again.
+    # Parts of several levels are joined above all of these, but those of one level, which are few, on the next one. A
+    # text that comes and goes makes them several.
     parts = db.execute("SELECT count(DISTINCT segid) FROM words_idx").fetchone()[0]
     for _ in range(2 if parts < _ON_A_LEVEL else 1):
         add(db, _BRIEF)
