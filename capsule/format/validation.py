@@ -114,10 +114,6 @@ def _part(
         field = rules.get(name)
         if field is None:
             continue
-        if type(item) is str:  # As nearly all values, which are not worth a call.
-            kind, choices = field.kind, field.choices
-            if is_canonical(item) if kind == "time" else kind == "text" and (not choices or item in choices):
-                continue
         reason = fault(field, item, any_choice=any_choice)
         if reason:
             yield (*where, name), reason
@@ -126,12 +122,34 @@ def _part(
             if field.kind == "part":
                 yield from _part(inside, item, (*where, name), required, any_choice=any_choice)
                 continue
+            if field.kind == "parts" and _are_right(inside, item):
+                continue
             for at, entry in item.items() if field.kind == "entries" else enumerate(item):
                 if isinstance(entry, dict):
                     yield from _part(inside, entry, (*where, name, at), required, any_choice=any_choice)
                 elif field.kind == "parts" or not isinstance(entry, str):
                     text = "" if field.kind == "parts" else "a text or "
                     yield (*where, name, at), f"must be {text}an object, is {codec.kind_of(entry)}"
+
+
+def _are_right(part: str, entries: list[Any]) -> bool:
+    """Whether nothing is wrong with any object in a list, as mostly: by field, at half the cost of one by one. Also
+    False if they have parts themselves."""
+    if set(map(type, entries)) != {dict}:
+        return False
+    names = set[str]().union(*entries)
+    for name in names & _RULES[part].keys():
+        field = _RULES[part][name]
+        values = [entry[name] for entry in entries if name in entry]
+        if field.kind in _WITH_PARTS or (field.required and len(values) < len(entries)):
+            return False
+        if field.kind in ("text", "time") and set(map(type, values)) == {str}:
+            if all(map(is_canonical, values)) if field.kind == "time" else not field.choices:
+                continue
+            values = list(set(values))
+        if any(fault(field, value) for value in values):
+            return False
+    return names.issuperset(_REQUIRED[part])
 
 
 def _oddities(document: dict[str, Any]) -> Iterator[_Fault]:

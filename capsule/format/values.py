@@ -21,10 +21,7 @@ _WHOLE = re.compile(rb"-?[0-9]+")
 
 def canonical_time(text: str) -> str | None:
     """`text` as the format writes times; None when it is no time in any ISO 8601 form."""
-    try:
-        return timestamps.canonical(text)
-    except (ValueError, OverflowError):
-        return None
+    return timestamps.sortable(text) or None
 
 
 def has_zone(text: str) -> bool:

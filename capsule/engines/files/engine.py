@@ -6,6 +6,7 @@ that a hand edit is seen at once and a torn tail never is; and a store that can'
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import orjson
 
+from capsule.disk import whole_files
 from capsule.engines.files.beside import AttachedFiles, FileMachine, FileTrash
 from capsule.engines.files.document import HeldDocument
 from capsule.engines.files.external_edits import take_in
@@ -279,9 +281,7 @@ class FilesEngine:
 
     def flush(self, kind: str = "", id: str = "") -> int:
         if kind:
-            if not self.storage.flush_log(kind, id):
-                with self.transaction(kind, id) as transaction:
-                    transaction.ensure_durable()
+            self._flush_log(kind, id)
             return 0
         storage, began_ns, completed = self.storage, time.time_ns(), 0
         storage.behind.flush()
@@ -292,6 +292,22 @@ class FilesEngine:
                 completed += self._completed(kind, id)
         storage.derived.mark(_FLUSHED, storage.boot, began_ns - _MARGIN_NS)
         return completed
+
+    def _flush_log(self, kind: str, id: str) -> None:
+        """Make what the store appended to a document durable, without its mutex, unless a flush failed before."""
+        known, log = self.storage.header(kind, id) or (None, None)
+        if known is None or known.boot != self.storage.boot:
+            return
+        if known.doubt == "bytes":
+            with self.transaction(kind, id) as transaction:
+                transaction.ensure_durable()
+        elif log is not None and not log.is_checkpoint:
+            sys, path = self.storage.sys, self.storage.logs.file(f"{kind}-{id}")
+            with (
+                whole_files.naming(path, "flush"),
+                whole_files.opened(sys, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC) as fd,
+            ):
+                sys.fdatasync(fd)
 
     def _completed(self, kind: str, id: str) -> bool:
         """Make a document durable; whether a power cut had left it incomplete."""

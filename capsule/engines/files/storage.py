@@ -111,27 +111,11 @@ class FileStorage:
 
     def noted(self, kind: str, id: str) -> Known | None:
         """How the store left a document, whatever became of the file and the machine since; None without a note."""
-        header = self._header(kind, id)
+        header = self.header(kind, id)
         return header and header[0]
 
-    def flush_log(self, kind: str, id: str) -> bool:
-        """Make what the store appended to a document durable, without its mutex. False: a flush failed before.
-
-        Costs a look if its appends are older than a second. Raises `StorageFailed`, `Refused`.
-        """
-        header = self._header(kind, id)
-        if header is None or header[0].boot != self.boot:
-            return True
-        if header[0].doubt == "bytes":
-            return False
-        if header[1] is not None and not header[1].is_checkpoint:
-            with whole_files.naming(self.path(kind, id), "flush the log of"):
-                path = self.logs.file(f"{kind}-{id}")
-                with whole_files.opened(self.sys, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC) as fd:
-                    self.sys.fdatasync(fd)
-        return True
-
-    def _header(self, kind: str, id: str) -> tuple[Known, Position | None] | None:
+    def header(self, kind: str, id: str) -> tuple[Known, Position | None] | None:
+        """What the note of a document says, and where its log ends; None without a note."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             fd = self.sys.open(self.mutex_files.file(f"{kind}-{id}"), flags)

@@ -41,7 +41,6 @@ _TRIES = 5
 _FILE = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
 _BETWEEN = b"\n    },\n    {\n"
 _FIRST, _LAST = len(b"\n    {\n"), len(b"\n    }")
-_ENTRY = 6  # What `codec.encode_entry` puts before and behind the lines of an entry.
 
 
 #: A row of the table of conversations, by the names of its columns.
@@ -272,7 +271,7 @@ def _sound(data: bytes, version: Version, path: str, id: str, known: Known | Non
         head = head or Head.of(document, path, version.size)
     if messages is None:
         history = document["history"]
-        messages = messages_of(history, (codec.encode_entry(entry)[_ENTRY:-_ENTRY] for entry in history))
+        messages = messages_of(history, map(lines_of, history))
         at = None
         if messages is None:
             raise ValueError(f"{path}: a migrated message without an id")
@@ -354,6 +353,11 @@ def _rest(document: dict[str, Any]) -> tuple[int, int]:
 def pieces_of(block: bytes) -> list[bytes]:
     """The lines of each entry in the bytes of a canonical history, without its braces."""
     return block[_FIRST:-_LAST].split(_BETWEEN) if block else []
+
+
+def lines_of(entry: dict[str, Any]) -> bytes:
+    """The same of one entry, wherever it stands."""
+    return codec.encode_entry(entry).removeprefix(b"    {\n").removesuffix(b"\n    }")
 
 
 def messages_of(entries: list[dict[str, Any]], pieces: Iterable[bytes]) -> list[Message] | None:

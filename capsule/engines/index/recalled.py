@@ -12,15 +12,12 @@ from typing import Any
 import orjson
 
 from capsule.engines.index.heads import HEAD_COLUMNS, head_of
-from capsule.engines.index.reading import messages_of
+from capsule.engines.index.reading import lines_of, messages_of
 from capsule.format.documents.new import empty_context, new_metadata
 from capsule.format.facts import FIELDS, NUMBER, TEXT
-from capsule.format.json import codec
 from capsule.format.json.canonical import order_message
 from capsule.timestamps import from_ms
 
-#: What `codec.encode_entry` puts before and behind the lines of an entry.
-_AROUND = 6
 _TOP = ("id", "title", "version", "createdAt", "updatedAt")
 #: What is not of the document, or not all that it has.
 _OF_THE_FILE = ("path", "bytes", "conflicts")
@@ -52,7 +49,7 @@ def recalled(db: sqlite3.Connection, id: str) -> tuple[dict[str, Any], frozenset
         entry |= ({} if parent is None else {"parent": parent or None}) | ({"from": sender} if sender else {})
         facts = db.execute(f"SELECT path, value FROM facts WHERE message = ? AND type IN ({NUMBER}, {TEXT})", (num,))
         known = order_message(entry | {path: value for path, value in facts if path in FIELDS})
-        same = messages_of([known], [codec.encode_entry(known)[_AROUND:-_AROUND]])
+        same = messages_of([known], [lines_of(known)])
         if same is None or same[0].digest != digest:
             partial.add(message)
             known = order_message(entry)  # A fact may be of the metadata.

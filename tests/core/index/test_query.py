@@ -208,9 +208,12 @@ def test_a_first_build_gives_the_same_answers_as_single_additions_and_is_not_mer
         else:
             words.add(db, rows)
         db.execute("COMMIT")
+        largest = "SELECT segid FROM words_idx GROUP BY segid ORDER BY count(*) DESC LIMIT 1"
+        built = db.execute(largest).fetchone()
         words.remove(db, rows[5:9])
-        for num in range(400):
+        for num in range(1500):
             words.add(db, [(100_000 + num, "word1 afterwards", None)])
+        assert not is_first or db.execute(largest).fetchone() == built
         assert db.execute("SELECT count(DISTINCT segid) FROM words_idx").fetchone()[0] < 60
         asked = ("word1", '"中 文"', "tool0", "zazołc", '"nul here"', "word1 afterwards", "only7", "tools : word1")
         found = "SELECT rowid, bm25(words) FROM words WHERE words MATCH ? ORDER BY rowid"

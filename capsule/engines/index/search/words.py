@@ -20,7 +20,7 @@ from capsule.engines.index.search.folding import fold
 Row = tuple[int, str, str | None]
 #: Title, and the tags as a JSON array.
 Title = tuple[str, str]
-NO_TITLE: Title = ("", "[]")
+_NO_TITLE: Title = ("", "[]")
 
 _WORDS = "CREATE VIRTUAL TABLE words USING fts5(content, tools, content='', tokenize='ascii')"
 _NAMES = "CREATE VIRTUAL TABLE names USING fts5(title, tags, content='', tokenize='ascii')"
@@ -30,6 +30,9 @@ _ADD_NAME = "INSERT INTO names(rowid, title, tags) VALUES(?, ?, ?)"
 _REMOVE_NAME = "INSERT INTO names(names, rowid, title, tags) VALUES('delete', ?, ?, ?)"
 #: How many bytes FTS5 gathers before it writes a part: while a first index is built, and else (its default).
 _BUILDING_HASH, _HASH = 8 << 20, 1 << 20
+#: So many parts of one level FTS5 joins by itself (`automerge`).
+_ON_A_LEVEL = 4
+_BRIEF: list[Row] = [(-1, "x", None)]
 
 
 def create(db: sqlite3.Connection) -> None:
@@ -51,7 +54,7 @@ def remove(db: sqlite3.Connection, rows: Iterable[Row]) -> None:
 def change_title(db: sqlite3.Connection, num: int, old: Title, new: Title) -> None:
     """Replace the title and the tags of conversation `num`. `old` is what was added last."""
     for sql, (title, tags) in ((_REMOVE_NAME, old), (_ADD_NAME, new)):
-        if old != new and (title, tags) != NO_TITLE:
+        if old != new and (title, tags) != _NO_TITLE:
             db.execute(sql, (num, fold(title), fold("\n".join(orjson.loads(tags)))))
 
 
@@ -62,7 +65,13 @@ def build(db: sqlite3.Connection, fill: Callable[[], None]) -> None:
     """
     _configure(db, _BUILDING_HASH)
     fill()
-    db.execute("INSERT INTO words(words) VALUES('optimize')")
+    # Parts of several levels are joined above all of these, but those of one level, which are few, on the next one. A
+    # text that comes and goes makes them several.
+    parts = db.execute("SELECT count(DISTINCT segid) FROM words_idx").fetchone()[0]
+    for _ in range(2 if parts < _ON_A_LEVEL else 1):
+        add(db, _BRIEF)
+        remove(db, _BRIEF)
+        db.execute("INSERT INTO words(words) VALUES('optimize')")
     _configure(db, _HASH)
 
 

@@ -53,12 +53,19 @@ class Rows:
         columns = f"{' = ?, '.join(values)} = ?"
         self._db.execute(f"UPDATE capsules SET {columns} WHERE num = ?", (*values.values(), num))
 
-    def _begin(self, num: int, id: str, values: dict[str, Any]) -> None:
-        """Make a row anew with these values, and nothing in the other columns."""
+    def _write(self, num: int, id: str, row: Row | None, values: dict[str, Any], head: Head | None = None) -> None:
+        """Have the row of a conversation say these values and nothing else, with its title and who takes part."""
+        was = row or {}
         # Not INSERT OR REPLACE: SQLite can undo that, for which FTS5 writes what it gathered, each time.
         self._db.execute("DELETE FROM capsules WHERE num = ?", (num,))
         columns, marks = ", ".join(("num", "id", *values)), ", ?" * len(values)
         self._db.execute(f"INSERT INTO capsules({columns}) VALUES(?, ?{marks})", (num, id, *values.values()))
+        old, new = ((of.get("title", ""), of.get("tags", "[]")) for of in (was, values))
+        words.change_title(self._db, num, old, new)
+        if values.get("head") != was.get("head"):
+            self._db.execute("DELETE FROM members WHERE capsule = ?", (num,))
+            members = [(member.id, num) for member in head.participants if member.is_in] if head is not None else []
+            self._db.executemany("INSERT INTO members VALUES(?, ?)", members)
 
     def _tell(self, kind: str, id: str, state: Found, was: str = "", **fields: Any) -> None:
         source = "store" if state.by_store else "outside"
@@ -69,9 +76,7 @@ class Rows:
     def remove(self, id: str, row: Row, *, by_store: bool) -> None:
         """Note that the file is gone. The row stays, as the file may come back."""
         self._remove_messages("capsule", row["num"])
-        self._db.execute("DELETE FROM members WHERE capsule = ?", (row["num"],))
-        words.change_title(self._db, row["num"], (row["title"], row["tags"]), words.NO_TITLE)
-        self._begin(row["num"], id, {"gone": True})
+        self._write(row["num"], id, row, {"gone": True})
         self.changes.append(("deleted", id, {"source": "store" if by_store else "outside"}))
 
     def put(self, id: str, row: Row | None, state: Found) -> None:
@@ -117,9 +122,7 @@ class Rows:
             messages = state.messages or []
             linear = state.current is None and all(message.parent is None for message in messages)
             values = _values(state, sum(message.words for message in messages), linear)
-            self._begin(num, id, values)
-            words.change_title(self._db, num, words.NO_TITLE, (values.get("title", ""), values.get("tags", "[]")))
-            self._insert_members(num, state.head)
+            self._write(num, id, None, values, state.head)
             placed += self._placed(num, 0, messages)
             if not linear:
                 branched.append((num, state.current))
@@ -155,10 +158,6 @@ class Rows:
             fronts.append(front := int.from_bytes(made[:7]))
         return fronts
 
-    def _insert_members(self, capsule: int, head: Head | None) -> None:
-        members = [(member.id, capsule) for member in head.participants if member.is_in] if head is not None else []
-        self._db.executemany("INSERT INTO members VALUES(?, ?)", members)
-
     # -- A conversation that changed ------------------------------------------------------------------------------
 
     def _mark_active(self, capsule: int, current: str | None) -> None:
@@ -184,12 +183,7 @@ class Rows:
         if state.head is None:
             self._set(row["num"], values)
         else:
-            self._begin(row["num"], id, values)
-            old, new = (row["title"], row["tags"]), (values["title"], values["tags"])
-            words.change_title(self._db, row["num"], old, new)
-            if values.get("head") != row["head"]:
-                self._db.execute("DELETE FROM members WHERE capsule = ?", (row["num"],))
-                self._insert_members(row["num"], state.head)
+            self._write(row["num"], id, row, values, state.head)
         if not (linear and row["linear"]) and (any(changed) or current != row["current"]):
             self._mark_active(row["num"], current)
         if edited or removed:
@@ -297,10 +291,8 @@ class Rows:
             self._tell("head", id, state, row["tag"], fields=fields, count=state.entries)
         old_lock = orjson.loads(row["lock"]) if row["lock"] else None
         if _owner(old_lock) != _owner(head.lock):
-            if head.lock is not None:
-                self._tell("locked", id, state, row["tag"], lock=head.lock, count=state.entries)
-            else:
-                self._tell("unlocked", id, state, row["tag"], lock=old_lock, count=state.entries)
+            kind, lock = ("locked", head.lock) if head.lock is not None else ("unlocked", old_lock)
+            self._tell(kind, id, state, row["tag"], lock=lock, count=state.entries)
 
 
 def _file(state: Found) -> dict[str, Any]:
