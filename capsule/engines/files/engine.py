@@ -303,11 +303,14 @@ class FilesEngine:
                 transaction.ensure_durable()
         elif log is not None and not log.is_checkpoint:
             sys, path = self.storage.sys, self.storage.logs.file(f"{kind}-{id}")
-            with (
-                whole_files.naming(path, "flush"),
-                whole_files.opened(sys, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC) as fd,
-            ):
-                sys.fdatasync(fd)
+            try:
+                fd = sys.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    sys.fdatasync(fd)
+                finally:
+                    sys.close(fd)
+            except OSError as error:
+                raise whole_files.failure(error, path, "flush") from error
 
     def _completed(self, kind: str, id: str) -> bool:
         """Make a document durable; whether a power cut had left it incomplete."""
