@@ -291,6 +291,10 @@ class Log:
         self.position = position
         return True
 
+    def forget(self) -> None:
+        """In a forked child: another thread of the parent may have been flushing it, which is not here."""
+        self._flushing = threading.Lock()
+
     def close(self, *, is_trusted: bool = True) -> None:
         """Close it. Who waits to flush it learns that it can't be known, unless it `is_trusted`: another one then has
         its lines, durably, or they are not needed."""
