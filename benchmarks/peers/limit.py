@@ -14,43 +14,42 @@ _STAMP = b"2025-01-12T10:00:00.000Z"
 
 
 class SplicedFile:
-    """A file that grows as a capsule does: a block over its closing, 24 bytes near its head, one fdatasync.
+    """A file that grows as a capsule does: a block over its closing, and 24 bytes near its head.
 
-    With a log, the same block is first written there, and is on the disk before the file's own flush.
+    The same block is first written to a log, which is flushed at the end; the file itself is not.
 
     Args:
         source: A capsule, whose size the file has at the beginning.
         path: The file; made.
         growth: Bytes that it grows by at each append.
-        has_log: Whether to write a log.
+        flushes: Whether the log is flushed.
     """
 
-    def __init__(self, source: Path, path: Path, growth: int, *, has_log: bool = False) -> None:
+    def __init__(self, source: Path, path: Path, growth: int, *, flushes: bool = True) -> None:
         path.write_bytes(source.read_bytes())
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         os.fsync(self._fd)
         self._end = os.fstat(self._fd).st_size
         self._growth = growth
         self._block = b"x" * (growth + _CLOSING_BYTES)
-        self._log, self._log_end = -1, 0
-        if has_log:
-            self._log = os.open(f"{path}.log", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-            os.posix_fallocate(self._log, 0, _LOG_BYTES)
-            os.pwrite(self._log, bytes(_LOG_BYTES), 0)
-            os.fsync(self._log)
+        self._log, self._log_end, self._flushes = (
+            os.open(f"{path}.log", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC),
+            0,
+            flushes,
+        )
+        os.posix_fallocate(self._log, 0, _LOG_BYTES)
+        os.pwrite(self._log, bytes(_LOG_BYTES), 0)
+        os.fsync(self._log)
 
     def append(self) -> None:
-        if self._log >= 0:
-            os.pwrite(self._log, self._block, self._log_end)
-            self._log_end = (self._log_end + len(self._block)) % (_LOG_BYTES - len(self._block))
+        os.pwrite(self._log, self._block, self._log_end)
+        self._log_end = (self._log_end + len(self._block)) % (_LOG_BYTES - len(self._block))
         os.pwrite(self._fd, self._block, self._end - _CLOSING_BYTES)
         os.pwrite(self._fd, _STAMP, _STAMP_AT)
-        if self._log >= 0:
+        if self._flushes:
             os.fdatasync(self._log)
-        os.fdatasync(self._fd)
         self._end += self._growth
 
     def close(self) -> None:
         os.close(self._fd)
-        if self._log >= 0:
-            os.close(self._log)
+        os.close(self._log)
