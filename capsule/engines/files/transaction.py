@@ -101,7 +101,7 @@ class FileTransaction:
         self.reads: Reads = {}
         self.waits = True
         self.judged: tuple[Object, State] | None = None
-        self._held = held
+        self._held, self._tag = held, ""
         self._caches = caches
         self._ensure_unchanged = ensure_unchanged
 
@@ -134,8 +134,9 @@ class FileTransaction:
         self._known, self._whole = known, document
         if head is not None:
             self.head = heads.put(self.name, known.tag, head)
-        else:
+        elif known.tag != self._tag:
             self.head = heads.get(self.name, known.tag) or heads.put(self.name, known.tag, self._read_head())
+        self._tag = known.tag
         if anatomy is not None:
             stamp, count, ends_active = known.stamp, anatomy.entries, anatomy.ends_active
         else:

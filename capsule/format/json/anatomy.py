@@ -118,7 +118,8 @@ def spliced(anatomy: Anatomy, entries: list[bytes]) -> tuple[bytes, Anatomy]:
         return closing, anatomy._replace(size=anatomy.tail + len(closing))
     block = (b",\n" if anatomy.tail > anatomy.history else b"\n") + b",\n".join(entries)
     tail = anatomy.tail + len(block)
-    after = anatomy._replace(size=tail + len(_CLOSING), tail=tail, entries=anatomy.entries + len(entries))
+    size, count = tail + len(_CLOSING), anatomy.entries + len(entries)
+    after = Anatomy(size, anatomy.updated_at, anatomy.context, anatomy.history, tail, count, anatomy.ends_active)
     return block + _CLOSING, after
 
 

@@ -14,7 +14,6 @@ import time
 from contextlib import suppress
 
 from capsule.disk.syscalls import Syscalls
-from capsule.disk.whole_files import names_file
 from capsule.engines.files.disk.layout import Directory
 from capsule.engines.files.disk.log import Log, Position
 from capsule.engines.files.protocols import Known
@@ -34,18 +33,20 @@ class Mutex:
 
     Attributes:
         fd: Its file, open while the mutex is held.
+        place: The inode and the device of that file.
         size: Bytes of its file, as of taking it or of the holder's last write to it.
         memo: The last header written or read here, in bytes and decoded.
         log: The document's log, kept open likewise; None when it isn't.
         document_fd: The document, kept open from one hold to the next; -1 when it isn't.
     """
 
-    __slots__ = ("document_fd", "fd", "guard", "log", "memo", "name", "size", "users")
+    __slots__ = ("document_fd", "fd", "guard", "log", "memo", "name", "place", "size", "users")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.guard = threading.Lock()
         self.fd = -1
+        self.place = 0, 0
         self.size = 0
         self.memo: tuple[bytes, Known, Position | None] | None = None
         self.log: Log | None = None
@@ -164,11 +165,14 @@ class Mutexes:
         while True:
             if mutex.fd < 0:
                 mutex.fd = self._open(name)
+                status = self._sys.fstat(mutex.fd)
+                mutex.place = status.st_ino, status.st_dev
             if self._sys.try_lock(mutex.fd, False, timeout_s is None):
-                status = names_file(self._sys, f"{self._directory.path}/{name}", mutex.fd)
-                if status is not None:
-                    mutex.size = status.st_size
-                    return
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    status = self._sys.lstat(f"{self._directory.path}/{name}")
+                    if (status.st_ino, status.st_dev) == mutex.place:
+                        mutex.size = status.st_size
+                        return
                 self._sys.close(mutex.fd)
                 mutex.fd = -1
                 continue
