@@ -22,7 +22,7 @@ from capsule.engines.files.disk.behind import FlushBehind
 from capsule.engines.files.disk.derived import Derived
 from capsule.engines.files.disk.layout import LOCAL, NESTED, Directory, Layout
 from capsule.engines.files.disk.leases import FileLeases
-from capsule.engines.files.disk.log import Position
+from capsule.engines.files.disk.log import Log, Position
 from capsule.engines.files.disk.mutex import Mutexes
 from capsule.engines.files.disk.trash import QUARANTINE, Keeping
 from capsule.engines.files.document import HeldDocument
@@ -126,6 +126,18 @@ class FileStorage:
         except OSError:
             return None
         return header
+
+    def may_lack(self, kind: str, id: str) -> bool:
+        """Whether a power cut may have taken some of what was appended to a document, which its log has then.
+
+        Costs reading the log. Takes no mutex.
+        """
+        with suppress(OSError):
+            log = Log.open(self.sys, f"{self.logs.path}/{kind}-{id}", None)
+            if log is not None:
+                log.close()
+                return not log.position.is_checkpoint
+        return False
 
     def known(self, kind: str, id: str) -> Known | None:
         """A document as the store left it; None when the file has changed, or a writer is at work. Takes no mutex."""

@@ -230,12 +230,14 @@ class FilesIndex(Index):
         try:
             # As `FileStorage.known` says it; but most files of a fresh clone have no note, and one look tells that.
             noted = self._storage.noted(self._kind, id)
-            now = self._storage.find(self._kind, id) if noted is not None else None
-            if noted is None or now is None:
+            now = self._storage.find(self._kind, id) if noted is not None else file
+            if now is None:
                 return None
-            if noted.signature == now.signature:
-                return noted if noted.boot == self._storage.boot else None
-            return self._settle(id)
+            if noted is not None and noted.signature != now.signature:
+                return self._settle(id)
+            if noted is not None and noted.boot == self._storage.boot:
+                return noted
+            return self._settle(id) if self._storage.may_lack(self._kind, id) else None
         except CapsuleError:
             return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,21 @@ def large(store: Store, count: int = 500) -> str:
     """A conversation of some size."""
     messages = [{"role": "user", "content": f"number {n} " + "x" * 500} for n in range(count)]
     return store.create(type="group", title="Large", messages=messages).id
+
+
+def test_what_a_power_cut_took_from_a_file_is_found_before_anybody_loads_it(root: Path, tmp_path: Path) -> None:
+    with Store.open(root, keep_locks=False) as store:
+        id = store.create(title="Plan", type="group").id
+        store.append(id, content="kept")
+        store.flush()
+        before = (root / "conversations" / f"{id}.json").read_bytes()
+        store.append(id, content="acknowledged")
+        noted, bare = (Path(shutil.copytree(root, tmp_path / name)) for name in ("noted", "bare"))
+    shutil.rmtree(bare / ".capsule" / "mutex")
+    for after in (noted, bare):
+        (after / "conversations" / f"{id}.json").write_bytes(before)
+        with store_on(after, Rebooted()) as rebooted:
+            assert len(rebooted.search("acknowledged").hits) == 1
 
 
 def test_only_appended_messages_are_read(store: Store, root: Path, counting: tuple[Store, Reading]) -> None:
