@@ -93,7 +93,7 @@ MORE_BY_ID: dict[str, Callable[[Store, str], Any]] = {
 #: What a store offers besides: it tells of no conversation, or is asked under another name.
 HARMLESS = {
     *("beside", "close", "in_memory", "init", "open", "release", "remember_own", "reindex", "create", "delete_all"),
-    *("room", "watch", "await_changes", "messages.await_mail", "locks.state", "trash.purge", "trash.removed"),
+    *("flush", "room", "watch", "await_changes", "messages.await_mail", "locks.state", "trash.purge", "trash.removed"),
     *("incoming.bring_in", "incoming.version", "groups.create", "channels.create", "channels.join"),
     *("channels.join_defaults", "channels.resolve", "notes.write", "notes.allow", "notes.end"),
     *("configuration.plan", "configuration.apply"),
