@@ -21,7 +21,7 @@ import orjson
 
 from capsule.disk.syscalls import Syscalls
 from capsule.disk.whole_files import Signature, sync_directory
-from capsule.engines.files.disk.layout import Directory
+from capsule.engines.files.disk.layout import Logs
 from capsule.engines.files.disk.log import Log, Position, without_checkpoints
 from capsule.engines.files.disk.mutex import Mutex
 from capsule.engines.files.protocols import Known
@@ -93,7 +93,7 @@ class Note:
         secure: Makes the document durable, and gives where its entries end; set likewise.
     """
 
-    def __init__(self, sys: Syscalls, mutex: Mutex, directory: Directory, boot: str) -> None:
+    def __init__(self, sys: Syscalls, mutex: Mutex, directory: Logs, boot: str) -> None:
         self._sys = sys
         self._mutex = mutex
         self._directory = directory
