@@ -32,7 +32,7 @@ _FOLDERS = {kind: f"{DERIVED_NAME}/{kind}" if kind in LOCAL else NESTED.get(kind
 #: Where the files of a kind lie that are no documents; `attachments` belong to all.
 FOLDERS = {"inbox": "sessions/{}/inbox", "outbox": "sessions/{}/outbox", "attachments": "attachments"}
 _GITIGNORE = b"# Derived and transient: rebuilt from the files, never committed.\n*\n"
-_NEWER = b"The logs of this store are in `logs`, beside this file, and need a newer version of Capsule than one that looks here.\n"
+_NEWER = b"The logs of this store are in `logs`, beside this file. They need a newer version of Capsule.\n"
 
 
 class Layout(NamedTuple):
