@@ -42,6 +42,11 @@ class Clone:
         """The repository."""
         return Repository.around(self.store.root)
 
+    def _flushed(self) -> CoreStore:
+        """The store, with every document whole and on the medium: git reads the files by itself."""
+        self.store.flush()
+        return self.store
+
     # -- Set-up -----------------------------------------------------------------------------------------------------
 
     def setup(self, *, everywhere: bool = False) -> list[installation.Step]:
@@ -56,7 +61,7 @@ class Clone:
             Refused: A file may not be written, or something else lies in its place.
             GitFailed: Git refused; what was done before stays, and a second call goes on from there.
         """
-        return installation.set_up(self.store.root, self.program, everywhere=everywhere)
+        return installation.set_up(self._flushed().root, self.program, everywhere=everywhere)
 
     def teardown(self, *, everywhere: bool = False) -> list[installation.Step]:
         """Remove what `setup` added, and nothing else; the steps say what was left, and why.
@@ -70,7 +75,7 @@ class Clone:
 
         Cost: some ten starts of git, of which `git status` looks at every document, and a read of those that it names.
         """
-        return status.look(self.repository, self.program, self.store.conflicts.list())
+        return status.look(self.repository, self.program, self._flushed().conflicts.list())
 
     # -- Commits ----------------------------------------------------------------------------------------------------
 
@@ -90,7 +95,7 @@ class Clone:
 
         Cost: reading what git takes for changed, each file under its mutex.
         """
-        with operation(self.store, driver_config(self.program), progress, asks=asks) as running:
+        with operation(self._flushed(), driver_config(self.program), progress, asks=asks) as running:
             return commit(running, message)
 
     def sync(
@@ -113,7 +118,7 @@ class Clone:
             InvalidDocument: A document that both sides changed does not parse here; nothing else was changed.
             StoreBusy, Refused, StorageFailed: Another `capsule git` works here, or a document could not be read.
         """
-        with operation(self.store, driver_config(self.program), progress, asks=asks) as running:
+        with operation(self._flushed(), driver_config(self.program), progress, asks=asks) as running:
             return sync(running, message, unrelated=unrelated)
 
     # -- The past ---------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def put(repo: Clone, data: bytes) -> None:
     """Put a version there as it comes from another computer, where nobody knows what was written here."""
     repo.file(ID).write_bytes(data)
     (repo.root / ".capsule" / "mutex" / f"conversations-{ID}").write_bytes(b"")
-    (repo.root / ".capsule" / "log" / f"conversations-{ID}").unlink(missing_ok=True)
+    (repo.root / ".capsule" / "logs" / f"conversations-{ID}").unlink(missing_ok=True)
 
 
 def found(repo: Clone, ours: bytes, theirs: bytes) -> bytes | None:

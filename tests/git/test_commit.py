@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from capsule import Store
+from capsule import Store, git
 from capsule.errors import GitFailed, InvalidDocument, Refused, Remedy, StoreBusy
 from capsule.format.json import codec
 from capsule.format.merge.clean_form import clean
 from capsule.git.commits import operation
 from capsule.git.commits.message import DocumentChange, commit_message
 from capsule.git.setup.attributes import driver_config
+from tests.core.storage.faults import cut_power
 from tests.git.repositories import PROGRAM, Clone, new
 from tests.git.talking import committed, conversation, staged, status
 from tests.processes import Child
@@ -41,6 +42,15 @@ def test_a_commit_holds_the_changes_and_its_message_lists_them(repo: Clone) -> N
     }
     assert (done.commit, done.count) == (repo.git("rev-parse", "HEAD"), 2)
     assert status(repo) == []
+
+
+@pytest.mark.parametrize("act", ["commit", "sync", "status", "setup"])
+def test_what_a_power_cut_left_incomplete_is_completed_before_git_reads_it(repo: Clone, act: str) -> None:
+    id = conversation(repo)
+    cut_power(repo.root, id, "acknowledged")
+    with repo.store() as store:
+        getattr(git.open(store), act)()
+    assert b"acknowledged" in (repo.root / "conversations" / f"{id}.json").read_bytes()
 
 
 def test_the_program_commits_with_a_given_subject_and_prints_json(repo: Clone) -> None:

@@ -16,7 +16,7 @@ from tests.git.repositories import Clone, new
 from tests.processes import PATIENCE_S
 
 #: Where each place keeps what it knows.
-PLACES = {"log": (".capsule/log", ".capsule/mutex"), "index": (".capsule/index.sqlite3",), "commit": (".git",)}
+PLACES = {"log": (".capsule/logs", ".capsule/mutex"), "index": (".capsule/index.sqlite3",), "commit": (".git",)}
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "emptied": lambda data: b"",
     "only white space": lambda data: b" \n\n",

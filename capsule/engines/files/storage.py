@@ -20,7 +20,7 @@ from capsule.engines.files import note
 from capsule.engines.files.checkouts import committed
 from capsule.engines.files.disk.behind import FlushBehind
 from capsule.engines.files.disk.derived import Derived
-from capsule.engines.files.disk.layout import LOCAL, NESTED, Directory, Layout
+from capsule.engines.files.disk.layout import LOCAL, NESTED, Directory, Layout, Logs
 from capsule.engines.files.disk.leases import FileLeases
 from capsule.engines.files.disk.log import Log, Position
 from capsule.engines.files.disk.mutex import Mutexes
@@ -71,7 +71,7 @@ class FileStorage:
         self._timeout_s = mutex_timeout_s
         self._document_bytes = document_bytes
         self.mutex_files = Directory(self.layout, self.sys, "mutex")
-        self.logs = Directory(self.layout, self.sys, "log")
+        self.logs = Logs(self.layout, self.sys)
         self.mutexes = Mutexes(self.sys, self.mutex_files)
         self.sys.give_up_idle = weakref.WeakMethod(self.mutexes.give_up_idle)  # Weak, as a cycle would keep them open.
         self.leases = FileLeases(self.sys, self.layout, self.mutexes)

@@ -1,7 +1,8 @@
 """`append`: one message, or a stream of them.
 
 What must stay true: a line of the answer is written only when the store has acknowledged its message, and every
-message that was acknowledged stays, whatever the next line holds.
+message that was acknowledged stays, whatever the next line holds. Only with `--no-wait` is it acknowledged before it is
+on the disk.
 """
 
 from __future__ import annotations
@@ -44,6 +45,11 @@ def append(
         'Read messages from standard input, one JSON object a line ({"role":..., "content":...}). Print a line '
         '{"id":..., "at":...} for each message as soon as it is safe on the disk.',
     ),
+    no_wait: bool = flag(
+        "--no-wait",
+        "Do not wait for the disk: a message is acknowledged when every reader sees it, and is on the disk within a "
+        "second. For output that comes in many small pieces.",
+    ),
 ) -> None:
     """Add a message to a conversation and print its id. When the id is printed, the message is on the disk."""
     defaults: dict[str, Any] = {"role": role} if from_ is None else {"role": role, "from": from_}
@@ -51,7 +57,7 @@ def append(
         other = text is not None or file is not None or parent is not None
         refuse(other, "the messages come from standard input; give no text, no --file and no --parent", "--jsonl")
         with store_of(keep_locks=True) as store, Ending():
-            for batch in appended(store, store.resolve(id), defaults, sys.stdin.buffer):
+            for batch in appended(store, store.resolve(id), defaults, sys.stdin.buffer, wait=not no_wait):
                 out_bytes(batch)
         return
     content = message_text(text, file)
@@ -60,12 +66,15 @@ def append(
             # A full id is left to the append to look for.
             known = len(parent) == 36
             defaults["parent"] = parent if known else None if parent == "none" else store.find_message(id, parent).id
-        at, (message,) = store.append_entries(id, [{**defaults, "content": content}])
+        at, (message,) = store.append_entries(id, [{**defaults, "content": content}], wait=not no_wait)
     answer({"id": message["id"], "at": at}, message["id"], line=True)
 
 
-def appended(store: CoreStore, id: str, defaults: Mapping[str, Any], source: BinaryIO) -> Iterator[bytes]:
-    """Append the messages in `source` to the conversation; give the answers in batches, each once it is durable.
+def appended(
+    store: CoreStore, id: str, defaults: Mapping[str, Any], source: BinaryIO, *, wait: bool = True
+) -> Iterator[bytes]:
+    """Append the messages in `source` to the conversation; give the answers in batches, each once it is durable, or
+    unless it is to `wait`, once it is there to be read.
 
     Raises:
         InvalidInput: A line is no message, by its number; what stood before it is appended.
@@ -80,20 +89,20 @@ def appended(store: CoreStore, id: str, defaults: Mapping[str, Any], source: Bin
                 wrong = error
                 break
         if messages:
-            yield from _append(store, id, messages)
+            yield from _append(store, id, messages, wait=wait)
         if wrong:
             raise wrong
 
 
-def _append(store: CoreStore, id: str, messages: list[_Line]) -> Iterator[bytes]:
+def _append(store: CoreStore, id: str, messages: list[_Line], *, wait: bool) -> Iterator[bytes]:
     try:
-        at, entries = store.append_entries(id, [message for _, message in messages])
+        at, entries = store.append_entries(id, [message for _, message in messages], wait=wait)
     except InvalidInput as error:
         if len(messages) == 1:
             raise _at_line(messages[0][0], error.message) from error
         # One of them can't be accepted, so none was appended: one by one, those before it are.
         for line in messages:
-            yield from _append(store, id, [line])
+            yield from _append(store, id, [line], wait=wait)
         return
     answers = ({"id": entry["id"], "at": place} for place, entry in enumerate(entries, at))
     yield b"".join(orjson.dumps(reply, option=orjson.OPT_APPEND_NEWLINE) for reply in answers)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from capsule import rooms
-from capsule.errors import CapsuleError, InvalidDocument, NotFound, Problem, Refused
+from capsule.errors import CapsuleError, InvalidDocument, NotFound, Problem, Refused, StorageFailed, StoreBusy
 from capsule_cli.boundary import end_with
 from capsule_cli.completion import complete_id
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.inputs import read_file
 from capsule_cli.shared.opening import store_of
-from capsule_cli.shared.options import argument, flag, option
+from capsule_cli.shared.options import argument, flag, option, refuse
 from capsule_cli.shared.output import answer, counted, out, out_bytes, out_json, progress, say, shown, with_bar
 
 if TYPE_CHECKING:
@@ -48,20 +48,52 @@ def init(
 
 def doctor(
     repair: bool = flag("--repair", "Mend what can be mended; the original is kept in .capsule/quarantine/."),
+    flush: bool = flag(
+        "--flush",
+        "Put everything on the disk in its own file, and examine nothing: for a program that copies the files.",
+    ),
 ) -> None:
-    """Examine every document of the store; exit 0 only when all is well."""
+    """Examine every document of the store; exit 0 only when all is well.
+
+    It first completes what a power cut left incomplete, and says how many documents that were.
+    """
     from capsule.maintenance.doctor import examine
 
+    refuse(flush and repair, "it examines nothing, so it has nothing to mend; give one of the two", "--flush")
     with store_of() as store:
+        if flush:
+            completed = store.flush()
+            answer({"completed": completed}, shown("\n".join(["every document is on the disk", *_of_cut(completed)])))
+            return
+        completed = _flushed(store)
         many = len(store.ids())
         with progress("examining") as bar:
             findings = list(examine(store, repair=repair, progress=bar, ancestor=_ancestor(store) if repair else None))
     troubles = [finding for finding in findings if finding.is_trouble]
     left = [finding for finding in troubles if not finding.repaired]
-    facts = {"ok": not left, "conversations": many, "findings": [asdict(finding) for finding in findings]}
-    answer(facts, shown("\n".join([*map(str, findings), _summary(many, troubles)])))
+    facts = {
+        "ok": not left,
+        "conversations": many,
+        "completed": completed,
+        "findings": [asdict(finding) for finding in findings],
+    }
+    answer(facts, shown("\n".join([*_of_cut(completed), *map(str, findings), _summary(many, troubles)])))
     if left:
         raise typer.Exit(InvalidDocument.exit_code)
+
+
+def _flushed(store: CoreStore) -> int:
+    """How many documents had to be completed after a power cut. One that can't be is for the examination to name."""
+    try:
+        return store.flush()
+    except (Refused, StorageFailed, StoreBusy) as error:
+        say(f"not everything is known to be on the disk: {error.message}")
+        return 0
+
+
+def _of_cut(completed: int) -> list[str]:
+    words = "were not on the disk as a whole when the power went or the disk was gone, and were completed from the log"
+    return [f"{counted(completed, 'document')} {words}"] if completed else []
 
 
 def _ancestor(store: CoreStore) -> Ancestor | None:

@@ -8,6 +8,10 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from capsule.store.store import CoreStore
+
 
 def test_append_takes_its_text_from_the_argument_a_file_or_standard_input(capsule: Any, tmp_path: Path) -> None:
     id = capsule.new("A")
@@ -63,6 +67,28 @@ def test_a_stream_acknowledges_every_line_when_it_is_durable(capsule: Any) -> No
     assert process.wait(60) == 0
     stored = [(message["role"], message["content"], message["from"]) for message in capsule.history(id)]
     assert stored == [("user", "one", "ada"), ("assistant", "two", "bob")]
+
+
+def test_without_waiting_for_the_disk_every_message_is_acknowledged_as_soon_as_it_is_readable(
+    capsule: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[bool] = []
+    real = CoreStore.append_entries
+
+    def append_entries(store: CoreStore, id: str, messages: Any, *, wait: bool = True) -> Any:
+        waited.append(wait)
+        return real(store, id, messages, wait=wait)
+
+    monkeypatch.setattr(CoreStore, "append_entries", append_entries)
+    id = capsule.new("A")
+    answer = capsule("append", id, "--jsonl", "--no-wait", input='{"content": "one"}\n')
+    assert json.loads(answer.stdout) == {"id": capsule.history(id)[0]["id"], "at": 0}
+    assert capsule("append", id, "two", "--no-wait").line == capsule.history(id)[1]["id"]
+    assert waited == [False, False]
+    capsule("append", id, "three")
+    assert waited == [False, False, True]
+    error = json.loads(capsule("append", "nothing", "x", "--no-wait", "--json", expect=3).stderr)["error"]
+    assert error["kind"] == "NotFound"
 
 
 def test_a_stream_passes_every_field_exactly(capsule: Any) -> None:

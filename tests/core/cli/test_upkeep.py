@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from capsule.disk.syscalls import Syscalls
+from tests.core.storage.faults import cut_power
 
 FOREIGN = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
 BROKEN = '{\n  "id": "broken-1",\n  "title": oops\n}'
@@ -36,6 +40,39 @@ def test_doctor_mends_what_can_be_mended_and_keeps_the_original(capsule: Any) ->
         torn == kept.read_bytes() for kept in (capsule.root / ".capsule" / "quarantine").rglob("*") if kept.is_file()
     )
     capsule("doctor")
+
+
+def test_doctor_says_how_many_documents_it_completed_after_a_power_cut(capsule: Any) -> None:
+    ids = [capsule.new(title, "--message", "one") for title in "AB"]
+    for words in ((), ("--flush",)):
+        for id in ids:
+            cut_power(capsule.root, id, "acknowledged")
+        assert "2 documents" in capsule("doctor", *words).stdout
+        assert "power" not in capsule("doctor", *words).stdout
+        for id in ids:
+            cut_power(capsule.root, id, "acknowledged")
+        assert capsule.json("doctor", *words)["completed"] == 2
+        assert capsule.json("doctor", *words)["completed"] == 0
+    assert [len(capsule.history(id)) for id in ids] == [5, 5]
+
+
+def test_doctor_only_flushes_when_asked_to_and_fails_if_it_cannot(
+    capsule: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capsule.file("broken-1").write_text(BROKEN, encoding="utf-8")
+    assert "on the disk" in capsule("doctor", "--flush").stdout
+    assert "--flush" in capsule("doctor", "--flush", "--repair", expect=2).stderr
+
+    def fail(*args: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    id = capsule.new("A", "--message", "one")
+    cut_power(capsule.root, id, "acknowledged")
+    monkeypatch.setattr(Syscalls, "fsync", fail)
+    error = json.loads(capsule("doctor", "--flush", "--json", expect=1).stderr)["error"]
+    assert (error["kind"], id in error["path"]) == ("StorageFailed", True)
+    answer = capsule("doctor", expect=5)
+    assert id in answer.stderr and "broken-1" in answer.stdout
 
 
 def test_validate_works_outside_a_store_and_names_each_problem(

@@ -87,6 +87,24 @@ def store_on(root: Path, sys: Syscalls, **options: Any) -> Store:
     return Store(str(root), settings, FilesEngine(FileStorage(str(root), sys=sys, append=settings.append)), **options)
 
 
+class _BeforeTheCut(Syscalls):
+    """The run of the machine that ended with the power cut."""
+
+    def boot(self) -> str:
+        return "before the power cut"
+
+
+def cut_power(root: Path, id: str, text: str) -> None:
+    """Append a message, whose acknowledgement a power cut follows before the file is on the disk."""
+    path = root / "conversations" / f"{id}.json"
+    before = path.read_bytes()
+    with store_on(root, _BeforeTheCut(), keep_locks=False) as store:
+        engine: Any = store.engine
+        engine.storage.behind.add = lambda kind, id: None
+        store.append(id, content=text)
+    path.write_bytes(before)
+
+
 def stale_save(root: Path, id: str) -> None:
     """Save as an editor does that read the file before its last message."""
     path = root / "conversations" / f"{id}.json"

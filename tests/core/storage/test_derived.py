@@ -87,7 +87,7 @@ def check(root: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("what", ["mutex", "instances", "log"])
+@pytest.mark.parametrize("what", ["mutex", "instances", "logs"])
 def test_damage_to_all_derived_files_of_a_kind_loses_no_data(root: Path, what: str, damage: str) -> None:
     for path in sorted((root / ".capsule" / what).iterdir()):
         if path.exists() and path.suffix != ".older":
@@ -99,7 +99,7 @@ def test_damage_to_all_derived_files_of_a_kind_loses_no_data(root: Path, what: s
     check(root)
 
 
-@pytest.mark.parametrize("what", ["", "mutex", "log", "instances", "trash", "quarantine", ".gitignore"])
+@pytest.mark.parametrize("what", ["", "mutex", "log", "logs", "instances", "trash", "quarantine", ".gitignore"])
 def test_deleting_a_derived_directory_loses_no_data(root: Path, what: str) -> None:
     place = root / ".capsule" / what
     if place.is_dir():

@@ -43,7 +43,7 @@ def root(tmp_path: Path) -> Path:
 def elsewhere(tmp_path: Path) -> Path:
     """A directory with files of the user."""
     elsewhere = tmp_path / "elsewhere"
-    for inner in ("", "mutex", "log", "instances", "trash", "quarantine"):
+    for inner in ("", "mutex", "logs", "instances", "trash", "quarantine"):
         (elsewhere / inner).mkdir()
         for name in NAMES:
             (elsewhere / inner / name).write_bytes(b"of the user\n")
@@ -77,7 +77,7 @@ def use(root: Path) -> list[CapsuleError]:
     return errors
 
 
-@pytest.mark.parametrize("link", ["", "mutex", "log", "instances", "trash", "quarantine"])
+@pytest.mark.parametrize("link", ["", "mutex", "logs", "instances", "trash", "quarantine"])
 def test_a_symlink_in_place_of_a_derived_directory_is_refused(root: Path, elsewhere: Path, link: str) -> None:
     before = everything(elsewhere)
     place = root / ".capsule" / link
@@ -129,7 +129,7 @@ def test_a_symlink_in_place_of_a_derived_file_is_not_followed(root: Path, elsewh
         "index.lock",
         ".gitignore",
         "mutex/conversations-team",
-        "log/conversations-team",
+        "logs/conversations-team",
         f"instances/{UUID}",
     ):
         (derived / name).unlink(missing_ok=True)

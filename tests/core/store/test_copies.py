@@ -40,7 +40,7 @@ def put(store: Store, data: bytes) -> None:
     note = Path(store.root, ".capsule", "mutex", f"conversations-{ID}")
     if note.exists():
         note.write_bytes(b"")
-    Path(store.root, ".capsule", "log", note.name).unlink(missing_ok=True)
+    Path(store.root, ".capsule", "logs", note.name).unlink(missing_ok=True)
 
 
 def contents(store: Store, id: str = ID) -> list[str]:

@@ -81,7 +81,7 @@ def test_a_log_older_than_the_file_undoes_nothing(  # type: ignore[no-untyped-de
 ) -> None:
     store.tag("plan", "old")
     store.rename("plan", "Other")
-    log = root / ".capsule" / "log" / "conversations-plan"
+    log = root / ".capsule" / "logs" / "conversations-plan"
     older = log.read_bytes()
     change(store)
     store.close()
@@ -311,7 +311,7 @@ def test_a_half_saved_version_that_parses_is_read_again(
 
 
 def is_log(fd: int) -> bool:
-    return "/.capsule/log/" in os.readlink(f"/proc/self/fd/{fd}")
+    return "/.capsule/logs/" in os.readlink(f"/proc/self/fd/{fd}")
 
 
 def test_a_save_right_before_a_splice_is_not_overwritten(root: Path, store: Store, path: Path) -> None:
@@ -363,7 +363,7 @@ def test_a_log_with_purged_texts_still_protects_the_other_messages(root: Path, s
     store.rename("plan", "Plan")
     store.edits.message("plan", "@3", "edited")
     store.branches.remove("plan", "@1", keep_children=True)
-    log = root / ".capsule" / "log" / "conversations-plan"
+    log = root / ".capsule" / "logs" / "conversations-plan"
     assert b"canary" in log.read_bytes()
     forget_texts(store.engine.storage, KIND, "plan")
     assert b"canary" not in log.read_bytes()

@@ -59,8 +59,11 @@ class Position(NamedTuple):
 
 
 def without_checkpoints(writes: list[Records]) -> tuple[list[Records], int, int]:
-    """The writes alone; how many of them stand before the last checkpoint; and the byte of that, -1 without one."""
-    count, at = 0, -1
+    """The writes alone; how many of them stand before the last checkpoint; and the byte of that, -1 without one.
+
+    A log without any is of an earlier version of Capsule, which flushed the document at each write.
+    """
+    count, at = max(len(writes) - 1, 0), -1
     result: list[Records] = []
     for records in writes:
         if records[0].startswith(_CHECKPOINT_MARK):
