@@ -235,13 +235,17 @@ class Questions(Protocol):
         sound, or it is not the owner who asks. Costs reading the messages.
         """
 
-    def refresh(self, ids: Iterable[str] | None = None, progress: Progress | None = None) -> None:
+    def refresh(
+        self, ids: Iterable[str] | None = None, progress: Progress | None = None, *, anew: bool = False
+    ) -> None:
         """Look for what is new, in these conversations or in all (None), so that later questions need not.
+
+        Args:
+            ids: The conversations.
+            progress: Called with what is done and what there is to do.
+            anew: Whether to forget all answers first, and make them again out of the documents.
 
         Raises:
             StoreBusy: Another process keeps the answers from being prepared.
             Refused, StorageFailed: The system did not let the documents be read.
         """
-
-    def rebuild(self, progress: Progress | None = None) -> None:
-        """Rebuild what answers are made from, out of the documents."""

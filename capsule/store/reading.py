@@ -253,7 +253,7 @@ class Reading:
         Args:
             progress: Called with the bytes read so far, and all bytes.
         """
-        self.questions.rebuild(progress)
+        self.questions.refresh(progress=progress, anew=True)
         stats = self.questions.stats()
         return {name: getattr(stats, name) for name in ("conversations", "damaged", "messages", "words")}
 

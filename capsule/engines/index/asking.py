@@ -245,8 +245,10 @@ class Asking(Questions):
 
     # -- The index itself -----------------------------------------------------------------------------------------
 
-    def refresh(self, ids: Iterable[str] | None = None, progress: Progress | None = None) -> None:
-        self._index.refresh(ids, progress)
-
-    def rebuild(self, progress: Progress | None = None) -> None:
-        self._index.rebuild(progress)
+    def refresh(
+        self, ids: Iterable[str] | None = None, progress: Progress | None = None, *, anew: bool = False
+    ) -> None:
+        if anew:
+            self._index.rebuild(progress)
+        else:
+            self._index.refresh(ids, progress)

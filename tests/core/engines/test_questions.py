@@ -113,7 +113,7 @@ def test_a_question_is_answered_without_what_is_hidden_from_who_asks(
 ) -> None:
     assert (ask(filled.questions), ask(eve_of(filled))) == (owners, eves)
     filled.questions.refresh(["open"])
-    filled.questions.rebuild()
+    filled.questions.refresh(anew=True)
     assert (ask(filled.questions), ask(eve_of(filled))) == (owners, eves)
 
 

@@ -72,7 +72,7 @@ def test_a_refresh_takes_no_mutex_and_waits_for_none(store: Store, root: Path, c
     )
     holder.hear()
     assert last(store, ids[0]) == "before"
-    store.questions.rebuild()
+    store.questions.refresh(anew=True)
     assert last(store, ids[0]) == "before"
     # A person's version can't be settled now; it is told as it is.
     path = root / "conversations" / f"{ids[1]}.json"
