@@ -336,7 +336,8 @@ class Engine(Protocol):
 
         Args:
             kind: Tells by their ids which documents of this kind any program touched. None: tells `kind-id` of all that
-                stores wrote; of a write by another program nothing before a store has taken it in. See `Notices`.
+                stores wrote, and perhaps again when it is flushed; of a write by another program nothing before a store
+                has taken it in. See `Notices`.
         """
 
     # -- Beside the documents --------------------------------------------------------------------------------------

@@ -101,6 +101,7 @@ def test_a_write_of_any_kind_is_noticed_once_it_is_done(engine: Engine) -> None:
     notices = Notices(engine.tracker)
     assert notices.changed() == set()
     append(engine, INBOUND, "one")
+    engine.flush()  # Which may be noticed too.
     assert wait(notices) == {(INBOUND, "s_1")} and notices.changed() == set()
     engine.read(INBOUND, "s_1")
     assert notices.changed() == set()
@@ -110,6 +111,7 @@ def test_a_write_of_any_kind_is_noticed_once_it_is_done(engine: Engine) -> None:
     notices._tracker.close()  # As where another directory takes the name.
     assert notices.changed() is None and notices.changed() == set()
     append(engine, INBOUND, "two")
+    engine.flush()
     assert wait(notices) == {(INBOUND, "s_1")}
     notices.close()
 
