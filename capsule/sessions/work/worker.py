@@ -194,16 +194,17 @@ class Worker:
         limit = [tool(name="command", limit_s=self._limit_s)] if self._limit_s > SILENT_S else []
 
         def take(folds: Folds) -> list[Event]:
-            picked[:] = [] if stop.is_set() else pick(folds, now, first=first)
-            claimed = claim(folds, picked, self._instance)
-            # Only who holds the lock of a session claims there: other claims are of workers that are dead.
-            return [*claimed, *(limit if claimed else []), *drop(folds, self._instance)]
+            # Only who holds the lock of a session claims there: other claims are of workers that are dead. What they had
+            # claimed is picked when that is withdrawn.
+            left = drop(folds, self._instance)
+            picked[:] = [] if left or stop.is_set() else pick(folds, now, first=first)
+            return left or [*claim(folds, picked, self._instance), *(limit if picked else [])]
 
         folds, now = session.folds(), timestamps.now()
         is_due = next_due(folds, now, first=first) == now or drop(folds, self._instance)
         claimed = session.say(take) if is_due else []
         if not picked:
-            return False
+            return bool(claimed)
         self._engine.flush(INBOUND, session.id)  # What is answered must outlive a power cut.
         ids, batch = [message.id for message in picked], claimed[0]["batch"]
         folds, provider = session.known, self._registry.read().provider(session.id)

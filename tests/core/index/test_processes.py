@@ -159,7 +159,7 @@ def test_a_process_killed_while_it_writes_the_index_leaves_a_sound_one(root: Pat
                         if left[0] < 0: os.kill(os.getpid(), signal.SIGKILL)
                         return method(*args, **kwargs)
                     return call
-                Rows.put, Rows.insert = mortal(Rows.put), mortal(Rows.insert)
+                Rows.put, Rows._placed = mortal(Rows.put), mortal(Rows._placed)
             store.questions.refresh(progress=step)
             """,
             root,
