@@ -194,8 +194,8 @@ class Worker:
         limit = [tool(name="command", limit_s=self._limit_s)] if self._limit_s > SILENT_S else []
 
         def take(folds: Folds) -> list[Event]:
-            # Only who holds the lock of a session claims there: other claims are of workers that are dead. What they had
-            # claimed is picked when that is withdrawn.
+            # Only who holds the lock of a session claims there: other claims are of workers that are dead. What they
+            # had claimed is picked when that is withdrawn.
             left = drop(folds, self._instance)
             picked[:] = [] if left or stop.is_set() else pick(folds, now, first=first)
             return left or [*claim(folds, picked, self._instance), *(limit if picked else [])]
