@@ -218,6 +218,7 @@ class Note:
 
     def give_up_log(self) -> None:
         """Have the log written anew by the next one: after a flush that failed, another one proves nothing."""
+        known = self.known()  # First: looking it up gives the position that is forgotten here.
         log, self._mutex.log = self._mutex.log, None
         if log is not None:
             with suppress(OSError):
@@ -225,7 +226,7 @@ class Note:
             with suppress(OSError):
                 log.close(is_trusted=False)
         self._position = None
-        if (known := self.known()) is not None:
+        if known is not None:
             self._write(known, None)
 
     def _roomy(self, records: list[bytes]) -> Log:
