@@ -96,14 +96,21 @@ class HeldDocument:
             held.note.give_up_log()
             held.distrust("bytes")
 
-    def _secure(self) -> int:
-        """Make the document durable before a line leaves its log; where its entries end."""
-        known = self.note.known()
-        if known is None or known.anatomy is None:
+    def _secure(self) -> int | None:
+        """Make the document durable before a line leaves its log; where its entries end, -1 if that is not known.
+
+        None: the document isn't known to have what the log has, so that no line may leave that.
+        """
+        known, fd = self.note.known(), self._mutex.document_fd
+        if known is None or known.doubt == "bytes" or self.note.under_way or fd < 0:
+            return None
+        if known.doubt or whole_files.signature(self.sys.fstat(fd)) != known.signature:  # Another program's version.
+            self.sys.fsync(fd)
+            whole_files.sync_directory(self.sys, os.path.dirname(self.path))
             return -1
-        if not self.note.is_checkpoint and self._mutex.document_fd >= 0:
-            self.sys.fdatasync(self._mutex.document_fd)
-        return known.anatomy.tail
+        if not self.note.is_checkpoint:
+            self.sys.fdatasync(fd)
+        return known.anatomy.tail if known.anatomy else -1
 
     @property
     def is_unsettled(self) -> bool:

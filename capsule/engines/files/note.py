@@ -90,7 +90,7 @@ class Note:
         is_restarted: Whether the header is of another run of the machine.
         owes_flush: Whether the log has to be flushed before the writes under this mutex are acknowledged.
         base: Gives what a new log is to begin with; set by who knows it.
-        secure: Makes the document durable, and gives where its entries end; set likewise.
+        secure: Makes the document durable, and gives where its entries end, as `Log.make` takes it; set likewise.
     """
 
     def __init__(self, sys: Syscalls, mutex: Mutex, directory: Directory, boot: str) -> None:
@@ -104,7 +104,7 @@ class Note:
         self.sure: int | None = None
         self.checkpoint = -1
         self.base: Callable[[], list[bytes]] | None = None
-        self.secure: Callable[[], int] = lambda: -1
+        self.secure: Callable[[], int | None] = lambda: None
 
     def known(self) -> Known | None:
         """What the header says; one that was read or written here last is not decoded again."""
@@ -290,7 +290,7 @@ class Note:
         try:
             made = Log.make(self._sys, self._path(), mode, writes, at)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if at is None or error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             # Its texts have to go, most likely to make space: without the old log there is some.
             self.drop_log()
