@@ -200,16 +200,21 @@ class LoggedDocument:
         """Whether the document is known to be on the medium, with all that was written to it."""
         return self._position is None or self._position.is_checkpoint
 
-    def _secure(self) -> int:
-        """Make the document durable before a line leaves its log; where its entries end, -1 if that isn't known."""
-        fd, known = self._mutex.document_fd, self.known()
-        if fd >= 0 and (known is None or SIGNATURE(self.sys.fstat(fd)) != known.signature):
+    def _secure(self) -> int | None:
+        """Make the document durable before a line leaves its log; where its entries end, -1 if that is not known.
+
+        None: the document isn't known to have what the log has, so that no line may leave that.
+        """
+        known, fd = self.known(), self._mutex.document_fd
+        if known is None or known.doubt == "bytes" or self.under_way or fd < 0:
+            return None
+        if known.doubt or SIGNATURE(self.sys.fstat(fd)) != known.signature:  # Another program's version.
             self.sys.fsync(fd)
             sync_directory(self.sys, os.path.dirname(self.path))
             return -1
-        if fd >= 0 and not self.is_checkpoint:
+        if not self.is_checkpoint:
             self.sys.fdatasync(fd)
-        return known.anatomy.tail if known and known.anatomy else -1
+        return known.anatomy.tail if known.anatomy else -1
 
     def distrust_all(self) -> None:
         """Have the next holder, in whichever process, write every byte and the log anew: a flush has failed."""
@@ -269,6 +274,7 @@ class LoggedDocument:
 
     def give_up_log(self) -> None:
         """Have the log written anew by the next one: after a flush that failed, another one proves nothing."""
+        known = self.known()  # First: looking it up gives the position that is forgotten here.
         log, self._mutex.log = self._mutex.log, None
         if log is not None:
             with suppress(OSError):
@@ -276,7 +282,7 @@ class LoggedDocument:
             with suppress(OSError):
                 log.close(is_trusted=False)
         self._position = None
-        if (known := self.known()) is not None:
+        if known is not None:
             self._write(known, None)
 
     def _roomy(self, records: list[bytes]) -> Log:
@@ -340,7 +346,7 @@ class LoggedDocument:
         try:
             made = Log.make(self.sys, self._path(), mode, writes, at)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if at is None or error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             # Its texts have to go, most likely to make space: without the old log there is some.
             self.drop_log()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import orjson
 
 from capsule import Store
 from capsule.disk.syscalls import Syscalls
+from capsule.engines.files import note
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
 from capsule.locate import load_settings
@@ -80,6 +82,50 @@ class Faulty(Syscalls):
     @staticmethod
     def _grows(name: str, args: tuple[Any, ...]) -> bool:
         return name in GROWING and (name != "open" or bool(args[1] & os.O_CREAT))
+
+
+class Flushes(Syscalls):
+    """Records what is flushed, by the name of its folder: "log", or "conversations" for a document.
+
+    Attributes:
+        flushed: The names, in order.
+        failing: What fails when it is flushed.
+        gate: What a flush of the log waits for, once `reached` is set.
+    """
+
+    def __init__(self) -> None:
+        self.flushed: list[str] = []
+        self.failing = ""
+        self.gate: threading.Event | None = None
+        self.reached = threading.Event()
+
+    def fdatasync(self, fd: int) -> None:  # type: ignore[override]
+        name = os.path.basename(os.path.dirname(os.readlink(f"/proc/self/fd/{fd}")))
+        if name == "log" and self.gate is not None:
+            self.reached.set()
+            self.gate.wait()
+        if name == self.failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        os.fsync(fd)
+        self.flushed.append(name)
+
+    fsync = fdatasync  # type: ignore[assignment]
+
+
+def is_checkpoint(root: Path) -> bool:
+    """Whether the note says that the document is on the medium."""
+    header = note.decode_header((root / ".capsule" / "mutex" / "conversations-plan").read_bytes())
+    return header is not None and header[1] is not None and header[1].is_checkpoint
+
+
+def texts(store: Store) -> list[str]:
+    return [message.content for message in store.load("plan").history]
+
+
+def inodes(root: Path) -> tuple[int, int]:
+    """Those of the document and its log."""
+    places = (root / "conversations" / "plan.json", root / ".capsule" / "log" / "conversations-plan")
+    return places[0].stat().st_ino, places[1].stat().st_ino
 
 
 def store_on(root: Path, sys: Syscalls, **options: Any) -> Store:

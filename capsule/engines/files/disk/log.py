@@ -126,7 +126,9 @@ class Log:
             raise
 
     @classmethod
-    def make(cls, sys: Syscalls, path: str, mode: int, writes: list[Records], at: int, room: int | None = 0) -> Log:
+    def make(
+        cls, sys: Syscalls, path: str, mode: int, writes: list[Records], at: int | None, room: int | None = 0
+    ) -> Log:
         """A new log with these writes and a checkpoint, durable; it takes the place of the one there is.
 
         Args:
@@ -134,13 +136,15 @@ class Log:
             path: Its path.
             mode: The permission bits of its file.
             writes: The records of each write, oldest first. The document is on the medium with all of them.
-            at: Where the document's entries end; -1: it is not canonical.
+            at: Where the document's entries end; -1: that is not known. None: the document may not be on the medium, so
+                that the checkpoints among the writes stay, and there is no other one.
             room: How many bytes it is to have space for besides; None: none at all, as there is little.
         """
-        data, crc = b"", 0
-        for records in [*without_checkpoints(writes)[0], [_CHECKPOINT % at]]:
+        data, crc, checkpoint = b"", 0, 0
+        for records in writes if at is None else [*without_checkpoints(writes)[0], [_CHECKPOINT % at]]:
             line, crc = _line(records, crc)
             data += line
+            checkpoint = len(data) if records[0].startswith(_CHECKPOINT_MARK) else checkpoint
         size = _SMALLEST
         while room is not None and size < (len(data) + room) * 3 // 2:  # So that the next one is some way off.
             size *= 2
@@ -159,7 +163,7 @@ class Log:
         try:
             sys.rename(temporary, path)
             sync_directory(sys, directory)
-            return cls(sys, path, fd, Position(sys.fstat(fd).st_ino, size, len(data), crc, len(data)))
+            return cls(sys, path, fd, Position(sys.fstat(fd).st_ino, size, len(data), crc, checkpoint))
         except BaseException:
             sys.close(fd)
             with suppress(OSError):
@@ -192,15 +196,17 @@ class Log:
     def _wanted(self, records: Records) -> int:
         return self.position.end + sum(map(len, records)) + len(records) + 9
 
-    def renewed(self, records: Records, mode: int, at: int) -> Log:
+    def renewed(self, records: Records, mode: int, at: int | None) -> Log:
         """A new log in the place of this one, with space for one more write, from which what is old has gone.
 
         Args:
             records: Of that write.
             mode: The permission bits of its file.
-            at: As `make` takes it: the document is on the medium.
+            at: As `make` takes it; if it is None, nothing goes.
         """
-        kept = _newest([*without_checkpoints(self.read())[0], records])[:-1]
+        kept = self.read()
+        if at is not None:
+            kept = _newest([*without_checkpoints(kept)[0], records])[:-1]
         made = Log.make(self._sys, self._path, mode, kept, at, self._wanted(records) - self.position.end)
         self.close()
         return made
