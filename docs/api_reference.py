@@ -28,7 +28,7 @@ _INTRODUCTION = """\
 
 Everything that a program needs comes from the package itself: `from capsule import Store, Locked`. Open a store with
 `Store.open`, and close it, or use it in a `with` block. Several threads may use a store at once. When a method that
-writes returns, the write is on the disk; when it raises, nothing was written.
+writes returns, the write is on the disk; when it raises, nothing was written, unless the error says otherwise.
 
 Every error that Capsule raises on purpose is a [`CapsuleError`](#errors). [troubleshooting.md](troubleshooting.md) says
 what to do about each. If a method "raises as `append`", look at `append` for the list. The same goes for costs.

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: The mark of when all documents were flushed; and how much earlier a file's time may be than the clock says.
+#: The mark of a time before which no document was written that is not flushed; and how much earlier a file's time may
+#: be than the clock says.
 _FLUSHED, _MARGIN_NS = "flushed", 2_000_000_000
 _TRIES = 5
 _SOON_S = 0.5
@@ -285,12 +286,15 @@ class FilesEngine:
             return 0
         storage, began_ns, completed = self.storage, time.time_ns(), 0
         storage.behind.flush()
-        since_ns = storage.derived.marked(_FLUSHED, storage.boot)
+        since_ns = until_ns = storage.derived.marked(_FLUSHED, storage.boot)
         for name, status in storage.mutex_files.statuses():
             kind, _, id = name.partition("-")
             if status.st_mtime_ns >= since_ns and kind in WITH_ENTRIES:
                 completed += self._completed(kind, id)
-        storage.derived.mark(_FLUSHED, storage.boot, began_ns - _MARGIN_NS)
+                if status.st_mtime_ns < began_ns - _MARGIN_NS:
+                    until_ns = max(until_ns, status.st_mtime_ns)
+        if until_ns > since_ns:
+            storage.derived.mark(_FLUSHED, storage.boot, until_ns)
         return completed
 
     def _flush_log(self, kind: str, id: str) -> None:

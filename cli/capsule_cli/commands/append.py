@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from capsule.store.store import CoreStore
 
 
-#: Bytes taken from a stream at once; what is already there goes to the disk with one fdatasync.
+#: Bytes taken from a stream at once; what is already there goes to the disk with one flush.
 CHUNK = 1 << 18
 
 _Line = tuple[int, dict[str, Any]]

@@ -391,3 +391,21 @@ def test_an_append_that_fails_in_the_log_leaves_the_file_unchanged(root: Path, s
         sys.refuses = False
         writing.append("plan", content="three")
         assert contents(writing) == ["one", "two", "three"]
+
+
+def test_a_flush_looks_only_at_what_was_written_since_the_last_one(root: Path, store: Store, path: Path) -> None:
+    store.append("plan", content="two")
+    store.create(id="other", type="group")
+    store.flush()
+    mutexes = root / ".capsule" / "mutex"
+    os.utime(mutexes / "conversations-plan", ns=(5, 5))
+    os.utime(mutexes / "conversations-other", ns=(6, 6))
+    assert store.flush() == 0
+    looked: list[str] = []
+    real = store.engine.storage.hold
+    store.engine.storage.hold = lambda kind, id, *more: looked.append(id) or real(kind, id, *more)
+    assert store.flush() == 0 and looked == ["other"]
+    store.append("plan", content="three")
+    looked.clear()
+    store.flush()
+    assert sorted(set(looked)) == ["other", "plan"]
