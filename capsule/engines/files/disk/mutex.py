@@ -221,6 +221,9 @@ class Mutexes:
         """
         kept, self._kept, self._registry = self._kept, {}, threading.Lock()
         for mutex in kept.values():
+            if mutex.log is not None:
+                mutex.log.forget()
+                mutex.log = None
             self._close(mutex)
 
 
