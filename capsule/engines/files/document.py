@@ -82,7 +82,7 @@ class HeldDocument:
             if self.waits and log is not None:
                 log.flush()
         except OSError as failure:
-            self._mark_unflushed()
+            self.mark_unflushed()
             doing = (
                 "flush the log of; what was written may be lost in a power cut, so do it again, under the same key, to"
             )
@@ -90,8 +90,8 @@ class HeldDocument:
         finally:
             mutexes.leave(mutex)
 
-    def _mark_unflushed(self) -> None:
-        """Have the next holder, in whichever process, write every byte and the log anew."""
+    def mark_unflushed(self) -> None:
+        """Have the next holder, in whichever process, write every byte and the log anew. Takes the mutex."""
         with suppress(CapsuleError, OSError), self.storage.hold(self.kind, self.id) as held:
             held.note.give_up_log()
             held.distrust("bytes")

@@ -22,7 +22,6 @@ from capsule.engines.files.disk.behind import FlushBehind
 from capsule.engines.files.disk.derived import Derived
 from capsule.engines.files.disk.layout import LOCAL, NESTED, Directory, Layout
 from capsule.engines.files.disk.leases import FileLeases
-from capsule.engines.files.disk.log import Position
 from capsule.engines.files.disk.mutex import Mutexes
 from capsule.engines.files.disk.trash import QUARANTINE, Keeping
 from capsule.engines.files.document import HeldDocument
@@ -111,16 +110,20 @@ class FileStorage:
 
     def noted(self, kind: str, id: str) -> Known | None:
         """How the store left a document, whatever became of the file and the machine since; None without a note."""
-        header = self._header(kind, id)
+        header = note.decode_header(self._raw_header(kind, id))
         return header and header[0]
 
     def flush_log(self, kind: str, id: str) -> bool:
-        """Make what the store appended to a document durable, without its mutex. False: a flush failed before.
+        """Make what the store appended to a document durable, without its mutex. False: a flush failed before, or
+        it can't be told.
 
         Costs a look if its appends are older than a second. Raises `StorageFailed`, `Refused`.
         """
-        header = self._header(kind, id)
-        if header is None or header[0].boot != self.boot:
+        raw = self._raw_header(kind, id)
+        header = note.decode_header(raw)
+        if header is None:
+            return not raw  # One that is being written just now may look torn.
+        if header[0].boot != self.boot:
             return True
         if header[0].doubt == "bytes":
             return False
@@ -128,20 +131,23 @@ class FileStorage:
             with whole_files.naming(self.path(kind, id), "flush the log of"):
                 path = self.logs.file(f"{kind}-{id}")
                 with whole_files.opened(self.sys, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC) as fd:
-                    self.sys.fdatasync(fd)
+                    try:
+                        self.sys.fdatasync(fd)
+                    except OSError:
+                        self.hold(kind, id).mark_unflushed()
+                        raise
         return True
 
-    def _header(self, kind: str, id: str) -> tuple[Known, Position | None] | None:
+    def _raw_header(self, kind: str, id: str) -> bytes:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             fd = self.sys.open(self.mutex_files.file(f"{kind}-{id}"), flags)
             try:
-                header = note.decode_header(self.sys.pread(fd, note.HEADER_BYTES, 0))
+                return self.sys.pread(fd, note.HEADER_BYTES, 0)
             finally:
                 self.sys.close(fd)
         except OSError:
-            return None
-        return header
+            return b""
 
     def known(self, kind: str, id: str) -> Known | None:
         """A document as the store left it; None when the file has changed, or a writer is at work. Takes no mutex."""
