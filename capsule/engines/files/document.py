@@ -42,28 +42,28 @@ class HeldDocument(LoggedDocument):
     is_completed = False
     _links = 0
 
-    @property
-    def is_unsettled(self) -> bool:
-        """Whether writes were logged that the document is not known to have on the medium. Costs reading the log of
-        one that nobody has looked at since the machine was started."""
-        if self.known() is None:
-            return len(self.records()) > (self.sure or 0)
-        return not self.is_checkpoint
-
     def settle(self) -> None:
-        """Make durable what was appended, unless another program has written the document since: then whoever looks at
-        it next does it."""
-        if self.known() is None or self.is_checkpoint:
-            return
-        known = self.look()
-        if known is None or known.doubt:
+        """Make durable what was appended, in the log alone when another program has written the document since: then
+        whoever looks at it next does the rest."""
+        known = self.known()
+        if known is None or not self.is_unsettled:
             return
         try:
-            self.flush_log()  # First: whoever is behind a checkpoint that a power cut takes is found in the log.
-            self.sys.fdatasync(self._mutex.document_fd)
-            self.set_checkpoint(known, is_other=False)
+            if known.doubt != "bytes":
+                self.flush_log()  # First: what a checkpoint counts that a power cut takes is found in the log.
+            known = self.look()
+            if known is None:
+                return
+            if known.doubt == "bytes":
+                data = whole_files.pread_all(self.sys, self._mutex.document_fd, known.signature.size)
+                self.replace(known.signature, data, None, [])
+            elif known.doubt:
+                self.flush(known)
+            else:
+                self.sys.fdatasync(self._mutex.document_fd)
+                self.set_checkpoint(known, is_other=False)
         except OSError as error:
-            self.distrust("bytes")
+            self.distrust_all()
             raise whole_files.failure(error, self.path, "flush") from error
 
     def close(self) -> None:

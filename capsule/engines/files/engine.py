@@ -20,6 +20,7 @@ from capsule.disk import whole_files
 from capsule.engines.files.beside import AttachedFiles, FileMachine, FileTrash
 from capsule.engines.files.document import HeldDocument
 from capsule.engines.files.external_edits import take_in
+from capsule.engines.files.note import decode_header
 from capsule.engines.files.protocols import STEP_NS, FileVersion, Known, Place
 from capsule.engines.files.storage import FileStorage
 from capsule.engines.files.transaction import Caches, FileTransaction, entries_in
@@ -299,10 +300,11 @@ class FilesEngine:
 
     def _flush_log(self, kind: str, id: str) -> None:
         """Make what the store appended to a document durable, without its mutex, unless a flush failed before."""
-        known, log = self.storage.header(kind, id) or (None, None)
-        if known is None or known.boot != self.storage.boot:
+        raw = self.storage.raw_header(kind, id)
+        known, log = decode_header(raw) or (None, None)
+        if not raw or (known is not None and known.boot != self.storage.boot):
             return
-        if known.doubt == "bytes":
+        if known is None or known.doubt == "bytes":
             with self.transaction(kind, id) as transaction:
                 transaction.ensure_durable()
         elif log is not None and not log.is_checkpoint:
@@ -311,6 +313,9 @@ class FilesEngine:
                 fd = sys.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
                 try:
                     sys.fdatasync(fd)
+                except OSError:
+                    self.storage.hold(kind, id).mark_unflushed()
+                    raise
                 finally:
                     sys.close(fd)
             except OSError as error:

@@ -135,8 +135,7 @@ class LoggedDocument:
             if self.waits:
                 log.flush()
         except OSError as unflushed:
-            with suppress(CapsuleError, OSError), type(self)(self.storage, self.kind, self.id, self._timeout_s) as held:
-                held.distrust_all()
+            self.mark_unflushed()
             raise failure(unflushed, self.path, _UNFLUSHED) from unflushed
         finally:
             mutexes.leave(mutex)
@@ -216,10 +215,23 @@ class LoggedDocument:
             self.sys.fdatasync(fd)
         return known.anatomy.tail if known.anatomy else -1
 
+    def mark_unflushed(self) -> None:
+        """Have the next holder, in whichever process, write every byte and the log anew. Takes the mutex."""
+        with suppress(CapsuleError, OSError), self.storage.hold(self.kind, self.id) as held:
+            held.distrust_all()
+
     def distrust_all(self) -> None:
-        """Have the next holder, in whichever process, write every byte and the log anew: a flush has failed."""
+        """As `mark_unflushed`, under the mutex: a flush has failed."""
         self.give_up_log()
         self.doubt(Known(Signature(0, 0, 0, 0), None, new_tag(), "", self.storage.boot, "bytes"))
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether writes were logged that the document is not known to have on the medium. Costs reading the log of
+        one that nobody has looked at since the machine was started."""
+        if (known := self.known()) is None:
+            return len(self.logged()) > (self.sure or 0)
+        return bool(known.doubt) or not self.is_checkpoint
 
     def owe_flush(self) -> None:
         """Have the log be flushed before anything under this mutex is acknowledged, unless the document is durable."""

@@ -22,7 +22,7 @@ from capsule.engines.files.disk.behind import FlushBehind
 from capsule.engines.files.disk.derived import Derived
 from capsule.engines.files.disk.layout import LOCAL, NESTED, Directory, Layout, Logs
 from capsule.engines.files.disk.leases import FileLeases
-from capsule.engines.files.disk.log import Log, Position
+from capsule.engines.files.disk.log import Log
 from capsule.engines.files.disk.mutex import Mutexes
 from capsule.engines.files.disk.trash import QUARANTINE, Keeping
 from capsule.engines.files.document import HeldDocument
@@ -111,21 +111,20 @@ class FileStorage:
 
     def noted(self, kind: str, id: str) -> Known | None:
         """How the store left a document, whatever became of the file and the machine since; None without a note."""
-        header = self.header(kind, id)
+        header = note.decode_header(self.raw_header(kind, id))
         return header and header[0]
 
-    def header(self, kind: str, id: str) -> tuple[Known, Position | None] | None:
-        """What the note of a document says, and where its log ends; None without a note."""
+    def raw_header(self, kind: str, id: str) -> bytes:
+        """The bytes of a document's note; one that is being written may look torn. Empty: there is none."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             fd = self.sys.open(self.mutex_files.file(f"{kind}-{id}"), flags)
             try:
-                header = note.decode_header(self.sys.pread(fd, note.HEADER_BYTES, 0))
+                return self.sys.pread(fd, note.HEADER_BYTES, 0)
             finally:
                 self.sys.close(fd)
         except OSError:
-            return None
-        return header
+            return b""
 
     def may_lack(self, kind: str, id: str) -> bool:
         """Whether a power cut may have taken some of what was appended to a document, which its log has then.

@@ -1,8 +1,8 @@
 """Flushing behind: documents are made durable within a second of an append, which waited for its log alone.
 
 One thread does it for all stores of a process, once there is something to flush. What must stay true: what a caller was
-promised never depends on it; it holds nothing while it sleeps, and keeps no store alive; and a forked child shares
-nothing with its parent. The module knows of a document only its name.
+promised never depends on it; it holds no mutex while it sleeps, and keeps no store alive that is flushed; and a forked
+child shares nothing with its parent. The module knows of a document only its name.
 """
 
 from __future__ import annotations
@@ -27,17 +27,19 @@ class FlushBehind:
 
     Args:
         settle: A method of the store, which makes a document durable: its kind, its id, and how long to wait for its
-            mutex, in seconds. It is held weakly.
+            mutex, in seconds. It is held weakly, unless there is something to flush.
     """
 
     def __init__(self, settle: Callable[[str, str, float], None]) -> None:
         self._settle = weakref.WeakMethod(settle)
-        self._names: dict[tuple[str, str], None] = {}
+        self._names: dict[tuple[str, str], Callable[[str, str, float], None]] = {}
         self._turn = threading.Lock()
 
     def add(self, kind: str, id: str) -> None:
         """Have a document flushed within a second."""
-        self._names[kind, id] = None
+        if (settle := self._settle()) is None:
+            return
+        self._names[kind, id] = settle
         _thread.waiting[self] = None
         if not _thread.wake.is_set():
             _thread.start()
@@ -45,9 +47,9 @@ class FlushBehind:
     def flush(self, timeout_s: float = 10.0) -> None:
         """Flush them now. One whose mutex can't be had in so many seconds stays for later; an error is logged."""
         with self._turn:
-            settle, later = self._settle(), list[tuple[str, str]]()
-            while self._names and settle is not None:
-                (kind, id), _ = self._names.popitem()
+            later = list[tuple[str, str]]()
+            while self._names:
+                (kind, id), settle = self._names.popitem()
                 try:
                     settle(kind, id, timeout_s)
                 except StoreBusy:
@@ -71,22 +73,29 @@ class _Thread:
         self.wake, self._end = threading.Event(), threading.Event()
         self._starting = threading.Lock()
         self._running: threading.Thread | None = None
+        self._ident = 0
 
     def start(self) -> None:
-        """Have it flush what is waiting, in a while."""
-        with self._starting:
+        """Have it flush what is waiting, in a while; at the end of the process where no thread can be started."""
+        if threading.get_ident() == self._ident:
+            self.wake.set()  # Not under the lock: who holds that may be waiting for this thread to end.
+            return
+        with self._starting, suppress(RuntimeError):  # The interpreter is shutting down.
             if self._running is None:
                 self._end.clear()
-                self._running = threading.Thread(target=self._run, name="capsule-flush", daemon=True)
-                self._running.start()
+                running = threading.Thread(target=self._run, name="capsule-flush", daemon=True)
+                running.start()
+                self._running = running
             self.wake.set()
 
     def _run(self) -> None:
+        self._ident = threading.get_ident()
         while not self._end.is_set():
             self.wake.wait()
             if not self._end.wait(_DELAY_S):
                 self.wake.clear()
                 self.flush()
+        self._ident = 0  # It may be another thread's next.
 
     def flush(self, timeout_s: float = 10.0) -> None:
         """Flush all that is waiting now."""
@@ -103,8 +112,7 @@ class _Thread:
                 self.wake.set()
                 running.join()
                 self.wake.clear()
-        with suppress(RuntimeError):  # The interpreter is shutting down.
-            self.flush(timeout_s=0)
+        self.flush(timeout_s=0)
 
 
 _thread = _Thread()

@@ -301,8 +301,9 @@ class Log:
         return True
 
     def forget(self) -> None:
-        """In a forked child: another thread of the parent may have been flushing it, which is not here."""
+        """In a forked child: close it. A thread that only the parent has may hold its lock."""
         self._flushing = threading.Lock()
+        self.close()
 
     def close(self, *, is_trusted: bool = True) -> None:
         """Close it. Who waits to flush it learns that it can't be known, unless it `is_trusted`: another one then has

@@ -227,6 +227,7 @@ class Mutexes:
         for mutex in kept.values():
             if mutex.log is not None:
                 mutex.log.forget()
+                mutex.log = None
             self._close(mutex)
 
 

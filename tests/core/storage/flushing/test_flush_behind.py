@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from capsule import Store
 from capsule.engines.files.disk import behind
 from capsule.engines.files.disk import log as logs
+from capsule.errors import StoreBusy
 from tests.core.storage.faults import Flushes, is_checkpoint, store_on, texts
 from tests.processes import Child, until
 from tests.torture.filesystem import Recorder
@@ -82,3 +85,107 @@ def test_an_append_that_does_not_wait_is_seen_at_once_and_flushed_later(
         assert texts(other) == ["one", "two"]
     store.flush()
     assert system.flushed == ["log", "conversations"] and is_checkpoint(root)
+
+
+def test_before_a_fork_all_is_flushed_and_the_child_flushes_by_a_thread_of_its_own(
+    root: Path, store: Store, child: Start
+) -> None:
+    forking = child(
+        APPENDS.replace("hear()", "")
+        + """
+import threading
+pid = os.fork()
+say(threading.active_count())
+if pid:
+    os.waitpid(pid, 0)
+    say()
+else:
+    behind._DELAY_S = 0.001
+    hear()
+    store.append("plan", content="three")
+    hear()
+    os._exit(0)
+hear()
+""",
+        root,
+    )
+    forking.hear()
+    assert forking.hear() == forking.hear() == 1 and is_checkpoint(root)
+    forking.say()
+    until(lambda: texts(store) == ["one", "two", "three"] and is_checkpoint(root))
+    forking.say()
+    forking.hear()
+
+
+def test_a_child_is_forked_while_another_thread_flushes(root: Path, store: Store, child: Start) -> None:
+    forking = child(
+        """
+        import threading
+        from tests.core.storage.faults import Flushes, store_on
+        system = Flushes()
+        store = store_on(sys.argv[1], system)
+        store.append("plan", content="two")
+        store.flush()
+        system.gate = threading.Event()
+        threading.Thread(target=store.append, args=("plan",), kwargs={"content": "three"}).start()
+        system.reached.wait()
+        store.engine.storage.behind._names.clear()  # It appended an instant after what was waiting was flushed.
+        if os.fork():
+            hear()
+            system.gate.set()
+        else:
+            system.gate.set()
+            store.append("plan", content="four")
+            say([message.content for message in store.load("plan").history])
+        """,
+        root,
+    )
+    assert forking.hear() == ["one", "two", "three", "four"]
+    forking.say()
+
+
+def test_what_a_store_that_is_gone_has_not_flushed_is_flushed(root: Path, store: Store, system: Flushes) -> None:
+    def append() -> None:
+        gone = store_on(root, system, keep_locks=False)
+        gone.append("plan", content="two", wait=False)
+
+    append()
+    gc.collect()
+    assert system.flushed == []
+    behind._thread.flush()
+    assert system.flushed == ["log", "conversations"] and is_checkpoint(root)
+
+
+def test_an_append_succeeds_where_no_thread_can_be_started(
+    root: Path, store: Store, system: Flushes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while the interpreter shuts down."""
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    store.append("plan", content="two")
+    assert system.flushed == ["log"]
+    behind._thread.flush()
+    assert is_checkpoint(root)
+
+
+def test_the_end_of_the_thread_waits_for_no_document_that_is_busy() -> None:
+    class Busy:
+        def settle(self, kind: str, id: str, timeout_s: float) -> None:
+            if timeout_s:
+                settling.set()
+                until(thread._end.is_set)
+                thread.wake.clear()  # As if it had been set before the thread looked.
+            raise StoreBusy("", id=id, holder="")
+
+    busy, settling = Busy(), threading.Event()
+    documents = behind.FlushBehind(busy.settle)
+    thread = behind._thread
+    behind._DELAY_S = 0
+    documents.add("conversations", "plan")
+    assert settling.wait(240)
+    thread.stop()
+    assert documents._names
+    documents._names.clear()

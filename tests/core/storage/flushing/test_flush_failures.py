@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from capsule import Store
+from capsule.engines.files.disk import behind
 from capsule.errors import StorageFailed
-from tests.core.storage.faults import Flushes, inodes, texts
+from tests.core.storage.faults import Flushes, inodes, is_checkpoint, lay_out, store_on, texts
 from tests.processes import Child, until
 
 Start = Callable[..., Child]
@@ -87,3 +88,60 @@ def test_a_retry_flushes_the_log_of_a_writer_that_was_killed_before_it_did(
     assert texts(store) == ["one", "two"] and system.flushed == []
     assert store.append_once("plan", "key", content="two")[1]
     assert system.flushed == ["log"]
+
+
+def test_a_flush_of_the_store_writes_anew_what_a_failed_flush_left(root: Path, store: Store, system: Flushes) -> None:
+    system.failing, before = "log", inodes(root)
+    with pytest.raises(StorageFailed):
+        store.append("plan", content="two")
+    system.failing = ""
+    store.flush()
+    assert inodes(root)[0] != before[0] and "conversations" in system.flushed and texts(store)[0] == "one"
+
+
+def test_a_flush_of_the_store_flushes_what_an_editor_saved_and_what_it_saved_over(
+    root: Path, store: Store, system: Flushes
+) -> None:
+    store.append("plan", content="two", wait=False)
+    lay_out(root, "plan")
+    behind._thread.flush()
+    assert system.flushed == ["log"]  # The editor's version is for the next one who looks.
+    store.flush()
+    assert {"conversations", root.name} <= set(system.flushed) and texts(store) == ["one", "two"]
+    assert is_checkpoint(root)
+    system.flushed.clear()
+    store.flush()
+    assert system.flushed == []
+
+
+def test_a_failed_flush_for_a_reader_is_known_to_the_next_one(root: Path, store: Store, system: Flushes) -> None:
+    with store_on(root, Flushes(), keep_locks=False) as writer:
+        writer.append("plan", content="two", wait=False)
+        system.failing, before = "log", inodes(root)
+        with pytest.raises(StorageFailed):
+            store.engine.flush("conversations", "plan")
+        system.failing = ""
+        store.engine.flush("conversations", "plan")
+        assert inodes(root)[0] != before[0] and texts(store) == ["one", "two"]
+
+
+def test_a_reader_that_meets_a_torn_note_flushes_all_the_same(root: Path, store: Store, system: Flushes) -> None:
+    store.append("plan", content="two", wait=False)
+    with open(root / ".capsule" / "mutex" / "conversations-plan", "r+b") as torn:
+        torn.write(b"half of it")
+    store.engine.flush("conversations", "plan")
+    assert "log" in system.flushed or "conversations" in system.flushed
+
+
+@pytest.mark.parametrize("failing", ["log", "conversations"])
+def test_a_failed_flush_behind_is_known_to_the_next_writer(
+    root: Path, store: Store, system: Flushes, failing: str
+) -> None:
+    store.append("plan", content="two", wait=False)
+    system.failing, before = failing, inodes(root)
+    behind._thread.flush()
+    system.failing = ""
+    store.append("plan", content="three")
+    after = inodes(root)
+    assert before[0] != after[0] and before[1] != after[1]
+    assert texts(store) == ["one", "two", "three"]
