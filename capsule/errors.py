@@ -19,7 +19,7 @@ a command or as a tool call.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 #: The next step after an error. Both doors word each of them.
 Action = Literal[
@@ -40,8 +40,7 @@ Action = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Remedy:
+class Remedy(NamedTuple):
     """The next step after an error.
 
     Attributes:

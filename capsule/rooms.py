@@ -42,8 +42,6 @@ class Room(NamedTuple):
         groups: The same for the commands below a command; of `agents wake`, those below that one.
         help: Its lines in the help: the topic, the place among the lines of the topic (those of the core have the
             places 10, 20, 30 ...), the commands, and what they do.
-        quick: For a command that runs without typer, the place of the function that runs it: it gets the words of the
-            command line, and returns the exit code, or None to leave them to typer.
         tools: The place of what it adds to an MCP server (`mcp_server.added.Added`), by the sets of tools that have it,
             separated by spaces.
         resources: The place of the function that registers its resources on an MCP server.
@@ -62,7 +60,6 @@ class Room(NamedTuple):
     commands: Mapping[str, str] = _NONE
     groups: Mapping[str, Mapping[str, str]] = _NONE
     help: tuple[tuple[str, int, str, str], ...] = ()
-    quick: Mapping[str, str] = _NONE
     tools: Mapping[str, str] = _NONE
     resources: str = ""
     keepers: Mapping[str, str] = _NONE

@@ -8,7 +8,6 @@ setting, so that an older Capsule opens a newer store. What is declared takes no
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from reprlib import Repr
 from types import MappingProxyType
@@ -204,6 +203,10 @@ def parse(data: bytes, path: str) -> Settings:
     Raises:
         InvalidDocument: It is no TOML, or a setting has a value that can't be accepted.
     """
+    if data == TEMPLATE.encode():  # Nearly every store has it, and `tomllib` takes longer than an append to import.
+        return Settings()
+    import tomllib
+
     try:
         table = tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -259,6 +262,8 @@ _LINE = r"\s*(?:\[(?P<table>[^\]]+)\]|(?P<key>[^=#\[]+)=)"
 
 def _keys_in(dotted: str) -> _Keys:
     """The keys of a dotted key; none: it is no key."""
+    import tomllib
+
     try:
         return next(_leaves(tomllib.loads(f"{dotted}=0")))[0]
     except tomllib.TOMLDecodeError:

@@ -40,7 +40,7 @@ def test_the_table_and_the_rooms_say_the_same() -> None:
     assert [room.name for room in found] == list(rooms.BUILT_IN)
     for room in found:
         assert sorted(room.modules()) == sorted(rooms.BUILT_IN[room.name].split())
-        places = [*room.objects.values(), *room.quick.values(), *room.tools.values(), room.resources]
+        places = [*room.objects.values(), *room.tools.values(), room.resources]
         assert all(map(rooms.load, filter(None, places)))
         assert {name for name in rooms.ANSWERS if getattr(room, name)} == {
             name for name, answering in rooms.ANSWERS.items() if answering == room.name

@@ -7,7 +7,6 @@ refreshes a lock, for other hosts, which can't see whether it is alive.
 
 from __future__ import annotations
 
-import getpass
 import logging
 import os
 import threading
@@ -291,6 +290,8 @@ class Holder:
 
 def _user() -> str:
     try:
+        import getpass
+
         return getpass.getuser()
     except (KeyError, OSError):
         return str(os.getuid()) if hasattr(os, "getuid") else "unknown"

@@ -35,7 +35,7 @@ ROOM = Room(
             "agents": "list register show set status forget discover policy allow block unblock requests",
             "wake": "wake",
         },
-        "agents wake": {"wake": "install uninstall test hook"},
+        "agents wake": {"wake": "install uninstall test", "hook": "hook"},
         "channels": {"channels": "new list show update archive remove-member"},
         "config": {"config": "plan apply history rollback"},
         "group": {"groups": "new add leave rename list"},
@@ -56,7 +56,6 @@ ROOM = Room(
     ),
     guard="capsule.messaging.people.directory:Directory",
     complete_agent="capsule_cli.commands.messaging.completion:complete_agent",
-    quick={"agents": "capsule_cli.commands.messaging.hook:quick"},
     tools={"messaging all": "capsule.messaging.tools.added:MESSAGING"},
     resources="capsule.messaging.tools.agents:register",
 )

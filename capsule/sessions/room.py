@@ -15,7 +15,6 @@ ROOM = Room(
         "session": {"session": "list show why pause resume retry cancel agent wire unwire allow forbid webhook"},
     },
     help=(("Talk to each other", 60, "session, host, worker", "Let messages wake programs that answer them."),),
-    quick={"worker": "capsule_cli.commands.sessions.running:quick"},
     keepers={"sessions": "compact"},
     bind="capsule.sessions.work.toolkit:bind",
     tools={"session": "capsule.sessions.tools:SESSION"},

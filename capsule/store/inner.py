@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from capsule import rooms
-from capsule.engines.changes import Change, Changes
 from capsule.engines.interface import CONVERSATIONS
 from capsule.engines.retrying import overtaken
 from capsule.errors import Interfered, InvalidInput, Refused
@@ -22,6 +21,7 @@ from capsule.locks.holder import Holder
 from capsule.store.change.conversation import TRIES, Conversation, unasked
 
 if TYPE_CHECKING:
+    from capsule.engines.changes import Change, Changes
     from capsule.engines.interface import Engine
     from capsule.rules.policy import Object, State, StateOf
     from capsule.settings import Settings
@@ -240,5 +240,7 @@ class Inner(Generic[S]):
 
     def marked(self, changes: list[Change], cursor: str) -> Changes:
         """Changes as a caller gets them, with own ones marked."""
+        from capsule.engines.changes import Changes
+
         own = self.own
         return Changes(changes if own is None else own.marked(changes, self.engine.questions().advance), cursor)

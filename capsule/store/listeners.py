@@ -14,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from capsule.engines.interface import CONVERSATIONS
-from capsule.engines.questions import Filter, Listing
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.ids import check_id
 from capsule.store.change.conversation import unasked
@@ -114,6 +113,8 @@ class Listeners:
         questions = self._store.inner.whole.questions()  # Other agents' stores wait on this hub too.
         news = questions.changes(since, _MOST)
         if since is None:
+            from capsule.engines.questions import Filter, Listing
+
             locked = questions.conversations(Listing(Filter(archived=None, locked=True))).heads
             self._locks = {head.id: head.lock for head in locked if head.lock is not None}
         for change in news.changes:

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
-from capsule.engines.changes import Changes
-from capsule.engines.questions import Filter, Listing, Order, Questions
 from capsule.errors import NotFound, Remedy
 from capsule.format import migrations
 from capsule.format.json import codec
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
 
     from capsule.engines.answers import Found, Listed, Stats
     from capsule.engines.changes import Changes
+    from capsule.engines.questions import Filter, Order, Questions
     from capsule.format.documents.head import Head
     from capsule.format.models import Capsule, Message
     from capsule.store.inner import Inner
@@ -148,6 +147,8 @@ class Reading:
         Cost: bringing the index up to date: one scan of the directory with an lstat for each file, and reading the new
             part of each file that changed since it was indexed.
         """
+        from capsule.engines.questions import Listing
+
         return iter(self.questions.conversations(Listing(), progress).heads)
 
     def search(
@@ -293,6 +294,8 @@ class Reading:
         Cost: one scan of the directory; for `@last`, as `heads`.
         """
         if prefix == "@last":
+            from capsule.engines.questions import Listing
+
             latest = self.questions.conversations(Listing(order="latest", limit=1)).heads
             if not latest:
                 raise NotFound("there is no conversation yet", remedy=Remedy("new"), id=prefix)
@@ -367,6 +370,8 @@ class Reading:
 
         Cost: as `heads`, and some microseconds for each conversation in the store.
         """
+        from capsule.engines.questions import Filter, Listing
+
         asked = Listing(filter or Filter(), order, limit=limit, cursor=cursor)
         return self.questions.conversations(asked, progress)
 

@@ -1,23 +1,20 @@
-"""`capsule`, and `python -m capsule_cli`. A client's hook is answered, and a worker runs, before typer is loaded."""
+"""`capsule`, and `python -m capsule_cli`. Plain commands run before typer is loaded."""
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
-
-from capsule import rooms
-from capsule.errors import Refused
 
 
 def main() -> None:
     """Run `capsule` with the words of the command line; never returns."""
-    words = sys.argv[1:]
-    for word in words[:3]:
-        try:
-            room = rooms.of_command(word)
-        except Refused:  # Typer's program reports it.
-            break
-        if room and word in room.quick and (code := rooms.load(room.quick[word])(words)) is not None:
-            sys.exit(code)
+    # Python looks for garbage among all that is imported, and at its end again: a tenth of the time of a short command.
+    gc.set_threshold(20_000)
+    atexit.register(gc.freeze)
+    from capsule_cli import quick
+
+    quick.run(sys.argv[1:])
     from capsule_cli import app
 
     app.main()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import pairwise
 from operator import itemgetter
@@ -18,70 +18,11 @@ import typer
 from capsule import rooms
 from capsule.errors import CapsuleError, NotFound
 from capsule_cli.boundary import BROKEN_PIPE, ensure_streams, is_nowhere, report, report_error
-from capsule_cli.framework import CapsuleGroup, Commands, program_of
+from capsule_cli.core import ALIASES, CORE, HELP
+from capsule_cli.framework import CapsuleGroup, Commands, program_of, typed
 from capsule_cli.shared import options
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.output import Stopped, answer, quiet_stdout
-
-#: The help of the core's commands by topic: the commands, and what they do.
-HELP: dict[str, tuple[tuple[str, str], ...]] = {
-    "Write and read": (
-        ("new", "Start a conversation and print its id."),
-        ("append", "Add a message and print its id."),
-        ("show (cat)", "Print a conversation."),
-        ("list (ls)", "List the conversations, the latest first."),
-        ("search", "Find messages and titles by their words."),
-        ("tail, watch, events", "Follow a conversation, or all that changes."),
-        ("edit", "Change a conversation or message in your editor."),
-    ),
-    "Order and remove": (
-        ("rename, tag, pin, archive, set", "Change the title, tags or the place in lists."),
-        ("delete (rm)", "Move conversations or messages to the trash."),
-        ("trash, restore, purge", "List the trash, bring back from it, or empty it."),
-        ("lock, unlock, locks", "Hold a conversation for yourself, or let it go."),
-    ),
-    "Branch and carry on": (
-        ("switch, regenerate", "Choose a branch, or put another answer beside."),
-        ("fork, trim", "Copy a branch out, or remove all but one."),
-        ("summarize, transcript", "Keep a summary, or print what a model can read."),
-    ),
-    "Talk to each other": (),
-    "Work together": (("mcp, tokens", "Serve the store to AI agents, and admit them."),),
-    "Look after the store": (
-        ("init, demo", "Make a store, or one that shows the main job."),
-        ("doctor", "Examine every file, and mend what can be mended."),
-        ("validate, migrate, schema", "Check files, update them, or print the format."),
-        ("stats, reindex", "Count what is there, or build the index anew."),
-    ),
-}
-
-#: What the core has, as a room says it.
-CORE = rooms.Room(
-    "core",
-    package="capsule_cli.commands",
-    commands={
-        "conversations": "new list",
-        "append": "append",
-        "reading.show": "show",
-        "reading.search": "search stats reindex",
-        "reading.watch": "tail watch events",
-        "reading.summaries": "summarize transcript",
-        "edit": "edit",
-        "heads": "rename tag pin archive set lock unlock locks",
-        "trash": "delete trash restore purge",
-        "branches": "switch regenerate fork trim",
-        "mcp.server": "mcp",
-        "mcp.tokens": "tokens",
-        "maintenance": "init doctor validate migrate schema",
-        "demo.demo": "demo",
-        "help": "help",
-    },
-    groups={"mcp": {"mcp.clients": "install uninstall doctor"}, "tokens": {"mcp.tokens": "add list revoke"}},
-    help=tuple((topic, 10 * n, *line) for topic, lines in HELP.items() for n, line in enumerate(lines, 1)),
-)
-
-#: Names that hands know from elsewhere.
-ALIASES = {"ls": "list", "cat": "show", "rm": "delete"}
 
 
 def parts() -> list[rooms.Room]:
@@ -211,6 +152,7 @@ def _version(ctx: typer.Context, value: bool) -> None:
 
 
 @app.callback()
+@typed
 def _capsule(
     version: bool = options.flag("--version -V", "Print the version.", callback=_version, expose_value=False),
 ) -> None:
@@ -222,8 +164,8 @@ def program() -> Any:
     return program_of(app)
 
 
-def main() -> None:
-    """Run `capsule` with the words of the command line; never returns."""
+def main(run: Callable[..., Any] | None = None) -> None:
+    """Run `capsule` with the words of the command line, or `run` in the place of the command; never returns."""
     ensure_streams()
     for at, word in enumerate(sys.argv[1:], 1):
         try:
@@ -232,4 +174,4 @@ def main() -> None:
             asked.json = "--json" in sys.argv
             report(f"argument {at} is no UTF-8 text: {word!a}", 2, "Usage")
             sys.exit(2)
-    program().main(prog_name="capsule")
+    program().main(prog_name="capsule", obj=run)

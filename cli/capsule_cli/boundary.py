@@ -7,12 +7,9 @@ expected and printed in its own words; anything else is a bug and stays a traceb
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
-
-import typer
 
 from capsule.errors import Action, CapsuleError, Remedy
 from capsule_cli.shared.asked import asked
@@ -78,6 +75,8 @@ def report(message: str, code: int, kind: str, fields: dict[str, Any] | None = N
 
 def command(remedy: Remedy) -> str:
     """The command that a remedy is."""
+    import shlex
+
     return REMEDIES[remedy.action][1].format(shlex.quote(remedy.on))
 
 
@@ -98,4 +97,6 @@ def end_with(failed: Sequence[CapsuleError]) -> None:
     for failure in failed:
         report_error(failure)
     if failed:
+        import typer
+
         raise typer.Exit(failed[0].exit_code)

@@ -7,10 +7,11 @@ minor version, and tests of the command line fail first when that one is differe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, wraps
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from inspect import Signature
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -18,6 +19,7 @@ from typer.main import get_command, get_command_from_info, get_group_from_info
 from typer.models import CommandInfo, TyperInfo
 
 from capsule_cli.shared import options
+from capsule_cli.shared.asked import asked
 
 if TYPE_CHECKING:
     from capsule.rooms import Room
@@ -30,7 +32,29 @@ program_of = get_command
 @cache
 def everywhere() -> tuple[Any, ...]:
     """The parameters that every command has."""
-    return tuple(get_command_from_info(CommandInfo(callback=options.everywhere), **_PLAIN).params)
+    callback = typed(options.everywhere, callback=_ask, expose_value=False, is_eager=True)
+    return tuple(get_command_from_info(CommandInfo(callback=callback), **_PLAIN).params)
+
+
+def _ask(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
+    # The option stands before the command's name or after it; where it doesn't stand it must not undo the other.
+    if value:
+        setattr(asked, str(param.name), value)
+    return value
+
+
+def typed(function: Callable[..., Any], **more: Any) -> Callable[..., Any]:
+    """`function`, with typer's parameters for those that it declares; `more`: what typer gets for each of them."""
+    run: Callable[..., Any] = wraps(function)(lambda **values: function(**values))
+    params = []
+    for param, declared in options.parameters(function):
+        if declared:
+            made = typer.Option if declared.names else typer.Argument
+            settings = {"metavar": declared.metavar, "help": declared.help, **declared.more, **more}
+            param = param.replace(default=made(declared.default, *declared.names, **settings))
+        params.append(param)
+    run.__annotations__, run.__signature__ = {}, Signature(params)  # type: ignore[attr-defined]
+    return run
 
 
 def choices_of(param: Any) -> tuple[str, ...]:
@@ -58,6 +82,11 @@ class _WithAll:
 class CapsuleCommand(_WithAll, TyperCommand):
     """A command."""
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; or what stands in its place, as `app.main` was given it."""
+        self.callback = ctx.obj or self.callback
+        return super().invoke(ctx)
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The words after the command's name in the line of usage."""
         return ["[OPTIONS]", *(piece_of(param) for param in self.params if param.param_type_name == "argument")]
@@ -74,8 +103,8 @@ class CapsuleGroup(_WithAll, TyperGroup):
 class Commands(Mapping[str, Any]):
     """The commands of a room by name, or those of a group in it; each is made when it is asked for.
 
-    A command is the function of its name in its module: `remove_member`, or `list_` where the plain name is one of
-    Python's own. A group itself stands in `group` of its module.
+    A command is the function of its name in its module. In `group` of its module stand the words that a group is
+    explained with, or a group that does something itself.
     """
 
     def __init__(self, room: Room, group: str = "") -> None:
@@ -91,12 +120,17 @@ class Commands(Mapping[str, Any]):
         return self._made[name]
 
     def _command(self, name: str, module: Any) -> Any:
-        plain = name.replace("-", "_")
-        function = getattr(module, f"{plain}_", None) or getattr(module, plain)
-        return get_command_from_info(CommandInfo(name, cls=CapsuleCommand, callback=function), **_PLAIN)
+        callback = typed(options.function_of(name, module))
+        return get_command_from_info(CommandInfo(name, cls=CapsuleCommand, callback=callback), **_PLAIN)
 
     def _made_group(self, words: str, module: Any) -> Any:
-        info = TyperInfo(module.group, name=words.rpartition(" ")[2], cls=CapsuleGroup)
+        info = TyperInfo(name=words.rpartition(" ")[2], cls=CapsuleGroup)
+        if isinstance(module.group, str):
+            info.typer_instance, info.help = typer.Typer(no_args_is_help=True), module.group
+        else:
+            info.typer_instance = module.group
+            if own := module.group.registered_callback:
+                own.callback = typed(own.callback)
         group = get_group_from_info(info, suggest_commands=True, **_PLAIN)
         group.commands = Commands(self._room, words)  # type: ignore[assignment]
         return group
@@ -116,7 +150,7 @@ def _read_plainly(params: list[Any]) -> list[Any]:
     for param in params:
         annotation = getattr(getattr(param, "type_descriptor", None), "annotation", None)
         inner = get_args(annotation)[0] if get_origin(annotation) is list else annotation
-        if inner in (str, int, bool) or get_origin(inner) is Literal:
+        if options.is_plain(inner):
             param.get_runtime_param = _Reading(inner).itself
     return params
 
@@ -135,18 +169,8 @@ class _Reading:
         if value is None:
             return () if many else None
         try:
-            return [self._read(word, param) for word in value] if many else self._read(value, param)
+            least = getattr(param, "min", None)
+            words = [options.value_of(self._kind, word, least) for word in (value if many else [value])]
+            return words if many else words[0]
         except ValueError as error:
             raise typer.BadParameter(str(error), ctx=ctx, param=param) from None
-
-    def _read(self, value: Any, param: Any) -> Any:
-        if self._kind is int:
-            number = int(value) if str(value).removeprefix("-").isdecimal() else None
-            if number is None:
-                raise ValueError(f"{value!r} is no whole number")
-            if param.min is not None and number < param.min:
-                raise ValueError(f"{number} is less than {param.min}")
-            return number
-        if get_origin(self._kind) is Literal and value not in get_args(self._kind):
-            raise ValueError(f"{value!r} is not one of {', '.join(map(repr, get_args(self._kind)))}")
-        return value

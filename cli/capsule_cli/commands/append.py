@@ -18,7 +18,6 @@ from capsule_cli.shared.inputs import STDIN, message_text
 from capsule_cli.shared.opening import conversation, store_of
 from capsule_cli.shared.options import File, From, Id, Role, argument, flag, option, refuse
 from capsule_cli.shared.output import answer, out_bytes
-from capsule_cli.signals import Ending
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
@@ -56,6 +55,8 @@ def append(
     if jsonl:
         other = text is not None or file is not None or parent is not None
         refuse(other, "the messages come from standard input; give no text, no --file and no --parent", "--jsonl")
+        from capsule_cli.signals import Ending
+
         with store_of(keep_locks=True) as store, Ending():
             for batch in appended(store, store.resolve(id), defaults, sys.stdin.buffer, wait=not no_wait):
                 out_bytes(batch)

@@ -5,10 +5,7 @@ What must stay true: nothing of an earlier command is left when another one begi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 
-
-@dataclass(slots=True)
 class Asked:
     """The options of every command.
 
@@ -21,16 +18,17 @@ class Asked:
         as_: The agent to act for, when one was given as an option.
     """
 
-    json: bool = False
-    no_pager: bool = False
-    store: str | None = None
-    meant_store: str | None = None
-    instance: str | None = None
-    as_: str | None = None
+    def __init__(self) -> None:
+        self.forget()
 
     def forget(self) -> None:
         """Begin another command."""
-        self.__init__()  # type: ignore[misc]
+        self.json = False
+        self.no_pager = False
+        self.store: str | None = None
+        self.meant_store: str | None = None
+        self.instance: str | None = None
+        self.as_: str | None = None
 
 
 asked = Asked()

@@ -10,8 +10,6 @@ import os
 import stat
 import sys
 
-import typer
-
 from capsule.errors import InvalidInput, NotFound, Refused, StorageFailed
 from capsule_cli.shared.options import refuse, usage
 from capsule_cli.shared.output import Stopped, say
@@ -98,6 +96,8 @@ def ensure_agreed(*questions: str, yes: bool, has_undo: bool = False) -> None:
         if has_undo:
             return
         raise usage(f"{questions[0]} Nobody can be asked here; say --yes too", "--yes")
+    import typer
+
     for question in questions:
         if not typer.confirm(question, err=True):
             raise Stopped("nothing was changed")

@@ -7,13 +7,60 @@ name alike.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
-
-import typer
+from collections.abc import Callable, Iterator, Mapping
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from capsule.errors import InvalidInput
 from capsule_cli.completion import complete_agent, complete_id, complete_tag
-from capsule_cli.shared.asked import asked
+
+if TYPE_CHECKING:
+    import typer
+
+
+class Declared(NamedTuple):
+    """What `option` and `argument` were given; an argument has no names. `framework` makes typer's parameter of it."""
+
+    names: tuple[str, ...]
+    metavar: str | None
+    help: str
+    default: Any
+    more: Mapping[str, Any]
+
+
+def function_of(command: str, module: Any) -> Callable[..., Any]:
+    """The function of a command: it has its name, or `list_` where the plain name is one of Python's own."""
+    plain = command.replace("-", "_")
+    function: Callable[..., Any] = getattr(module, f"{plain}_", None) or getattr(module, plain)
+    return function
+
+
+def parameters(function: Callable[..., Any]) -> Iterator[tuple[Parameter, Declared | None]]:
+    """The parameters of a command with their plain types, and what it declares of each; None: typer gives it."""
+    for param in signature(function, eval_str=True).parameters.values():
+        kind, declared = param.annotation, param.default
+        if get_origin(kind) is Annotated:
+            kind, declared = get_args(kind)
+            declared = declared._replace(default=... if param.default is param.empty else param.default)
+        yield param.replace(annotation=kind), declared if isinstance(declared, Declared) else None
+
+
+def is_plain(kind: Any) -> bool:
+    """Whether `value_of` makes values of this kind."""
+    return kind in (str, int, bool) or get_origin(kind) is Literal
+
+
+def value_of(kind: Any, word: Any, least: int | None) -> Any:
+    """The value of a word of the command line. Raises ValueError: it is none of its kind, or less than `least`."""
+    if kind is int:
+        if not str(word).removeprefix("-").isdecimal():
+            raise ValueError(f"{word!r} is no whole number")
+        if least is not None and int(word) < least:
+            raise ValueError(f"{int(word)} is less than {least}")
+        return int(word)
+    if get_origin(kind) is Literal and word not in get_args(kind):
+        raise ValueError(f"{word!r} is not one of {', '.join(map(repr, get_args(kind)))}")
+    return word
 
 
 def option(spec: str, help: str, default: Any = None, **more: Any) -> Any:
@@ -27,7 +74,7 @@ def option(spec: str, help: str, default: Any = None, **more: Any) -> Any:
     """
     words = spec.split()
     value = None if words[-1].startswith("-") else words.pop()
-    return typer.Option(default, *words, metavar=value, help=help, **more)
+    return Declared(tuple(words), value, help, default, more)
 
 
 def flag(spec: str, help: str, **more: Any) -> Any:
@@ -37,18 +84,7 @@ def flag(spec: str, help: str, **more: Any) -> Any:
 
 def argument(name: str, help: str, default: Any = None, **more: Any) -> Any:
     """An argument of a command; its default as of an option."""
-    return typer.Argument(default, metavar=name, help=help, **more)
-
-
-def group_of(help: str) -> typer.Typer:
-    """A command that has commands of its own."""
-
-    def about() -> None: ...
-
-    about.__doc__ = help
-    group = typer.Typer(no_args_is_help=True)
-    group.callback()(about)
-    return group
+    return Declared((), name, help, default, more)
 
 
 # Typed out, because a type checker wants it so; a test holds them and the format's own lists together.
@@ -72,31 +108,25 @@ From = Annotated[str | None, option("--from AGENT", "Name the agent that wrote i
 Limit = Annotated[int | None, option("--limit -n N", "Show at most N.", ..., min=1)]
 
 
-def _ask(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
-    # The option stands before the command's name or after it; where it doesn't stand it must not undo the other.
-    if value:
-        setattr(asked, str(param.name), value)
-    return value
-
-
-_SHARED: dict[str, Any] = {"callback": _ask, "expose_value": False, "is_eager": True}
 _STORE = "Use this store. Else: CAPSULE_STORE, the nearest directory upwards with a capsule.toml, your own store."
 _INSTANCE = "Act as the holder of this name, whose locks outlive the command. Else: CAPSULE_INSTANCE."
 _AGENT = "Act for this agent (its id, its name here, or name@project). Else: the store's owner, who may do everything."
 
 
 def everywhere(
-    json: bool = flag("--json", "Print JSON, errors too.", **_SHARED),
-    store: str | None = option("--store DIR", _STORE, **_SHARED),
-    instance: str | None = option("--instance NAME", _INSTANCE, **_SHARED),
-    as_: str | None = option("--as AGENT", _AGENT, autocompletion=complete_agent, **_SHARED),
-    no_pager: bool = flag("--no-pager", "Don't show long output in $PAGER.", **_SHARED),
+    json: bool = flag("--json", "Print JSON, errors too."),
+    store: str | None = option("--store DIR", _STORE),
+    instance: str | None = option("--instance NAME", _INSTANCE),
+    as_: str | None = option("--as AGENT", _AGENT, autocompletion=complete_agent),
+    no_pager: bool = flag("--no-pager", "Don't show long output in $PAGER."),
 ) -> None:
     """What every command takes."""
 
 
 def usage(message: str, option: str | None = None) -> typer.BadParameter:
     """A usage error (exit code 2), about `option` when one is to blame."""
+    import typer
+
     return typer.BadParameter(message, param_hint=option)
 
 

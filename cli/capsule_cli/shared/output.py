@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -194,6 +193,8 @@ def console() -> Console:
 
 def width() -> int:
     """The columns of the terminal."""
+    import shutil
+
     return shutil.get_terminal_size().columns
 
 

@@ -18,7 +18,7 @@ from capsule_cli.boundary import end_with
 from capsule_cli.completion import complete_id
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import conversation, store_of
-from capsule_cli.shared.options import DryRun, Id, Yes, argument, flag, group_of, option, usage
+from capsule_cli.shared.options import DryRun, Id, Yes, argument, flag, option, usage
 from capsule_cli.shared.output import answer, counted, in_terminal, listing, out, out_json_bytes, progress, say
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from capsule.store.store import CoreStore
 
 
-group = group_of("Attach a snapshot of a project to a conversation, and check whether the project has changed since.")
+group = "Attach a snapshot of a project to a conversation, and check whether the project has changed since."
 
 #: How many findings, and how many files that are left out, are printed.
 _SHOWN = 20

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from capsule import git
 from capsule_cli.shared.opening import store_of
-from capsule_cli.shared.options import flag, group_of
+from capsule_cli.shared.options import flag
 from capsule_cli.shared.output import answer, one_line
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from capsule.git.setup.status import State
 
 
-group = group_of("Keep a store in git: merges by message, diffs that read like a chat, commits without locks.")
+group = "Keep a store in git: merges by message, diffs that read like a chat, commits without locks."
 
 
 def setup(

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 from capsule.mcp_server.access import Scope
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import ensure_person
-from capsule_cli.shared.options import argument, group_of, option, seconds
+from capsule_cli.shared.options import argument, option, seconds
 from capsule_cli.shared.output import answer, listing, say
 
 if TYPE_CHECKING:
     from capsule.mcp_server.transport.tokens import Tokens
 
 
-group = group_of("Decide who may use the MCP server over HTTP.")
+group = "Decide who may use the MCP server over HTTP."
 
 Name = Annotated[str, argument("NAME", "The agent that the token is for.", ...)]
 

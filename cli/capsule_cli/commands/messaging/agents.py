@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from capsule_cli.public import acting, store_as, store_of
 from capsule_cli.shared.inputs import ensure_agreed
 from capsule_cli.shared.opening import agent_named
-from capsule_cli.shared.options import Agent, Yes, argument, group_of, names_in, option, refuse
+from capsule_cli.shared.options import Agent, Yes, argument, names_in, option, refuse
 from capsule_cli.shared.output import answer
 from capsule_cli.shared.passing import Rows, passing
 
 if TYPE_CHECKING:
     import capsule
 
-group = group_of("Register people and programs that write to each other, and see who is there.")
+group = "Register people and programs that write to each other, and see who is there."
 does = passing(acting)
 
 Reason = Annotated[str | None, option("--reason TEXT", "Keep this reason with it, for people.", ...)]

@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 from capsule.format.documents.members import as_json
 from capsule_cli.commands.messaging.completion import complete_channel
 from capsule_cli.public import acting, acting_or_owner, named
-from capsule_cli.shared.options import Agent, Agents, With, argument, flag, group_of, option
+from capsule_cli.shared.options import Agent, Agents, With, argument, flag, option
 from capsule_cli.shared.output import answer, one_line
 from capsule_cli.shared.passing import Rows, passing
 
-group = group_of("Make channels, and see which there are: conversations that agents find by a name, join and leave.")
+group = "Make channels, and see which there are: conversations that agents find by a name, join and leave."
 does = passing(named)
 
 _CHANNEL = "The channel: its name, NAME@PROJECT, or its id."

@@ -9,15 +9,13 @@ import typer
 
 from capsule.errors import Refused
 from capsule_cli.public import store_of
-from capsule_cli.shared.options import argument, group_of, option
+from capsule_cli.shared.options import argument, option
 from capsule_cli.shared.output import listing, one_line, say
 
 if TYPE_CHECKING:
     from capsule import Plan, Store
 
-group = group_of(
-    "Apply what files declare: capsule.toml, and .claude/agents/*.md of the projects and of your home folder."
-)
+group = "Apply what files declare: capsule.toml, and .claude/agents/*.md of the projects and of your home folder."
 
 _PRUNE = "Take back what an earlier apply did, and no file declares any more."
 Prune = Annotated[bool, option("--prune", _PRUNE, ...)]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from capsule_cli.public import acting, acting_or_owner
-from capsule_cli.shared.options import Agents, Id, With, argument, group_of, option
+from capsule_cli.shared.options import Agents, Id, With, argument, option
 from capsule_cli.shared.output import one_line
 from capsule_cli.shared.passing import Rows, passing
 
-group = group_of("Make groups of agents. Only its participants read a group and write to it.")
+group = "Make groups of agents. Only its participants read a group and write to it."
 does = passing(acting)
 
 Name = Annotated[str, argument("NAME", "The name of the group.", ...)]

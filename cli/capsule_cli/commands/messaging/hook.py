@@ -1,8 +1,8 @@
 """What a client's hook runs: `capsule agents wake hook CLIENT EVENT [--store DIR] [--as AGENT]`.
 
-A client starts it at every turn, so `capsule_cli.__main__` calls `quick` before typer is loaded. What must stay true: a
-hook with nothing to say prints nothing, loads no typer, no pydantic and no mcp, and ends with 0; an error is one line
-on stderr, and no exit code that a client takes for an answer.
+A client starts it at every turn. What must stay true: a hook with nothing to say prints nothing, loads no typer, no
+pydantic and no mcp, and ends with 0; an error is one line on stderr, and no exit code that a client takes for an
+answer.
 """
 
 from __future__ import annotations
@@ -10,34 +10,21 @@ from __future__ import annotations
 import os
 import select
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from capsule_cli.shared.asked import asked
+from capsule_cli.shared.options import argument
 
 if TYPE_CHECKING:
     from capsule.messaging.doorbells.hooks import Answer
 
-#: The words of the command line before those of the hook.
-WORDS = ["agents", "wake", "hook"]
 
-
-def quick(words: Sequence[str]) -> int | None:
-    """Answer the hook that the words of the command line are about; None: they are about no hook, or typer's."""
-    asked = parsed(words[3:]) if words[:3] == WORDS else None
-    return run(*asked) if asked else None
-
-
-def parsed(words: Sequence[str]) -> tuple[str, str, str | None, str | None] | None:
-    """The client, the event, the store and the agent; None: the words are others, which typer tells about."""
-    given: dict[str, str | None] = {"--store": None, "--as": None}
-    options = dict(zip(words[2::2], words[3::2], strict=False))
-    if len(words) < 2 or len(words) % 2 or not options.keys() <= given.keys() or words[0][:1] + words[1][:1] == "-":
-        return None
-    given |= options
-    return words[0], words[1], given["--store"], given["--as"]
-
-
-def run(client: str, event: str, store: str | None, agent: str | None) -> int:
-    """Answer a hook of a client; the exit code."""
+def hook(
+    client: str = argument("CLIENT", "claude-code, codex or gemini.", ...),
+    event: str = argument("EVENT", "The client's name of the event.", ...),
+) -> None:
+    """Answer a hook of a client: what the client says is read from stdin. Clients run this, and people don't."""
     import orjson
 
     from capsule.errors import CapsuleError
@@ -45,13 +32,13 @@ def run(client: str, event: str, store: str | None, agent: str | None) -> int:
     data = b"" if sys.stdin.isatty() else sys.stdin.buffer.read()
     try:
         said = orjson.loads(data or b"{}")
-        answer = _answer(client, event, store, agent, said if isinstance(said, dict) else {})
+        answer = _answer(client, event, asked.store, asked.as_, said if isinstance(said, dict) else {})
     except (CapsuleError, orjson.JSONDecodeError) as error:
         sys.stderr.write(f"capsule: {' '.join(str(error).split())}\n")
-        return 1
+        sys.exit(1)
     sys.stdout.write(answer.out)
     sys.stderr.write(answer.err)
-    return answer.code
+    sys.exit(answer.code)
 
 
 def _answer(client: str, event: str, root: str | None, agent: str | None, said: dict[str, Any]) -> Answer:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from capsule_cli.public import acting
-from capsule_cli.shared.options import argument, group_of, option
+from capsule_cli.shared.options import argument, option
 from capsule_cli.shared.passing import Rows, passing
 
-group = group_of("List the messages that mention the agent, and note what it is done with.")
+group = "List the messages that mention the agent, and note what it is done with."
 does = passing(acting)
 
 State = Literal["open", "unread", "read", "done", "all"]

@@ -7,11 +7,11 @@ from typing import Annotated
 from capsule_cli.completion import complete_agent
 from capsule_cli.public import acting, named
 from capsule_cli.shared.inputs import message_text
-from capsule_cli.shared.options import Agent, File, argument, group_of, option
+from capsule_cli.shared.options import Agent, File, argument, option
 from capsule_cli.shared.output import answer
 from capsule_cli.shared.passing import Rows, passing
 
-group = group_of("Write notes that only the agent reads, and whom it lets look.")
+group = "Write notes that only the agent reads, and whom it lets look."
 does = passing(acting)
 
 Tags = Annotated[list[str] | None, option("--tag TAG", "Name a tag. Repeatable.", ...)]

@@ -5,16 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from capsule_cli.public import acting, named
-from capsule_cli.shared.options import group_of
 from capsule_cli.shared.output import answer, listing, on_or_off
 
-group = group_of(
-    """Say in the project's CLAUDE.md, and AGENTS.md where it exists, how much mail waits for an agent that is away.
+group = """Say in the project's CLAUDE.md, and AGENTS.md where it exists, how much mail waits for an agent that is away.
 
     The block has numbers and names, and never the text of a message. It goes when everything is read. The setting
     notifications.files in capsule.toml names other files.
     """
-)
 
 
 def on() -> None:

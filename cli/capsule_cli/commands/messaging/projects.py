@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from capsule_cli.commands.messaging.completion import complete_project
 from capsule_cli.public import store_of
-from capsule_cli.shared.options import argument, group_of, option
+from capsule_cli.shared.options import argument, option
 from capsule_cli.shared.output import details
 from capsule_cli.shared.passing import Rows, passing
 
 if TYPE_CHECKING:
     from capsule import Project as Shown
 
-group = group_of("See the projects of the agents, and say which of them see which.")
+group = "See the projects of the agents, and say which of them see which."
 does = passing(store_of)
 
 _PROJECT = "The project: its id or its name."

@@ -9,21 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from capsule_cli.commands.mcp import clients
 from capsule_cli.commands.mcp.clients import Project, User
-from capsule_cli.commands.messaging import hook as hooks
 from capsule_cli.public import acting
 from capsule_cli.shared.asked import asked
-from capsule_cli.shared.options import DryRun, argument, group_of, option, refuse
+from capsule_cli.shared.options import DryRun, argument, option, refuse
 from capsule_cli.shared.output import Stopped, answer, shown
 
 if TYPE_CHECKING:
     from capsule.mcp_server.clients.table import Client
     from capsule.messaging.doorbells.interface import Target
 
-group = group_of("Wake an agent that is idle when a message comes for it.")
+group = "Wake an agent that is idle when a message comes for it."
 
 #: The programs that have an address in place of hooks, and what of it they take.
 ADDRESSED = {"opencode": "url", "webhook": "url", "command": "command"}
@@ -97,14 +94,6 @@ def test() -> None:
         raise Stopped(f"{agent} can be woken nowhere: {reason}; put them in with: capsule agents wake install")
     lines = (f"{ring['client']} {' '.join(ring['address'].values())}: {ring['said']}" for ring in rings)
     answer(rings, shown("\n".join(lines)), ok=any(ring["ok"] for ring in rings))
-
-
-def hook(
-    client: str = argument("CLIENT", "claude-code, codex or gemini.", ...),
-    event: str = argument("EVENT", "The client's name of the event.", ...),
-) -> None:
-    """Answer a hook of a client: what the client says is read from stdin. Clients run this, and people don't."""
-    raise typer.Exit(hooks.run(client, event, asked.store, asked.as_))
 
 
 def _outcome(client: str) -> str:

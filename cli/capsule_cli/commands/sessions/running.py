@@ -1,9 +1,9 @@
 """Runs a worker: `capsule worker --agent NAME [--session ID] [-- COMMAND]`.
 
-A host starts one for a message that waits, so `capsule_cli.__main__` calls `quick` before typer is loaded. One that is
-started with `--agent -`, ahead of any message, opens the store, and reads two lines when there is one: the agent, and
-the session. What must stay true: it loads no typer, no pydantic and no mcp, and nothing once a message came; and it
-ends, with what it runs, as soon as SIGTERM comes or its host is gone.
+A host starts one for a message that waits. One that is started with `--agent -`, ahead of any message, opens the store,
+and reads two lines when there is one: the agent, and the session. What must stay true: it loads no typer, no pydantic
+and no mcp, and nothing once a message came; and it ends, with what it runs, as soon as SIGTERM comes or its host is
+gone.
 """
 
 from __future__ import annotations
@@ -15,24 +15,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
-
-
-def quick(words: Sequence[str]) -> int | None:
-    """Run the worker that the words of the command line ask for; None: they are for typer."""
-    options = parsed(words)
-    return main(options) if options else None
-
-
-def parsed(words: Sequence[str]) -> dict[str, Any] | None:
-    """The arguments of `run` in the words that a host starts a worker with; None: they are for typer."""
-    plain = {"--agent": "agent", "--session": "session", "--store": "store"}
-    head = list(words[: words.index("--")] if "--" in words else words)
-    command = words[len(head) + 1 :]
-    head.remove("worker")
-    given = dict(zip(head[::2], head[1::2], strict=False))
-    if len(head) % 2 or "--agent" not in given or not given.keys() <= plain.keys():
-        return None
-    return {plain[option]: value for option, value in given.items()} | {"command": command}
 
 
 def run(*, store: str | None = None, agent: str, command: Sequence[str], **more: Any) -> None:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from capsule_cli.completion import complete_agent, completing
 from capsule_cli.public import named, store_of
 from capsule_cli.shared.asked import asked
-from capsule_cli.shared.options import Agent, argument, flag, group_of, option, refuse
+from capsule_cli.shared.options import Agent, argument, flag, option, refuse
 from capsule_cli.shared.output import answer, in_terminal, listing, one_line, out, short_time
 from capsule_cli.shared.passing import passing
 
 if TYPE_CHECKING:
     from capsule.sessions.registry import Item
 
-group = group_of("Let messages wake programs that answer them, and see what becomes of each message.")
+group = "Let messages wake programs that answer them, and see what becomes of each message."
 does = passing(store_of)
 
 complete_session = completing(

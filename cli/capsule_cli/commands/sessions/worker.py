@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 from capsule_cli.commands.sessions import running as process
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.options import argument, option, seconds
@@ -26,11 +29,8 @@ def worker(
 
     The command, and what it started, ends with the worker, even if that is killed.
     """
-    process.run(
-        store=asked.store,
-        agent=agent,
-        session=session,
-        idle_s=None if idle is None else seconds(idle, "--idle"),
-        limit_s=None if limit is None else seconds(limit, "--limit"),
-        command=command,
-    )
+    options: dict[str, Any] = {"store": asked.store, "agent": agent, "session": session, "command": command}
+    if idle is limit is None and not (asked.json or asked.as_ or asked.instance or asked.no_pager):
+        sys.exit(process.main(options))  # As a host starts it: an error is a line of its log.
+    idle_s = None if idle is None else seconds(idle, "--idle")
+    process.run(**options, idle_s=idle_s, limit_s=None if limit is None else seconds(limit, "--limit"))

@@ -1,0 +1,122 @@
+"""The quick way into a command, which reads the words without typer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from capsule_cli import quick
+from capsule_cli.app import app, parts, program
+from capsule_cli.shared import options
+from capsule_cli.shared.asked import asked
+
+COMMANDS = sorted({name for room in parts() for name in room.modules()} | {"cat", "ls", "nothing"})
+FLAGS = {
+    name: sorted({flag for param in command.params for flag in (*param.opts, *param.secondary_opts) if flag[:1] == "-"})
+    for name in COMMANDS
+    if (command := program().commands.get(name))
+}
+SHARED = ["--json", "--store", "--as", "--instance", "--no-pager", "--help", "--version"]
+WORDS = ["a", "5", "0", "-1", "user", "@last", "x y", "two\nlines", "", "-", "--", "a=b", "١", "1.5", "all", "\udc80"]
+
+
+def calls_of(words: list[str], patch: pytest.MonkeyPatch) -> list[Any]:
+    """What typer calls for these words, and with what."""
+    calls: list[Any] = []
+    function_of = options.function_of
+
+    def recorded(command: str, module: Any) -> Callable[..., Any]:
+        function = function_of(command, module)
+
+        @wraps(function)
+        def record(**values: Any) -> None:
+            calls.append((function, values, {**vars(asked)}))
+
+        return record
+
+    patch.setattr(options, "function_of", recorded)
+    assert CliRunner().invoke(app, words).exit_code == 0, words
+    return calls
+
+
+@st.composite
+def _lines(draw: Any) -> list[str]:
+    command = draw(st.sampled_from(COMMANDS))
+    flags = [*SHARED, *FLAGS.get(command, ())]
+    word = st.sampled_from(WORDS)
+    flag = st.sampled_from(flags)
+    with_value = st.tuples(flag, word).map(list)
+    joined = st.tuples(flag, word).map(lambda pair: ["=".join(pair)])
+    more = st.lists(with_value | joined | flag.map(lambda it: [it]) | word.map(lambda it: [it]), max_size=4)
+    before = draw(st.lists(with_value | flag.map(lambda it: [it]), max_size=1))
+    return [each for group in [*before, [command], *draw(more)] for each in group]
+
+
+def ensure_same(words: list[str]) -> bool:
+    """Whether the words are read without typer; then typer must read the same in them."""
+    try:
+        call = quick.read(words)
+    except (LookupError, ValueError):
+        return False
+    with pytest.MonkeyPatch.context() as patch:
+        [(function, values, everywhere)] = calls_of(words, patch)
+    assert (function, values) == (call[0], call[2]), words
+    assert call[1] == {name: everywhere[name] for name in call[1]}, words
+    return True
+
+
+@given(_lines())
+def test_what_is_read_quickly_typer_reads_in_the_same_way(words: list[str]) -> None:
+    event(f"read: {ensure_same(words)}")
+
+
+def test_every_option_is_read_as_typer_reads_it() -> None:
+    read = 0
+    for command in COMMANDS:
+        for arguments in ([], ["a"], ["a", "b"]):
+            read += ensure_same([command, *arguments])
+            for flag in FLAGS.get(command, ()):
+                read += sum(ensure_same([command, *arguments, flag, *value]) for value in ([], ["5"], ["user"]))
+    assert read > 500
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "append @last hello --role assistant --json",
+        "--store somewhere append --from bob @last -",
+        "append @last --jsonl",
+        "send hello --to bob --as anna --topic plans",
+        "show @last -n 5",
+        "cat @last --around @3 --span 2",
+        "inbox --as bob --json",
+        "new title",
+        "list --limit 3",
+        "agents wake hook claude-code Stop --as bob",
+        "worker --store somewhere --agent - -- sh -c true",
+    ],
+)
+def test_a_plain_command_is_read_without_typer(line: str) -> None:
+    assert quick.read(line.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (["append", "@last", " "], 2),
+        (["append", "nothing", "hello", "--json"], 3),
+        (["show", "@last", "--raw", "--markdown", "--json"], 2),
+        (["show", "@last", "--around", "@99"], 3),
+        (["lock", "@last"], 2),
+    ],
+)
+def test_an_error_is_told_as_typers_program_tells_it(capsule: Any, line: list[str], code: int) -> None:
+    capsule.new("A")
+    assert quick.read(line)
+    assert capsule.process(*line, expect=code) == capsule(*line, expect=code)
