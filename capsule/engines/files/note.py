@@ -25,7 +25,7 @@ from capsule.disk.whole_files import SIGNATURE, Signature, failure, sync_directo
 from capsule.engines.files.disk.log import Log, Position, without_checkpoints
 from capsule.engines.files.disk.mutex import Mutex
 from capsule.engines.files.protocols import Known
-from capsule.errors import CapsuleError
+from capsule.errors import CapsuleError, StorageFailed
 from capsule.format.json.anatomy import Anatomy
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _VERSION = 5
 _MARK = b'{"note":%d,' % _VERSION
 #: Stands where earlier versions have the offset of the lock's time: without one they replace the file.
 _UNUSED = -1
-_UNFLUSHED = "flush what was written to it, which a power cut may take (to write it again, give the same key), nor"
+_UNFLUSHED = "what was written is there, but a power cut may take it, as its flush failed; repeat it under the same key"
 _described = itemgetter("tag", "stamp", "boot", "doubt", "newest", "time")
 
 
@@ -136,7 +136,8 @@ class LoggedDocument:
                 log.flush()
         except OSError as unflushed:
             self.mark_unflushed()
-            raise failure(unflushed, self.path, _UNFLUSHED) from unflushed
+            reason = f"{self.path}: {_UNFLUSHED}: {unflushed.strerror}"
+            raise StorageFailed(reason, path=self.path, errno=unflushed.errno) from unflushed
         finally:
             mutexes.leave(mutex)
 
