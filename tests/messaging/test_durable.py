@@ -19,7 +19,7 @@ def test_a_message_that_its_writer_did_not_wait_for_is_flushed_before_it_is_deli
         id = writer.messages.send("one", agent="anna", to="bob").conversation
         heard = reader.messages.listen(agent="bob")
         with writer.beside(agent="anna") as anna:
-            for text, failing in (("two", ""), ("three", "log")):
+            for text, failing in (("two", ""), ("three", "logs")):
                 anna.append(id, content=text, wait=False)
                 reader.messages.ack(agent="bob", cursor=heard.cursor)
                 system.flushed.clear()
@@ -31,4 +31,4 @@ def test_a_message_that_its_writer_did_not_wait_for_is_flushed_before_it_is_deli
                 heard = reader.messages.listen(agent="bob")
                 assert [mail.content for mail in heard.messages] == [text]
                 # After a flush that failed every byte is written anew.
-                assert ("conversations" if failing else "log") in system.flushed
+                assert ("conversations" if failing else "logs") in system.flushed

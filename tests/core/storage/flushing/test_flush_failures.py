@@ -12,7 +12,8 @@ import pytest
 
 from capsule import Store
 from capsule.engines.files.disk import behind
-from capsule.errors import StorageFailed
+from capsule.engines.files.document import HeldDocument
+from capsule.errors import Interfered, StorageFailed, StoreBusy
 from tests.core.storage.faults import Flushes, inodes, is_checkpoint, lay_out, store_on, texts
 from tests.processes import Child, until
 
@@ -145,3 +146,21 @@ def test_a_failed_flush_behind_is_known_to_the_next_writer(
     after = inodes(root)
     assert before[0] != after[0] and before[1] != after[1]
     assert texts(store) == ["one", "two", "three"]
+
+
+def test_a_flush_behind_that_an_editor_interferes_with_is_left_to_the_next_one(
+    root: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interfere(*_: object) -> None:
+        raise Interfered
+
+    store.append("plan", content="two")
+    lay_out(root, "plan")
+    assert texts(store) == ["one", "two"]
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(HeldDocument, "flush", interfere)
+        behind._thread.flush()
+        with pytest.raises(StoreBusy):
+            store.flush()
+    store.flush()
+    assert is_checkpoint(root)
