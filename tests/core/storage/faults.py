@@ -85,7 +85,7 @@ class Faulty(Syscalls):
 
 
 class Flushes(Syscalls):
-    """Records what is flushed, by the name of its folder: "log", or "conversations" for a document.
+    """Records what is flushed, by the name of its folder: "logs", or "conversations" for a document.
 
     Attributes:
         flushed: The names, in order.
@@ -101,7 +101,7 @@ class Flushes(Syscalls):
 
     def fdatasync(self, fd: int) -> None:  # type: ignore[override]
         name = os.path.basename(os.path.dirname(os.readlink(f"/proc/self/fd/{fd}")))
-        if name == "log" and self.gate is not None:
+        if name == "logs" and self.gate is not None:
             self.reached.set()
             self.gate.wait()
         if name == self.failing:
@@ -124,7 +124,7 @@ def texts(store: Store) -> list[str]:
 
 def inodes(root: Path) -> tuple[int, int]:
     """Those of the document and its log."""
-    places = (root / "conversations" / "plan.json", root / ".capsule" / "log" / "conversations-plan")
+    places = (root / "conversations" / "plan.json", root / ".capsule" / "logs" / "conversations-plan")
     return places[0].stat().st_ino, places[1].stat().st_ino
 
 

@@ -172,7 +172,7 @@ def test_a_failed_flush_raises_and_is_not_repeated(memory: Path, template: Path,
         assert texts_in(trial.path)[-1] == "next"
         flushed.clear()
         trial.store.append("plan", content="and on")
-        log = trial.root / ".capsule" / "log" / "conversations-plan"
+        log = trial.root / ".capsule" / "logs" / "conversations-plan"
         assert log.stat().st_ino in {inode for inode, _ in flushed}
         trial.store.close()
         assert trial.path.stat().st_ino in {inode for inode, _ in flushed}

@@ -34,7 +34,7 @@ def test_an_append_flushes_its_log_and_the_thread_the_document(
 ) -> None:
     assert is_checkpoint(root)
     store.append("plan", content="two")
-    assert system.flushed == ["log"] and not is_checkpoint(root)
+    assert system.flushed == ["logs"] and not is_checkpoint(root)
     behind._thread.stop()
     monkeypatch.setattr(behind, "_DELAY_S", 0.001)
     store.append("plan", content="three")
@@ -45,7 +45,7 @@ def test_an_append_flushes_its_log_and_the_thread_the_document(
 def test_closing_a_store_flushes_its_documents(root: Path, store: Store, system: Flushes) -> None:
     store.append("plan", content="two")
     store.close()
-    assert system.flushed == ["log", "conversations"] and is_checkpoint(root)
+    assert system.flushed == ["logs", "conversations"] and is_checkpoint(root)
 
 
 def test_a_flush_of_the_store_makes_durable_what_a_killed_writer_left(
@@ -56,7 +56,7 @@ def test_a_flush_of_the_store_makes_durable_what_a_killed_writer_left(
     writer.kill()
     assert not is_checkpoint(root)
     assert store.flush() == 0
-    assert system.flushed == ["log", "conversations"] and is_checkpoint(root)
+    assert system.flushed == ["logs", "conversations"] and is_checkpoint(root)
 
 
 def test_the_document_is_flushed_before_lines_leave_its_log(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def test_the_document_is_flushed_before_lines_leave_its_log(root: Path, monkeypa
         for letter in "abcdefgh":
             store.append("plan", content=letter * 900)
         events = list(recorder.events)
-    renewed = [at for at, event in enumerate(events) if event[0] == "rename" and "/log/" in event[2]]
+    renewed = [at for at, event in enumerate(events) if event[0] == "rename" and "/logs/" in event[2]]
     assert len(renewed) > 2
     for at in renewed[1:]:
         last = next(event for event in reversed(events[:at]) if event[:2] in (("write", document), ("sync", document)))
@@ -84,7 +84,7 @@ def test_an_append_that_does_not_wait_is_seen_at_once_and_flushed_later(
     with Store.open(root) as other:
         assert texts(other) == ["one", "two"]
     store.flush()
-    assert system.flushed == ["log", "conversations"] and is_checkpoint(root)
+    assert system.flushed == ["logs", "conversations"] and is_checkpoint(root)
 
 
 def test_before_a_fork_all_is_flushed_and_the_child_flushes_by_a_thread_of_its_own(
@@ -153,7 +153,7 @@ def test_what_a_store_that_is_gone_has_not_flushed_is_flushed(root: Path, store:
     gc.collect()
     assert system.flushed == []
     behind._thread.flush()
-    assert system.flushed == ["log", "conversations"] and is_checkpoint(root)
+    assert system.flushed == ["logs", "conversations"] and is_checkpoint(root)
 
 
 def test_an_append_succeeds_where_no_thread_can_be_started(
@@ -166,7 +166,7 @@ def test_an_append_succeeds_where_no_thread_can_be_started(
 
     monkeypatch.setattr(threading.Thread, "start", start)
     store.append("plan", content="two")
-    assert system.flushed == ["log"]
+    assert system.flushed == ["logs"]
     behind._thread.flush()
     assert is_checkpoint(root)
 

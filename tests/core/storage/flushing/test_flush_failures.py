@@ -36,13 +36,13 @@ def test_threads_whose_flushes_overlap_share_them(store: Store, system: Flushes)
         assert system.gate is not None
         system.gate.set()
         assert {append.result().content for append in appends} == {"two", "three", "four", "five"}
-    assert system.flushed == ["log", "log"]
+    assert system.flushed == ["logs", "logs"]
 
 
 def test_a_flush_that_fails_fails_for_each_thread_that_waited_for_it_and_for_each_process(
     root: Path, store: Store, system: Flushes, child: Start
 ) -> None:
-    system.failing, before = "log", inodes(root)
+    system.failing, before = "logs", inodes(root)
     with ThreadPoolExecutor() as pool:
         appends = begun(pool, store, system, "two", "three")
         assert system.gate is not None
@@ -60,7 +60,7 @@ def test_a_flush_that_fails_fails_for_each_thread_that_waited_for_it_and_for_eac
 def test_a_retry_of_an_append_whose_flush_failed_is_acknowledged_once_it_is_durable(
     root: Path, store: Store, system: Flushes
 ) -> None:
-    system.failing, before = "log", inodes(root)
+    system.failing, before = "logs", inodes(root)
     with pytest.raises(StorageFailed):
         store.append_once("plan", "key", content="two")
     system.failing = ""
@@ -88,11 +88,11 @@ def test_a_retry_flushes_the_log_of_a_writer_that_was_killed_before_it_did(
     writer.kill()
     assert texts(store) == ["one", "two"] and system.flushed == []
     assert store.append_once("plan", "key", content="two")[1]
-    assert system.flushed == ["log"]
+    assert system.flushed == ["logs"]
 
 
 def test_a_flush_of_the_store_writes_anew_what_a_failed_flush_left(root: Path, store: Store, system: Flushes) -> None:
-    system.failing, before = "log", inodes(root)
+    system.failing, before = "logs", inodes(root)
     with pytest.raises(StorageFailed):
         store.append("plan", content="two")
     system.failing = ""
@@ -106,7 +106,7 @@ def test_a_flush_of_the_store_flushes_what_an_editor_saved_and_what_it_saved_ove
     store.append("plan", content="two", wait=False)
     lay_out(root, "plan")
     behind._thread.flush()
-    assert system.flushed == ["log"]  # The editor's version is for the next one who looks.
+    assert system.flushed == ["logs"]  # The editor's version is for the next one who looks.
     store.flush()
     assert {"conversations", root.name} <= set(system.flushed) and texts(store) == ["one", "two"]
     assert is_checkpoint(root)
@@ -118,7 +118,7 @@ def test_a_flush_of_the_store_flushes_what_an_editor_saved_and_what_it_saved_ove
 def test_a_failed_flush_for_a_reader_is_known_to_the_next_one(root: Path, store: Store, system: Flushes) -> None:
     with store_on(root, Flushes(), keep_locks=False) as writer:
         writer.append("plan", content="two", wait=False)
-        system.failing, before = "log", inodes(root)
+        system.failing, before = "logs", inodes(root)
         with pytest.raises(StorageFailed):
             store.engine.flush("conversations", "plan")
         system.failing = ""
@@ -131,10 +131,10 @@ def test_a_reader_that_meets_a_torn_note_flushes_all_the_same(root: Path, store:
     with open(root / ".capsule" / "mutex" / "conversations-plan", "r+b") as torn:
         torn.write(b"half of it")
     store.engine.flush("conversations", "plan")
-    assert "log" in system.flushed or "conversations" in system.flushed
+    assert "logs" in system.flushed or "conversations" in system.flushed
 
 
-@pytest.mark.parametrize("failing", ["log", "conversations"])
+@pytest.mark.parametrize("failing", ["logs", "conversations"])
 def test_a_failed_flush_behind_is_known_to_the_next_writer(
     root: Path, store: Store, system: Flushes, failing: str
 ) -> None:
