@@ -291,7 +291,7 @@ class FilesEngine:
         for name, status in storage.mutex_files.statuses():
             kind, _, id = name.partition("-")
             if status.st_mtime_ns >= since_ns and kind in WITH_ENTRIES:
-                completed += self._completed(kind, id)
+                completed += again(partial(self._completed, kind, id))
                 if status.st_mtime_ns < began_ns - _MARGIN_NS:
                     until_ns = max(until_ns, status.st_mtime_ns)
         if until_ns > since_ns:
@@ -305,8 +305,7 @@ class FilesEngine:
         if not raw or (known is not None and known.boot != self.storage.boot):
             return
         if known is None or known.doubt == "bytes":
-            with self.transaction(kind, id) as transaction:
-                transaction.ensure_durable()
+            again(partial(self._ensure_durable, kind, id))
         elif log is not None and not log.is_checkpoint:
             sys, path = self.storage.sys, self.storage.logs.file(f"{kind}-{id}")
             try:
@@ -320,6 +319,10 @@ class FilesEngine:
                     sys.close(fd)
             except OSError as error:
                 raise whole_files.failure(error, path, "flush") from error
+
+    def _ensure_durable(self, kind: str, id: str) -> None:
+        with self.transaction(kind, id) as transaction:
+            transaction.ensure_durable()
 
     def _completed(self, kind: str, id: str) -> bool:
         """Make a document durable; whether a power cut had left it incomplete."""

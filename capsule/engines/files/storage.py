@@ -28,7 +28,7 @@ from capsule.engines.files.disk.trash import QUARANTINE, Keeping
 from capsule.engines.files.document import HeldDocument
 from capsule.engines.files.protocols import Known
 from capsule.engines.values import Tracker
-from capsule.errors import CapsuleError, NotFound
+from capsule.errors import CapsuleError, Interfered, NotFound
 from capsule.format.json.anatomy import last_entries
 from capsule.ids import check_id, is_id
 
@@ -370,8 +370,8 @@ class FileStorage:
 
     def _settle(self, kind: str, id: str, timeout_s: float) -> None:
         if self.exists(kind, id):
-            with self.hold(kind, id, timeout_s) as held:
-                held.settle()
+            with suppress(Interfered), self.hold(kind, id, timeout_s) as held:
+                held.settle()  # Whoever takes in what another program has just written does the rest.
 
     def close(self) -> None:
         """Flush what was appended; give back every descriptor and the instance file."""
