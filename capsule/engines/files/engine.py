@@ -317,6 +317,8 @@ class FilesEngine:
                     raise
                 finally:
                     sys.close(fd)
+            except FileNotFoundError:
+                return  # It was dropped with its document, this moment.
             except OSError as error:
                 raise whole_files.failure(error, path, "flush") from error
 
