@@ -76,7 +76,7 @@ class Notices:
     def changed(self) -> set[tuple[str, str]] | None:
         """The kind and id of each document that was written since the last call, every acknowledged write among them.
 
-        None when that can't be told: look at all. Raises as `Engine.tracker`.
+        None when that can't be told: look at all. Raises `StorageFailed`, `Refused`.
         """
         names = self._tracker.changed()
         if not self._tracker.is_open:

@@ -42,7 +42,7 @@ def replaced(path: str, data: bytes) -> list[bytes] | None:
 
 
 def committed(path: str) -> bytes | None:
-    """The version of a document that the commit has which is checked out; None: there is none. Costs as `replaced`."""
+    """The version of a document that the commit has which is checked out; None: there is none. Runs git."""
     contents = _asked(path, lambda git, name: _contents(git, [f"HEAD:{name}"], time.monotonic() + _PATIENCE_S))
     return contents[0] if contents else None
 

@@ -267,7 +267,7 @@ class HeldDocument(LoggedDocument):
     ) -> Known:
         """Write a new head, and a new context if one is given as `Rehead` takes it, and append entries, in a new file.
 
-        Raises as `splice`. Costs copying the file, in the kernel; for a new context also reading the old one.
+        Raises `Interfered`, `StorageFailed`. Costs copying the file in the kernel, and reading the context it replaces.
         """
         version = Rehead(self.sys, self._mutex.document_fd, self._anatomy(known), head, entries, context)
         self._begin(records)

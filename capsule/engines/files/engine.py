@@ -109,7 +109,7 @@ class FilesEngine:
             yield held[kind, id]
 
     def _ensure_unchanged(self, reads: Reads) -> None:
-        """Raise Interfered if a document has another version. Costs as `version` for each."""
+        """Raise Interfered if a document has another version. Costs an lstat for each, and reading what changed."""
         for (kind, id), version in reads.items():
             if isinstance(version, Lease):
                 self.leases.ensure_held(version)

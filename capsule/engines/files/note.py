@@ -46,6 +46,7 @@ def new_tag() -> str:
 
 
 def encode_header(known: Known, log: Position | None) -> bytes:
+    """The header for a document as it is, and where its log ends."""
     fields = {
         "note": _VERSION,
         "file": tuple(known.signature),

@@ -62,6 +62,7 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, known: Known) -> Place:
+        """How far a version was read that was read to its end."""
         return cls(known.signature, known.tag, known.anatomy.tail if known.anatomy else -1)
 
     def goes_on_in(self, known: Known) -> bool:

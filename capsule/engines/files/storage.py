@@ -154,11 +154,11 @@ class FileStorage:
         return self.known(kind, id) is not None
 
     def open(self, path: str, flags: int = os.O_RDONLY) -> tuple[int, os.stat_result]:
-        """Open a document. Raises as `files.open_document`."""
+        """Open a document. Raises FileNotFoundError, `InvalidDocument`, OSError."""
         return whole_files.open_regular(self.sys, path, flags, self._document_bytes)
 
     def read_file(self, path: str) -> bytes:
-        """The bytes of a document, or of a file as large at most. Raises as `open`."""
+        """The bytes of a file no larger than a document may be. Raises FileNotFoundError, `InvalidDocument`, OSError."""
         return whole_files.read_regular(self.sys, path, self._document_bytes)
 
     @contextmanager

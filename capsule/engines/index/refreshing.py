@@ -42,7 +42,7 @@ class FilesIndex(Index):
     Args:
         storage: Where the documents are read.
         kind: The kind.
-        settle: Takes in a version that the store did not write; raises as `Store.load`.
+        settle: Takes in a version that the store did not write; raises `NotFound`, `InvalidDocument`, `StoreBusy`.
     """
 
     _tracker: Tracker | None = None

@@ -49,10 +49,12 @@ class Layout(NamedTuple):
 
     @property
     def file_mode(self) -> int:
+        """The permission bits of a new file."""
         return 0o666 if self.shared else 0o600
 
     @property
     def directory_mode(self) -> int:
+        """The permission bits of a new directory."""
         return 0o777 if self.shared else 0o700
 
     def documents(self, kind: str) -> str:
@@ -67,6 +69,7 @@ class Layout(NamedTuple):
 
     @lru_cache(maxsize=1024)  # noqa: B019 - a layout is two values, and holds nothing
     def document(self, kind: str, id: str) -> str:
+        """Where a document lies. Raises InvalidInput: this is no id."""
         if kind in NESTED or kind not in _FOLDERS:
             return f"{self.directory(kind, check_id(id))}/{kind}.json"
         return f"{self.root}/{_FOLDERS[kind]}/{check_id(id)}.json"
@@ -88,7 +91,7 @@ class Layout(NamedTuple):
         refuse_symlinks(sys, self.down_to(path))
 
     def ensure(self, sys: Syscalls, path: str) -> None:
-        """Make a directory of the store, and those around it, durably. Raises as `check`."""
+        """Make a directory of the store, and those around it, durably. Raises `Refused`: one is a symlink."""
         for above in self.down_to(path):
             refuse_symlinks(sys, [above])
             self.ensure_directory(sys, above)
@@ -132,12 +135,12 @@ class Directory:
         refuse_symlinks(self._sys, self._way)
 
     def file(self, name: str) -> str:
-        """The path of a file in it. Raises as `check`."""
+        """The path of a file in it. Raises `Refused`: it is a symlink."""
         refuse_symlinks(self._sys, self._way)
         return f"{self.path}/{name}"
 
     def files(self) -> list[str]:
-        """The names of the regular files in it; none where it is missing. Raises as `check`."""
+        """The names of the regular files in it; none where it is missing. Raises `Refused`: it is a symlink."""
         return [name for name, _ in self.statuses()]
 
     def statuses(self) -> list[tuple[str, os.stat_result]]:
@@ -149,7 +152,7 @@ class Directory:
             return []
 
     def ensure(self) -> None:
-        """Make it, and `.capsule/` with its `.gitignore`, where they are missing. Raises as `check`."""
+        """Make it, and `.capsule/` with its `.gitignore`, where it is missing. Raises `Refused`: one is a symlink."""
         self._layout.ensure(self._sys, self.path)
         if self._around == self._layout.derived():
             self._ensure_ignored()
@@ -172,7 +175,7 @@ class Logs(Directory):
         self._has_taken_over = False
 
     def file(self, name: str) -> str:
-        """As `Directory.file`. Raises `Refused` also when an earlier version has made new logs of its own."""
+        """The path of a log. Raises `Refused`: it is a symlink, or an earlier version has made new logs of its own."""
         if not self._has_taken_over:
             self._take_over()
             self._has_taken_over = True
@@ -197,6 +200,7 @@ class Logs(Directory):
             raise Refused(reason, path=self._earlier) from error
 
     def ensure(self) -> None:
+        """Make it where it is missing, and bar earlier versions. Raises `Refused`: it is a symlink."""
         super().ensure()
         self._bar()
 

@@ -38,6 +38,7 @@ _IN_PART = f"(m.id = ? OR m.num IN (SELECT message FROM facts WHERE path = ? AND
 
 
 def mine(db: sqlite3.Connection, agent: str) -> list[Mine]:
+    """The conversations that an agent takes part in, the latest first."""
     return [_mine(*row) for row in db.execute(_MINE, (agent,))]
 
 
