@@ -28,7 +28,7 @@ from capsule.engines.interface import CONVERSATIONS, WITH_ENTRIES, Document, mis
 from capsule.engines.leases import LEASES, Lease
 from capsule.engines.retrying import again
 from capsule.engines.values import News, Reads, Tracker, Trashed, Version
-from capsule.errors import Interfered, InvalidDocument, NotFound, Refused, StorageFailed, StoreBusy, Taken
+from capsule.errors import CapsuleError, Interfered, InvalidDocument, NotFound, Refused, StorageFailed, StoreBusy, Taken
 from capsule.format import migrations
 from capsule.format.documents.head import Head
 from capsule.format.json import anatomy, canonical, codec
@@ -286,14 +286,20 @@ class FilesEngine:
             self._flush_log(kind, id)
             return 0
         storage, began_ns, completed = self.storage, time.time_ns(), 0
+        failed: CapsuleError | None = None
         storage.behind.flush()
         since_ns = until_ns = storage.derived.marked(_FLUSHED, storage.boot)
         for name, status in storage.mutex_files.statuses():
             kind, _, id = name.partition("-")
             if status.st_mtime_ns >= since_ns and kind in WITH_ENTRIES:
-                completed += again(partial(self._completed, kind, id))
+                try:
+                    completed += again(partial(self._completed, kind, id))
+                except CapsuleError as error:  # The others are flushed all the same.
+                    failed = failed or error
                 if status.st_mtime_ns < began_ns - _MARGIN_NS:
                     until_ns = max(until_ns, status.st_mtime_ns)
+        if failed is not None:
+            raise failed
         if until_ns > since_ns:
             storage.derived.mark(_FLUSHED, storage.boot, until_ns)
         return completed

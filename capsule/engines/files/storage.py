@@ -158,7 +158,7 @@ class FileStorage:
         return whole_files.open_regular(self.sys, path, flags, self._document_bytes)
 
     def read_file(self, path: str) -> bytes:
-        """The bytes of a file no larger than a document may be. Raises FileNotFoundError, `InvalidDocument`, OSError."""
+        """The bytes of a file as large as a document at most. Raises FileNotFoundError, `InvalidDocument`, OSError."""
         return whole_files.read_regular(self.sys, path, self._document_bytes)
 
     @contextmanager

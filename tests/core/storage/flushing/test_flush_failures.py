@@ -13,6 +13,7 @@ import pytest
 from capsule import Store
 from capsule.engines.files.disk import behind
 from capsule.engines.files.document import HeldDocument
+from capsule.engines.files.storage import FileStorage
 from capsule.errors import Interfered, StorageFailed, StoreBusy
 from tests.core.storage.faults import Flushes, inodes, is_checkpoint, lay_out, store_on, texts
 from tests.processes import Child, until
@@ -164,3 +165,24 @@ def test_a_flush_behind_that_an_editor_interferes_with_is_left_to_the_next_one(
             store.flush()
     store.flush()
     assert is_checkpoint(root)
+
+
+def test_a_document_that_cannot_be_flushed_keeps_no_other_one_from_it(
+    root: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create(id="a-plan", type="group")
+    for id in ("a-plan", "plan"):
+        store.append(id, content="new")
+    asked, hold = [], FileStorage.hold
+
+    def held(self: FileStorage, kind: str, id: str, timeout_s: float | None = None) -> HeldDocument:
+        asked.append(id)
+        if len(asked) == 1:
+            raise StoreBusy("it is busy", id=id, holder="another program")
+        return hold(self, kind, id, timeout_s)
+
+    with store_on(root, Flushes(), keep_locks=False) as other:
+        monkeypatch.setattr(FileStorage, "hold", held)
+        with pytest.raises(StoreBusy):
+            other.flush()
+    assert sorted(asked) == ["a-plan", "plan"]
