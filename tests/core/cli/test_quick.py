@@ -92,14 +92,10 @@ def test_every_option_is_read_as_typer_reads_it() -> None:
         "append @last hello --role assistant --json",
         "--store somewhere append --from bob @last -",
         "append @last --jsonl",
-        "send hello --to bob --as anna --topic plans",
         "show @last -n 5",
         "cat @last --around @3 --span 2",
-        "inbox --as bob --json",
         "new title",
         "list --limit 3",
-        "agents wake hook claude-code Stop --as bob",
-        "worker --store somewhere --agent - -- sh -c true",
     ],
 )
 def test_a_plain_command_is_read_without_typer(line: str) -> None:

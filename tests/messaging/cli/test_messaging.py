@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from capsule_cli import quick
 from tests.core.cli.test_program import ensure_light
 
 
@@ -224,3 +225,15 @@ def test_an_agent_gets_its_id_from_the_folder(capsule: Any, tmp_path: Path, monk
 def test_an_inbox_imports_nothing_heavy(capsule: Any) -> None:
     capsule("agents", "register", "--as", "anna")
     ensure_light(capsule, ["inbox", "--as", "anna"])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "send hello --to bob --as anna --topic plans",
+        "inbox --as bob --json",
+        "agents wake hook claude-code Stop --as bob",
+    ],
+)
+def test_a_plain_command_of_messaging_is_read_without_typer(line: str) -> None:
+    assert quick.read(line.split())

@@ -16,6 +16,7 @@ from capsule.sessions.events import Route, incoming
 from capsule.sessions.registry import AgentGroup, Registry, SessionRow
 from capsule.sessions.rules.messages import receive
 from capsule.sessions.session import Session
+from capsule_cli import quick
 from capsule_cli.commands.sessions import running as process
 from tests.core.cli.conftest import Program
 from tests.processes import until
@@ -137,3 +138,7 @@ def test_a_worker_that_is_started_ahead_loads_nothing_once_a_message_came(capsul
         began, *loaded = worker.stdout.read().decode().split()
     assert began == "began"
     assert not [name for name in loaded if name.startswith(("capsule", "watchfiles", "ctypes"))]
+
+
+def test_a_plain_worker_is_read_without_typer() -> None:
+    assert quick.read(["worker", "--store", "somewhere", "--agent", "-", "--", "sh", "-c", "true"])
