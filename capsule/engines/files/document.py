@@ -42,7 +42,7 @@ class HeldDocument(LoggedDocument):
     is_completed = False
     _links = 0
 
-    def settle(self) -> None:
+    def make_durable(self) -> None:
         """Make durable what was appended, in the log alone when another program has written the document since: then
         whoever looks at it next does the rest."""
         known = self.known()
@@ -362,7 +362,7 @@ class HeldDocument(LoggedDocument):
     def delete(self) -> Trashed:
         with whole_files.naming(self.path, "delete"):
             whole_files.ensure_regular(self.sys, self.path)
-            self.settle()
+            self.make_durable()
             path = self.storage.keeping.move(self.path, TRASH, self.kind, self.id)
         trashed = self.storage.keeping.trashed_as(os.path.basename(path))
         with suppress(OSError):  # Without this record the log is dropped when the document is restored.

@@ -337,7 +337,7 @@ class FilesEngine:
         with suppress(NotFound, InvalidDocument), self.storage.hold(kind, id) as held:
             if held.is_unsettled:
                 take_in(held)
-                held.settle()
+                held.make_durable()
                 return held.is_completed
         return False
 

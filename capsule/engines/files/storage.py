@@ -75,7 +75,7 @@ class FileStorage:
         self.mutexes = Mutexes(self.sys, self.mutex_files)
         self.sys.give_up_idle = weakref.WeakMethod(self.mutexes.give_up_idle)  # Weak, as a cycle would keep them open.
         self.leases = FileLeases(self.sys, self.layout, self.mutexes)
-        self.behind = FlushBehind(self._settle)
+        self.behind = FlushBehind(self._make_durable)
         #: The directories that are no symlinks, by kind, or for a nested kind by their path.
         self._checked: dict[str, str] = {}
         _open_storages.add(self)
@@ -368,10 +368,10 @@ class FileStorage:
                     held.forget()
                 return f"{leftover.path}: forgotten"
 
-    def _settle(self, kind: str, id: str, timeout_s: float) -> None:
+    def _make_durable(self, kind: str, id: str, timeout_s: float) -> None:
         if self.exists(kind, id):
             with suppress(Interfered), self.hold(kind, id, timeout_s) as held:
-                held.settle()  # Whoever takes in what another program has just written does the rest.
+                held.make_durable()  # Whoever takes in what another program has just written does the rest.
 
     def close(self) -> None:
         """Flush what was appended; give back every descriptor and the instance file."""
@@ -381,7 +381,7 @@ class FileStorage:
 
     def forget_parent(self) -> None:
         """In a forked child: share nothing with the parent."""
-        self.behind = FlushBehind(self._settle)
+        self.behind = FlushBehind(self._make_durable)
         self.mutexes.forget()
         self.leases.forget()
 

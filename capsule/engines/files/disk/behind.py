@@ -26,20 +26,20 @@ class FlushBehind:
     """The documents of one store that this process appended to and that are not flushed yet.
 
     Args:
-        settle: A method of the store, which makes a document durable: its kind, its id, and how long to wait for its
-            mutex, in seconds. It is held weakly, unless there is something to flush.
+        make_durable: A method of the store for one document: its kind, its id, and how long to wait for its mutex, in
+            seconds. It is held weakly, unless there is something to flush.
     """
 
-    def __init__(self, settle: Callable[[str, str, float], None]) -> None:
-        self._settle = weakref.WeakMethod(settle)
+    def __init__(self, make_durable: Callable[[str, str, float], None]) -> None:
+        self._make_durable = weakref.WeakMethod(make_durable)
         self._names: dict[tuple[str, str], Callable[[str, str, float], None]] = {}
         self._turn = threading.Lock()
 
     def add(self, kind: str, id: str) -> None:
         """Have a document flushed within a second."""
-        if (settle := self._settle()) is None:
+        if (make_durable := self._make_durable()) is None:
             return
-        self._names[kind, id] = settle
+        self._names[kind, id] = make_durable
         _thread.waiting[self] = None
         if not _thread.wake.is_set():
             _thread.start()
@@ -49,9 +49,9 @@ class FlushBehind:
         with self._turn:
             later = list[tuple[str, str]]()
             while self._names:
-                (kind, id), settle = self._names.popitem()
+                (kind, id), make_durable = self._names.popitem()
                 try:
-                    settle(kind, id, timeout_s)
+                    make_durable(kind, id, timeout_s)
                 except StoreBusy:
                     later.append((kind, id))
                 except CapsuleError as error:
