@@ -38,7 +38,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP)  ## show the main job on a real store
-	@$(BIN)/capsule demo $(ARGS)
+	@$(BIN)/capsule store demo $(ARGS)
 
 test: $(STAMP)  ## run the tests, of the slow ones a sample (ROOM=git: of one room; ARGS="-k name")
 	@$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow or sample" $(if $(ROOM),tests/$(ROOM)) $(ARGS)
@@ -78,7 +78,7 @@ site: $(STAMP)  ## make docs/ a site, in build/site
 
 doctor: $(STAMP)  ## examine the sample conversations of this repository
 	@$(BIN)/capsule --store . doctor
-	@$(BIN)/capsule validate conversations
+	@$(BIN)/capsule store validate conversations
 
 bench: $(STAMP)  ## measure, side by side with what one would use instead
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[bench]'

@@ -14,14 +14,16 @@ from typing import Any, NamedTuple
 
 from capsule.errors import Refused
 
-#: The rooms that come with Capsule, each a package here, with the commands that it has at the top.
+#: The rooms that come with Capsule, each a package here, with its commands and groups of commands.
 BUILT_IN = {
-    "context": "context servers",
-    "git": "git",
-    "messaging": "send inbox listen history message mentions notes agents projects group channels members topics join "
-    "leave invite mute config notifications",
-    "sessions": "session host worker",
-    "transfer": "import export",
+    "context": ("context", "mcp servers"),
+    "git": ("git",),
+    "messaging": (
+        *("send", "inbox", "listen", "history", "agent", "channel", "group", "note", "mention", "message"),
+        *("project", "config"),
+    ),
+    "sessions": ("worker",),
+    "transfer": ("import", "export"),
 }
 #: Which of them has what the core asks for, by the field of `Room` that says where it is.
 ANSWERS = {"guard": "messaging", "complete_agent": "messaging", "bind": "sessions", "clone": "git", "past_of": "git"}
@@ -38,8 +40,9 @@ class Room(NamedTuple):
         kinds: The kinds of documents that are its own.
         objects: The place of the class of each object that it adds to the Store, by the name of the attribute.
         package: Where the modules of its commands are.
-        commands: Its commands, separated by spaces, by the name of the module that has their functions.
-        groups: The same for the commands below a command; of `agents wake`, those below that one.
+        commands: Its commands, separated by commas, by the name of the module that has their functions. A command is
+            one word, or those of its groups and one more: `agent wake test`.
+        groups: The words that explain each group of commands.
         help: Its lines in the help: the topic, the place among the lines of the topic (those of the core have the
             places 10, 20, 30 ...), the commands, and what they do.
         tools: The place of what it adds to an MCP server (`mcp_server.added.Added`), by the sets of tools that have it,
@@ -58,7 +61,7 @@ class Room(NamedTuple):
     objects: Mapping[str, str] = _NONE
     package: str = ""
     commands: Mapping[str, str] = _NONE
-    groups: Mapping[str, Mapping[str, str]] = _NONE
+    groups: Mapping[str, str] = _NONE
     help: tuple[tuple[str, int, str, str], ...] = ()
     tools: Mapping[str, str] = _NONE
     resources: str = ""
@@ -69,10 +72,16 @@ class Room(NamedTuple):
     clone: str = ""
     past_of: str = ""
 
-    def modules(self, group: str = "") -> dict[str, str]:
-        """The module of each command at the top, or in a group."""
-        declared = self.groups[group] if group else self.commands
-        return {name: f"{self.package}.{module}" for module, names in declared.items() for name in names.split()}
+    def modules(self) -> dict[str, str]:
+        """The module of each command, by all of its words."""
+        declared = ((name, module) for module, names in self.commands.items() for name in names.split(", "))
+        return {name: f"{self.package}.{module}" for name, module in declared}
+
+    def names(self, group: str = "") -> list[str]:
+        """The names of the commands and groups at the top, or in a group, in the order of their declaration."""
+        before = f"{group} " if group else ""
+        here = (name.removeprefix(before) for name in self.modules() if name.startswith(before))
+        return list(dict.fromkeys(name.partition(" ")[0] for name in here))
 
 
 def load(place: str) -> Any:
@@ -105,9 +114,14 @@ def answer(question: str) -> Any:
 
 
 def of_command(command: str) -> Room | None:
-    """The room that comes with Capsule and has a command; None: none has. Raises Refused: it is not installed."""
-    name = next((name for name, commands in BUILT_IN.items() if command in commands.split()), None)
-    return built_in(name) if name else None
+    """The room that comes with Capsule and has a command or a group; None: none has.
+
+    Raises Refused: it is not installed.
+    """
+    for room, names in BUILT_IN.items():
+        if any(f"{command} ".startswith(f"{name} ") for name in names):
+            return built_in(room)
+    return None
 
 
 def installed(names: Iterable[str] = ()) -> list[Room]:

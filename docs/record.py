@@ -26,7 +26,7 @@ id=$(capsule new "Garden" --type group -m "What grows in the shade?")
 capsule append $id "Ferns and hostas." --role assistant --from ada > /dev/null
 agent() { yes '{"from": "bob", "content": "..."}' | head -n 50 | capsule append $id --jsonl > /dev/null; }
 agent & sed -i 's/hostas/ivy/' conversations/$id.json; wait  # an agent and an editor at the same time
-capsule stats | head -n 3
+capsule store stats | head -n 3
 capsule show $id | head -n 8
 capsule search ivy | cut -f 4-
 capsule delete $id --yes | cut -d ' ' -f 2-

@@ -152,7 +152,7 @@ def test_the_core_works_alone_and_says_which_room_is_missing(core: Path, tmp_pat
     capsule("delete", id, *at)
     capsule("restore", id, *at)
     assert "all is well" in capsule("doctor", "--repair", *at)
-    capsule("trash", *at), capsule("purge", "--yes", *at)
+    capsule("trash", "list", *at), capsule("trash", "purge", "--yes", *at)
     with over_stdio(root, env=alone(core)) as client:
         assert client.call("read_conversation", id=id)["title"] == "Plan"
     words = {"send": "messaging", "git": "git", "import": "transfer", "context": "context", "session": "sessions"}

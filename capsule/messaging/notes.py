@@ -117,8 +117,8 @@ class Notes(OfOneType):
         matches = acting.search(text, ids=[id], where=where | ({"session": session} if session else {}), limit=limit)
         return [Note.of(history[hit.at]) for hit in matches.hits if hit.at is not None and hit.at < len(history)]
 
-    def allow(self, other: str, *, agent: str | None = None) -> Head:
-        """Let another agent look at the notes. When it was let is in the head of the channel.
+    def share(self, other: str, *, agent: str | None = None) -> Head:
+        """Let another agent read the notes. The head of the channel says since when.
 
         Args:
             other: The other agent, by its id or name.
@@ -131,8 +131,8 @@ class Notes(OfOneType):
             self._ensured(who), [self._people.directory.resolve(other, who)], agent=who, can_send=False
         )
 
-    def end(self, other: str, *, agent: str | None = None) -> Head:
-        """Let another agent look at the notes no more.
+    def unshare(self, other: str, *, agent: str | None = None) -> Head:
+        """Stop sharing the notes with another agent.
 
         Args:
             other: The other agent, by its id or name.

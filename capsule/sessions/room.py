@@ -9,12 +9,14 @@ ROOM = Room(
     kinds=("sessions",),
     objects={"sessions": "capsule.sessions.sessions:Sessions"},
     package="capsule_cli.commands.sessions",
-    commands={"session": "session", "host": "host", "worker": "worker"},
-    groups={
-        "host": {"host": "status"},
-        "session": {"session": "list show why pause resume retry cancel agent wire unwire allow forbid webhook"},
+    commands={
+        "session": "worker list, worker show, worker set, worker wire, worker unwire, worker allow, worker forbid, "
+        "worker webhook, worker why, worker pause, worker resume, worker retry, worker cancel",
+        "worker": "worker run",
+        "host": "worker host, worker status",
     },
-    help=(("Talk to each other", 60, "session, host, worker", "Let messages wake programs that answer them."),),
+    groups={"worker": "Let messages wake programs that answer them, and see what becomes of each message."},
+    help=(("Talk to each other", 60, "worker", "Let messages wake programs that answer them."),),
     keepers={"sessions": "compact"},
     bind="capsule.sessions.work.toolkit:bind",
     tools={"session": "capsule.sessions.tools:SESSION"},

@@ -8,7 +8,7 @@ ROOM = Room(
     "transfer",
     objects={"import_": "capsule.transfer.importing:Import", "export": "capsule.transfer.exporting:Export"},
     package="capsule_cli.commands.transfer",
-    commands={"transfer": "import export"},
+    commands={"transfer": "import, export"},
     help=(("Look after the store", 5, "import, export", "Bring in what other programs keep, or out."),),
     keepers={"import_": "forget"},
     resources="capsule.transfer.resources:register",

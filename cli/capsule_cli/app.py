@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 from operator import itemgetter
@@ -18,11 +18,12 @@ import typer
 from capsule import rooms
 from capsule.errors import CapsuleError, NotFound
 from capsule_cli.boundary import BROKEN_PIPE, ensure_streams, is_nowhere, report, report_error
-from capsule_cli.core import ALIASES, CORE, HELP
+from capsule_cli.core import CORE, HELP, room_of
 from capsule_cli.framework import CapsuleGroup, Commands, program_of, typed
+from capsule_cli.names import current
 from capsule_cli.shared import options
 from capsule_cli.shared.asked import asked
-from capsule_cli.shared.output import Stopped, answer, quiet_stdout
+from capsule_cli.shared.output import Stopped, answer, quiet_stdout, say
 
 
 def parts() -> list[rooms.Room]:
@@ -52,25 +53,12 @@ def _named() -> tuple[str, ...]:
         return ()
 
 
-class _Every(Mapping[str, Any]):
-    """The commands of the core and of the rooms; those of a room are looked for when the core has none of the name."""
-
-    def __init__(self) -> None:
-        self._of: dict[str, Commands] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        name = ALIASES.get(name, name)
-        room = CORE if name in CORE.modules() else rooms.of_command(name)
-        room = room or next((other for other in map(rooms.of_others, _named()) if name in other.modules()), None)
-        if room is None:
-            raise KeyError(name)
-        return self._of.setdefault(room.name, Commands(room))[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for part in parts() for name in part.modules())
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
+def _room_of(command: str) -> rooms.Room | None:
+    """The core or the room that has a command; those of other packages are looked at when no other has it."""
+    others = map(rooms.of_others, _named())
+    return room_of(command) or next(
+        (room for room in others if command in room.groups or command in room.modules()), None
+    )
 
 
 class _Program(CapsuleGroup):
@@ -78,7 +66,7 @@ class _Program(CapsuleGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = _Every()  # type: ignore[assignment]
+        self.commands = Commands(parts, _room_of)  # type: ignore[assignment]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:
@@ -97,7 +85,10 @@ class _Program(CapsuleGroup):
         asked.forget()
         # Read off the words: an option that can't be parsed may stand before --json, and its error is JSON too.
         words = args[: args.index("--")] if "--" in args else args
-        self._as_json = "--json" in words
+        self._as_json = asked.json = "--json" in words
+        args, notes = current(args)
+        for note in notes:
+            say(note)
         # And the command may be one that only this store has.
         asked.meant_store = next((after for word, after in pairwise(words) if word == "--store"), None)
         try:

@@ -7,32 +7,23 @@ from capsule import rooms
 #: The help of the core's commands by topic: the commands, and what they do.
 HELP: dict[str, tuple[tuple[str, str], ...]] = {
     "Write and read": (
-        ("new", "Start a conversation and print its id."),
-        ("append", "Add a message and print its id."),
-        ("show (cat)", "Print a conversation."),
-        ("list (ls)", "List the conversations, the latest first."),
+        ("new, append", "Start a conversation, or add a message."),
+        ("list (ls), show (cat)", "List the conversations, or print one."),
         ("search", "Find messages and titles by their words."),
-        ("tail, watch, events", "Follow a conversation, or all that changes."),
-        ("edit", "Change a conversation or message in your editor."),
-    ),
-    "Order and remove": (
-        ("rename, tag, pin, archive, set", "Change the title, tags or the place in lists."),
-        ("delete (rm)", "Move conversations or messages to the trash."),
-        ("trash, restore, purge", "List the trash, bring back from it, or empty it."),
-        ("lock, unlock, locks", "Hold a conversation for yourself, or let it go."),
+        ("watch", "Report changes as they happen."),
+        ("edit, set", "Change a text, or the title, tags and place."),
+        ("delete (rm), restore", "Move to the trash, or bring back from it."),
+        ("trash, lock", "List or empty the trash; hold a conversation."),
     ),
     "Branch and carry on": (
-        ("switch, regenerate", "Choose a branch, or put another answer beside."),
-        ("fork, trim", "Copy a branch out, or remove all but one."),
-        ("summarize, transcript", "Keep a summary, or print what a model can read."),
+        ("branch", "Switch, regenerate, fork and trim branches."),
+        ("summarize", "Keep a summary of a conversation."),
     ),
     "Talk to each other": (),
-    "Work together": (("mcp, tokens", "Serve the store to AI agents, and admit them."),),
+    "Work together": (("mcp", "Serve the store to AI agents."),),
     "Look after the store": (
-        ("init, demo", "Make a store, or one that shows the main job."),
-        ("doctor", "Examine every file, and mend what can be mended."),
-        ("validate, migrate, schema", "Check files, update them, or print the format."),
-        ("stats, reindex", "Count what is there, or build the index anew."),
+        ("init", "Make a directory a store."),
+        ("store (doctor)", "Examine, mend, count, validate and migrate."),
     ),
 }
 
@@ -41,25 +32,41 @@ CORE = rooms.Room(
     "core",
     package="capsule_cli.commands",
     commands={
-        "conversations": "new list",
+        "conversations": "new, list",
         "append": "append",
         "reading.show": "show",
-        "reading.search": "search stats reindex",
-        "reading.watch": "tail watch events",
-        "reading.summaries": "summarize transcript",
+        "reading.search": "search, store stats, store reindex",
+        "reading.watch": "watch",
+        "reading.summaries": "summarize",
         "edit": "edit",
-        "heads": "rename tag pin archive set lock unlock locks",
-        "trash": "delete trash restore purge",
-        "branches": "switch regenerate fork trim",
-        "mcp.server": "mcp",
-        "mcp.tokens": "tokens",
-        "maintenance": "init doctor validate migrate schema",
-        "demo.demo": "demo",
+        "heads": "set",
+        "locks": "lock list, lock take, lock release",
+        "trash": "delete, restore, trash list, trash purge",
+        "branches": "branch list, branch switch, branch regenerate, branch fork, branch trim",
+        "mcp.server": "mcp serve",
+        "mcp.clients": "mcp install, mcp uninstall, mcp doctor",
+        "mcp.tokens": "mcp tokens list, mcp tokens add, mcp tokens revoke",
+        "maintenance": "init, store show, store doctor",
+        "files": "store validate, store migrate, store schema",
+        "demo.demo": "store demo",
         "help": "help",
     },
-    groups={"mcp": {"mcp.clients": "install uninstall doctor"}, "tokens": {"mcp.tokens": "add list revoke"}},
+    groups={
+        "lock": "Hold a conversation for yourself, and see who holds which.",
+        "trash": "See what was deleted, and remove it for good.",
+        "branch": "Choose among the branches of a conversation, put one beside another, or copy one out.",
+        "mcp": "Serve the store to AI agents by the Model Context Protocol, and connect programs to it.",
+        "mcp tokens": "Decide who may use the MCP server over HTTP.",
+        "store": "See which store is used, examine it, and keep it well.",
+    },
     help=tuple((topic, 10 * n, *line) for topic, lines in HELP.items() for n, line in enumerate(lines, 1)),
 )
 
-#: Names that hands know from elsewhere.
-ALIASES = {"ls": "list", "cat": "show", "rm": "delete"}
+
+def room_of(command: str) -> rooms.Room | None:
+    """The room that comes with Capsule, or the core, that has a command or a group; None: none has.
+
+    Raises Refused: the room is not installed.
+    """
+    in_core = any(f"{name} ".startswith(f"{command} ") for name in CORE.modules())
+    return CORE if in_core else rooms.of_command(command)

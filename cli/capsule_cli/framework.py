@@ -18,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_command_from_info, get_group_from_info
 from typer.models import CommandInfo, TyperInfo
 
+from capsule_cli.names import meant
 from capsule_cli.shared import options
 from capsule_cli.shared.asked import asked
 
@@ -99,47 +100,66 @@ class CapsuleGroup(_WithAll, TyperGroup):
         """The names of the commands, in the order of their declaration."""
         return list(self.commands)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the words name. Raises typer.TyperException: there is none; it says what may be meant."""
+        try:
+            return super().resolve_command(ctx, args)
+        except typer.TyperException as error:
+            if self.get_command(ctx, args[0]) is None and (near := self._meant(ctx, args[0])):
+                error.message = f"No such command {args[0]!r}. Did you mean: {', '.join(near)}?"
+            raise
+
+    def _meant(self, ctx: Any, name: str) -> list[str]:
+        root = ctx.find_root()
+        group = ctx.command_path.removeprefix(root.command_path).strip()
+        return meant(group, name, root.command.commands.every())
+
 
 class Commands(Mapping[str, Any]):
-    """The commands of a room by name, or those of a group in it; each is made when it is asked for.
+    """The commands at the top by name, or those of a group; each is made when it is asked for.
 
-    A command is the function of its name in its module. In `group` of its module stand the words that a group is
-    explained with, or a group that does something itself.
+    A command is the function of its name in its module.
+
+    Args:
+        parts: Gives the core and the rooms that are installed, for a list of all names.
+        room_of: Gives the room that has a command or a group; None: none has.
+        group: The words of the group; empty: the top.
     """
 
-    def __init__(self, room: Room, group: str = "") -> None:
-        self._room, self._group, self._modules = room, group, room.modules(group)
+    def __init__(self, parts: Callable[[], list[Room]], room_of: Callable[[str], Room | None], group: str = "") -> None:
+        self._parts, self._room_of, self._group = parts, room_of, group
         self._made: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
+        words = f"{self._group} {name}".strip()
         if name not in self._made:
-            module = import_module(self._modules[name])
-            words = f"{self._group} {name}".strip()
-            is_group = words in self._room.groups
-            self._made[name] = self._made_group(words, module) if is_group else self._command(name, module)
+            room = self._room_of(words)
+            if room is None:
+                raise KeyError(name)
+            module = room.modules().get(words)
+            self._made[name] = self._made_group(words, room) if module is None else self._command(name, module)
         return self._made[name]
 
-    def _command(self, name: str, module: Any) -> Any:
-        callback = typed(options.function_of(name, module))
+    def _command(self, name: str, module: str) -> Any:
+        callback = typed(options.function_of(name, import_module(module)))
         return get_command_from_info(CommandInfo(name, cls=CapsuleCommand, callback=callback), **_PLAIN)
 
-    def _made_group(self, words: str, module: Any) -> Any:
-        info = TyperInfo(name=words.rpartition(" ")[2], cls=CapsuleGroup)
-        if isinstance(module.group, str):
-            info.typer_instance, info.help = typer.Typer(no_args_is_help=True), module.group
-        else:
-            info.typer_instance = module.group
-            if own := module.group.registered_callback:
-                own.callback = typed(own.callback)
-        group = get_group_from_info(info, suggest_commands=True, **_PLAIN)
-        group.commands = Commands(self._room, words)  # type: ignore[assignment]
+    def _made_group(self, words: str, room: Room) -> Any:
+        made = typer.Typer(no_args_is_help=True)
+        info = TyperInfo(made, name=words.rpartition(" ")[2], cls=CapsuleGroup, help=room.groups[words])
+        group = get_group_from_info(info, suggest_commands=False, **_PLAIN)
+        group.commands = Commands(self._parts, self._room_of, words)  # type: ignore[assignment]
         return group
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._modules)
+        return iter(dict.fromkeys(name for part in self._parts() for name in part.names(self._group)))
 
     def __len__(self) -> int:
-        return len(self._modules)
+        return sum(1 for _ in self)
+
+    def every(self) -> list[str]:
+        """All commands, those of the groups too, by all of their words."""
+        return [name for part in self._parts() for name in part.modules()]
 
 
 def _read_plainly(params: list[Any]) -> list[Any]:

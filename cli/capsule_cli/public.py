@@ -46,7 +46,7 @@ def acting() -> Iterator[tuple[Store, str]]:
         if agent is None:
             agents = store.agents.at(os.path.realpath(os.getcwd()))
             who = f"{' and '.join(agents)} work in this folder" if agents else "no agent works in this folder"
-            ways = "name it with --as AGENT or CAPSULE_AGENT, or register one with: capsule agents register"
+            ways = "name it with --as AGENT or CAPSULE_AGENT, or register one with: capsule agent register"
             raise usage(f"which agent is this? {who}; {ways}", "--as")
         yield store, agent
 

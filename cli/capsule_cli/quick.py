@@ -13,10 +13,10 @@ from importlib import import_module
 from types import NoneType
 from typing import Any, NoReturn, get_args, get_origin
 
-from capsule import rooms
 from capsule.errors import Refused
 from capsule_cli.boundary import ensure_streams
-from capsule_cli.core import ALIASES, CORE
+from capsule_cli.core import room_of
+from capsule_cli.names import current
 from capsule_cli.shared import options
 from capsule_cli.shared.asked import asked
 
@@ -53,6 +53,9 @@ def read(words: Sequence[str]) -> tuple[Callable[..., Any], Values, Values]:
     Raises LookupError, ValueError, ModuleNotFoundError, Refused: they are for typer.
     """
     "".join(words).encode()  # Typer's program says which word is no UTF-8.
+    words, notes = current(list(words))
+    if notes:
+        raise LookupError(notes[0])
     function: Callable[..., Any] | None = None
     names: list[str] = []
     shared: Values = {}
@@ -69,7 +72,7 @@ def read(words: Sequence[str]) -> tuple[Callable[..., Any], Values, Values]:
             is_flag, take = known[word]
             take(word if is_flag else next(rest, ""))
         elif function is None:
-            names.append(word if names else ALIASES.get(word, word))
+            names.append(word)
             if function := _function_of(names):
                 of_command, arguments = _takers(function, values)
                 known |= of_command
@@ -112,8 +115,9 @@ def _is_option(word: str) -> bool:
 
 def _function_of(names: list[str]) -> Callable[..., Any] | None:
     """The function of a command; None: the names are those of a group."""
-    room = CORE if names[0] in CORE.modules() else rooms.of_command(names[0])
+    command = " ".join(names)
+    room = room_of(command)
     if room is None:
-        raise LookupError(names[0])
-    module = room.modules(" ".join(names[:-1]))[names[-1]]
-    return None if " ".join(names) in room.groups else options.function_of(names[-1], import_module(module))
+        raise LookupError(command)
+    module = room.modules().get(command)
+    return options.function_of(names[-1], import_module(module)) if module else None

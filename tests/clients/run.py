@@ -129,7 +129,7 @@ def line_with(output: str, *words: str) -> str:
 @contextmanager
 def http_server(world: World) -> Iterator[tuple[str, str]]:
     """The server over HTTP, on a free port. Yields: its address, and the token for a client."""
-    bearer = "Bearer " + world.capsule("tokens", "add", "client").strip()
+    bearer = "Bearer " + world.capsule("mcp", "tokens", "add", "client").strip()
     words = [CAPSULE, "--store", str(world.store), "mcp", "--http", "127.0.0.1:0"]
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=world.project, env=world.environment())
     assert process.stderr is not None

@@ -95,7 +95,7 @@ HARMLESS = {
     *("beside", "close", "in_memory", "init", "open", "release", "remember_own", "reindex", "create", "delete_all"),
     *("room", "watch", "flush", "await_changes", "messages.await_mail", "locks.state", "trash.purge", "trash.removed"),
     *("incoming.bring_in", "incoming.version", "groups.create", "channels.create", "channels.join"),
-    *("channels.join_defaults", "channels.resolve", "notes.write", "notes.allow", "notes.end"),
+    *("channels.join_defaults", "channels.resolve", "notes.write", "notes.share", "notes.unshare"),
     *("configuration.plan", "configuration.apply"),
     *("configuration.rollback", "projects.get", "projects.link", "projects.unlink", "agents.allow", "agents.asking"),
     *("agents.at", "agents.block", "agents.ensure", "agents.forget", "agents.identity", "agents.move"),

@@ -63,7 +63,7 @@ def test_another_agent_finds_nothing_until_it_is_allowed_and_nothing_after(store
             lambda: bob.document("notes_anna"),
             lambda: bob.append("notes_anna", content="mine now"),
             lambda: bob.channels.join("notes_anna"),
-            lambda: bob.notes.allow("bob", agent="anna"),
+            lambda: bob.notes.share("bob", agent="anna"),
         ):
             with pytest.raises(CapsuleError) as raised:
                 ask()
@@ -71,7 +71,7 @@ def test_another_agent_finds_nothing_until_it_is_allowed_and_nothing_after(store
         assert bob.search("canary").hits == [] and "notes_anna" not in [head.id for head in bob.list().heads]
 
     unseen()
-    anna.notes.allow("bob")
+    anna.notes.share("bob")
     assert [note.tags for note in bob.notes.search("canary", of="anna")] == [("cache", "bug")]
     with pytest.raises(Refused):
         bob.append("notes_anna", content="mine now")
@@ -82,14 +82,14 @@ def test_another_agent_finds_nothing_until_it_is_allowed_and_nothing_after(store
     assert later in bob.notes.search(of="anna")
     (let,) = [each for each in store.head("notes_anna").participants if each.id == "bob"]
     assert (let.invited_by, let.can_send, bool(let.joined_at)) == ("anna", False, True)
-    anna.notes.end("bob")
+    anna.notes.unshare("bob")
     unseen()
     (let,) = [each for each in store.head("notes_anna").participants if each.id == "bob"]
     assert let.left_at and not let.opted_out_at
-    anna.notes.allow("bob")
+    anna.notes.share("bob")
     assert bob.notes.search("canary", of="anna")
     store.agents.forget("bob")
-    anna.notes.end("bob")
+    anna.notes.unshare("bob")
     unseen()
 
 
@@ -100,7 +100,7 @@ def test_the_owner_of_the_store_reads_all_notes_and_an_unknown_agent_has_none(st
     with pytest.raises(NotFound):
         store.notes.write("x", agent="eve")
     with pytest.raises(NotFound):
-        store.beside(agent="anna").notes.allow("eve")
+        store.beside(agent="anna").notes.share("eve")
 
 
 def test_no_agent_makes_the_notes_of_another(store: Store) -> None:

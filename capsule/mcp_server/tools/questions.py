@@ -170,7 +170,7 @@ def may_remove(ctx: Context, id: str, confirm: bool, leaving: Annotated[Going, R
     going = f"{leaving.words}, {leaving.count}? They go to the store's trash."
     question = f"Delete from the conversation {_named(head)}: {going}"
     which = f"The user can do it: capsule delete {head.id} --which {leaving.message}"
-    command = which if leaving.message else f"The user can do it: capsule trim {head.id}"
+    command = which if leaving.message else f"The user can do it: capsule branch trim {head.id}"
     return _ask(ctx, question, confirm, instead="" if leaving.are_own else command)
 
 

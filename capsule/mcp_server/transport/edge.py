@@ -46,7 +46,7 @@ _SELDOM_S: Final = 60.0
 #: Messages in place of the SDK's own.
 _WORDS: Final = {
     401: "a token is needed that is known, and neither revoked nor expired: Authorization: Bearer TOKEN; "
-    "one is made with: capsule tokens add NAME",
+    "one is made with: capsule mcp tokens add NAME",
     413: "the request is too large",
 }
 _RULE: Final = 'jsonrpc is "2.0", id a text or a whole number, method a text, and params an object'

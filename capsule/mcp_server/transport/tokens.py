@@ -109,7 +109,7 @@ class Tokens:
             if any(known.name == name for known in tokens):
                 raise InvalidInput(
                     f"{name} has a token already; choose another name, or take that one away first: "
-                    f"capsule tokens revoke {name}"
+                    f"capsule mcp tokens revoke {name}"
                 )
             tokens.append(Token(name, _hash(token), timestamps.now(), scope, expires_at))
         return token
@@ -119,7 +119,7 @@ class Tokens:
         with self._changed() as tokens:
             token = next((known for known in tokens if known.name == name), None)
             if token is None:
-                raise NotFound(f"{name[:130]!r} has no token; see who has one: capsule tokens list", id=name)
+                raise NotFound(f"{name[:130]!r} has no token; see who has one: capsule mcp tokens list", id=name)
             tokens.remove(token)
         return token
 

@@ -152,9 +152,9 @@ def notes(
         case "write":
             return rows(ctx, "Written", [notes.write(text, tags=tags, session=session or None).as_json()])
         case "allow":
-            notes.allow(other)
+            notes.share(other)
         case "end":
-            notes.end(other)
+            notes.unshare(other)
         case "search":
             matches = notes.search(text, of=other or None, tags=tags, any_tag=anyTag, session=session or None)
             return rows(ctx, "Notes", (each.as_json() for each in matches))

@@ -1,4 +1,4 @@
-"""The branches of a conversation: `switch`, `regenerate`, `trim` and `fork`; and what `delete` does to a message.
+"""`branch`: the branches of a conversation; and what `delete` does to a message.
 
 What must stay true: messages that go are counted out before they go, and how they come back is said.
 """
@@ -9,12 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.inputs import ensure_agreed, message_text
-from capsule_cli.shared.opening import conversation, store_of
-from capsule_cli.shared.options import DryRun, File, From, Id, Yes, argument, flag, option, refuse
+from capsule_cli.shared.opening import conversation, store_of, version
+from capsule_cli.shared.options import At, DryRun, File, From, Id, Yes, argument, flag, option, refuse
 from capsule_cli.shared.output import Stopped, answer, one_line
+from capsule_cli.shared.pager import paged
 
 if TYPE_CHECKING:
     from capsule import Removal
+
+
+def list_(id: Id, at: At = None) -> None:
+    """Print the tree of branches, one line for each message. With --json, a list says which message answers which."""
+    from capsule_cli.shared.trees import as_lines, as_objects
+
+    with version(id, at) as (store, id), paged():
+        history, tree, current = store.branches.tree(id)
+        text = "" if asked.json else "\n".join(as_lines(history, tree, current))
+        answer(as_objects(tree, history, current) if asked.json else None, text)
 
 
 def switch(
@@ -66,7 +77,7 @@ def regenerate(
 
 
 def trim(id: Id, dry_run: DryRun = False, yes: Yes = False) -> None:
-    """Remove every branch but the active one; the messages stay in the trash until `purge`."""
+    """Remove every branch but the active one; the messages stay in the trash until `trash purge`."""
     with conversation(id) as (store, id):
         planned = store.branches.trim(id, dry_run=True)
         if planned.ids and not dry_run:

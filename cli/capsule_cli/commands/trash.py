@@ -1,6 +1,6 @@
-"""`delete`, `trash`, `restore`, `purge`: to the trash and back.
+"""`delete`, `restore` and `trash`: to the trash and back.
 
-What must stay true: a person at a terminal is asked before something goes; and `trash` lists whatever `restore` brings
+What must stay true: a person at a terminal is asked before something goes; and `trash list` lists what `restore` brings
 back, conversations and messages alike. With --all, one that can't be deleted keeps no other from it, and is named.
 """
 
@@ -118,7 +118,7 @@ def _gone(trashed: Trashed) -> dict[str, Any]:
     return {"id": trashed.id, "deletedAt": trashed.deleted_at, "undo": f"capsule restore {trashed.id}"}
 
 
-def trash() -> None:
+def list_() -> None:
     """List the conversations and messages in the trash, the latest first."""
     facts, rows = [], []
     with store_of() as store:
@@ -148,7 +148,7 @@ def restore(
     ),
     deleted: str | None = option(
         "--deleted TIME",
-        "Restore what was deleted at this time, as capsule trash shows it. Without it: what was deleted last.",
+        "Restore what was deleted at this time, as capsule trash list shows it. Without it: what was deleted last.",
     ),
 ) -> None:
     """Bring back a conversation or messages from the trash. To bring back a version from git: capsule git restore."""
@@ -209,4 +209,4 @@ def _chosen(store: CoreStore, prefix: str, deleted: str | None) -> tuple[Trashed
         if item.deleted_at.startswith(then):
             return item, removed
     when = f" that was deleted at {deleted[:40]!r}" if deleted and items else ""
-    raise NotFound(f"nothing of {prefix[:130]!r} is in the trash{when}; see what is: capsule trash", id=prefix)
+    raise NotFound(f"nothing of {prefix[:130]!r} is in the trash{when}; see what is: capsule trash list", id=prefix)

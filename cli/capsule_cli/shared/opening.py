@@ -94,6 +94,17 @@ def conversation(id: str) -> Iterator[tuple[CoreStore, str]]:
         yield store, store.resolve(id)
 
 
+@contextmanager
+def version(id: str, at: str | None, *, tell: bool = False) -> Iterator[tuple[CoreStore, str]]:
+    """As `conversation`, of a past version of it if `at` names one; `tell`: say on stderr which one that is."""
+    with store_of() as store:
+        if at is None:
+            yield store, store.resolve(id)
+        else:
+            past = rooms.answer("past_of")(store, id, at, tell=tell)
+            yield past.store, past.id
+
+
 class ToStderr(logging.Handler):
     """Writes warnings to stderr by `say`."""
 

@@ -105,6 +105,9 @@ Yes = Annotated[bool, option("--yes -y", "Don't ask.", ...)]
 DryRun = Annotated[bool, option("--dry-run", "Only say what would be done.", ...)]
 File = Annotated[str | None, option("--file -F FILE", "Read the text from a file.", ...)]
 From = Annotated[str | None, option("--from AGENT", "Name the agent that wrote it, by its id.", ...)]
+At = Annotated[str | None, option("--at REV", "Print it as it was in this commit, or at this date or time (UTC).", ...)]
+_BUDGET = "Let the transcript have at most N tokens, by an estimate. Without it: all messages."
+Budget = Annotated[int | None, option("--budget N", _BUDGET, ..., min=1)]
 Limit = Annotated[int | None, option("--limit -n N", "Show at most N.", ..., min=1)]
 
 

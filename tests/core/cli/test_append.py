@@ -136,14 +136,14 @@ def test_an_open_stream_holds_a_chat_and_leaves_it_when_it_ends(capsule: Any) ->
     assert (error["kind"], error["id"], error["holder"]["pid"]) == ("Locked", id, process.pid)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 143
-    assert capsule.json("locks") == []
+    assert capsule.json("lock", "list") == []
     assert capsule("append", id, "me too").stderr == ""
 
 
 def test_a_stream_whose_lock_is_taken_finds_out_at_its_next_message(capsule: Any) -> None:
     id = capsule.new("A")
     process = capsule.stream(id, "--json")
-    capsule("unlock", id, "--force")
+    capsule("lock", "release", id, "--force")
     capsule("append", id, "theirs")
     stdout, stderr = process.communicate(b'{"content":"lost"}\n', timeout=60)
     assert (process.returncode, stdout) == (7, b"")

@@ -16,7 +16,7 @@ def talk(capsule: Any) -> str:
     id = capsule.new("A plan", "--message", "question")
     capsule("append", id, "one", "--role", "assistant")
     capsule("append", id, "more")
-    capsule("regenerate", id, "two", "--which", "@1")
+    capsule("branch", "regenerate", id, "two", "--which", "@1")
     return str(id)
 
 
@@ -62,16 +62,16 @@ def test_messages_that_answer_each_other_in_a_circle_are_drawn(capsule: Any) -> 
 
 def test_switch_goes_to_a_message_or_to_the_next_and_the_previous_one(capsule: Any) -> None:
     id = talk(capsule)
-    assert "1 of 2" in capsule("switch", id, "--previous").stdout
+    assert "1 of 2" in capsule("branch", "switch", id, "--previous").stdout
     assert [text for _, text in shown(capsule, id)] == ["question", "one", "more"]
-    told = capsule.json("switch", id, "--next")
+    told = capsule.json("branch", "switch", id, "--next")
     assert (told["number"], told["count"], told["changed"]) == (2, 2, True)
     assert told["message"] == told["leaf"] == capsule.history(id)[3]["id"]
-    assert capsule.json("switch", id, "@3")["changed"] is False
-    assert "it is 2 of 2" in capsule("switch", id, "@3", "--next", expect=2).stderr
+    assert capsule.json("branch", "switch", id, "@3")["changed"] is False
+    assert "it is 2 of 2" in capsule("branch", "switch", id, "@3", "--next", expect=2).stderr
     for wrong in ((), ("--next", "--previous"), ("@1", "--next", "--previous")):
-        capsule("switch", id, *wrong, expect=2)
-    capsule("switch", id, "@9", expect=3)
+        capsule("branch", "switch", id, *wrong, expect=2)
+    capsule("branch", "switch", id, "@9", expect=3)
 
 
 def test_an_append_goes_on_where_it_is_told(capsule: Any) -> None:
@@ -89,13 +89,13 @@ def test_an_append_goes_on_where_it_is_told(capsule: Any) -> None:
 def test_regenerate_gives_the_message_to_answer_or_puts_the_answer_beside(capsule: Any) -> None:
     id = talk(capsule)
     before = capsule.file(id).read_bytes()
-    parent = capsule("regenerate", id).stdout.strip()
+    parent = capsule("branch", "regenerate", id).stdout.strip()
     assert parent == capsule.history(id)[0]["id"] and capsule.file(id).read_bytes() == before
-    assert capsule.json("regenerate", id) == {"message": capsule.history(id)[3]["id"], "parent": parent}
-    capsule("regenerate", id, "-", "--model", "m-3", "--from", "ada", input="three\n")
+    assert capsule.json("branch", "regenerate", id) == {"message": capsule.history(id)[3]["id"], "parent": parent}
+    capsule("branch", "regenerate", id, "-", "--model", "m-3", "--from", "ada", input="three\n")
     last = capsule.history(id)[-1]
     assert (last["content"], last["parent"], last["model"], last["from"]) == ("three", parent, "m-3", "ada")
-    capsule("regenerate", capsule.new("A"), expect=3)
+    capsule("branch", "regenerate", capsule.new("A"), expect=3)
 
 
 def test_edit_beside_leaves_a_message_and_puts_the_new_text_beside_it(capsule: Any, editor: Any) -> None:
@@ -127,7 +127,7 @@ def test_a_message_that_came_while_a_person_was_asked_stays_and_so_do_the_others
 ) -> None:
     id = talk(capsule)
     for message in ("@1", "@3"):
-        capsule("switch", id, message)
+        capsule("branch", "switch", id, message)
     parent = capsule.history(id)[1]["id"]
 
     def agrees(question: str, **settings: Any) -> bool:
@@ -143,19 +143,19 @@ def test_a_message_that_came_while_a_person_was_asked_stays_and_so_do_the_others
 
 def test_trim_drops_every_branch_but_the_active_one(capsule: Any) -> None:
     id = talk(capsule)
-    assert "2 messages (1 assistant, 1 user) would be removed" in capsule("trim", id, "--dry-run").stdout
+    assert "2 messages (1 assistant, 1 user) would be removed" in capsule("branch", "trim", id, "--dry-run").stdout
     assert "nothing was changed" in capsule.terminal("trim", id, typed="n\n", expect=1)
-    assert "--yes" in capsule("trim", id, expect=2).stderr
-    assert capsule.json("trim", id, "--yes")["roles"] == {"assistant": 1, "user": 1}
+    assert "--yes" in capsule("branch", "trim", id, expect=2).stderr
+    assert capsule.json("branch", "trim", id, "--yes")["roles"] == {"assistant": 1, "user": 1}
     assert shown(capsule, id) == [("@0", "question"), ("@1", "two")]
     assert "0 messages removed" in capsule.terminal("trim", id)
 
 
 def test_fork_makes_a_conversation_of_a_branch(capsule: Any) -> None:
     id = talk(capsule)
-    fork = capsule("fork", id[:8]).stdout.strip()
+    fork = capsule("branch", "fork", id[:8]).stdout.strip()
     assert [text for _, text in shown(capsule, fork)] == ["question", "two"]
-    told = capsule.json("fork", id, "--up-to", "@1", "--title", "Mine", "--without-attachments")
+    told = capsule.json("branch", "fork", id, "--up-to", "@1", "--title", "Mine", "--without-attachments")
     assert (told["title"], told["forkedFrom"]) == ("Mine", id)
     assert [message["content"] for message in capsule.history(told["id"])] == ["question", "one"]
     assert {head["id"] for head in capsule.json("list") if head["forkedFrom"] == id} == {fork, told["id"]}
@@ -163,7 +163,7 @@ def test_fork_makes_a_conversation_of_a_branch(capsule: Any) -> None:
 
 def test_delete_takes_forks_along_only_when_asked(capsule: Any) -> None:
     id = talk(capsule)
-    fork = capsule.json("fork", id)["id"]
+    fork = capsule.json("branch", "fork", id)["id"]
     planned = capsule("delete", id, "--with-forks", "--dry-run").stdout
     assert planned.count("would go to the trash") == 2 and capsule.file(id).exists()
     assert [one["id"] for one in capsule.json("delete", id, fork, "--with-forks")] == [fork, id]

@@ -55,7 +55,7 @@ def test_ids_are_taken_by_a_unique_beginning_or_as_the_last(capsule: Any) -> Non
     for id in ("abcd-1", "abcd-2", "efgh-1"):
         capsule.new(id, "--id", id)
     assert capsule("show", "efgh").stdout == capsule("show", "@last").stdout
-    assert capsule("pin", "efgh").stdout.startswith("efgh-1: ")
+    assert capsule("set", "--pin", "efgh").stdout.startswith("efgh-1: ")
     assert "abcd-1, abcd-2" in capsule("show", "abcd", expect=2).stderr
 
 
@@ -63,8 +63,8 @@ def test_list_shows_the_latest_first_and_pinned_above_and_hides_the_archived(cap
     for id in ("one1", "two2", "three3", "four4"):
         capsule.new(id.title(), "--id", id)
     capsule("append", "one1", "again")
-    capsule("pin", "two2")
-    capsule("archive", "three3")
+    capsule("set", "--pin", "two2")
+    capsule("set", "--archive", "three3")
     for words, ids in (
         ((), ["two2", "one1", "four4"]),
         (("--archived",), ["two2", "three3", "one1", "four4"]),
@@ -77,7 +77,7 @@ def test_list_shows_the_latest_first_and_pinned_above_and_hides_the_archived(cap
 def test_list_narrows_by_tags_mode_lock_and_time(capsule: Any) -> None:
     capsule.new("A", "--id", "aaaa", "--tag", "x", "--tag", "y")
     capsule.new("B", "--id", "bbbb", "--tag", "x", "--mode", "toolbox")
-    capsule("lock", "bbbb", "--instance", "me")
+    capsule("lock", "take", "bbbb", "--instance", "me")
     listed = lambda *words: [head["id"] for head in capsule.json("list", *words)]  # noqa: E731
     assert sorted(listed("--tag", "x")) == ["aaaa", "bbbb"]
     assert listed("--tag", "x", "--tag", "y") == ["aaaa"]
@@ -113,7 +113,7 @@ def test_a_row_is_one_line_of_80_columns_with_an_id_to_type_and_the_title_last(c
         for n, tags in enumerate([(), ("--mode", "toolbox"), *[("--tag", f"a-rather-long-tag-{i}") for i in range(3)]])
     }
     twins = [capsule.new("Twin", "--id", f"abcdefghij-{n}") for n in (1, 2)]
-    capsule("pin", next(iter(names)))
+    capsule("set", "--pin", next(iter(names)))
     capsule("append", next(iter(names)), "hello")
     lines = capsule.plain("list", COLUMNS="80").splitlines()
     assert len(lines) == 8
@@ -128,7 +128,7 @@ def test_a_row_is_one_line_of_80_columns_with_an_id_to_type_and_the_title_last(c
 
 @pytest.mark.slow
 def test_an_empty_list_says_so_on_a_terminal_and_is_empty_elsewhere(capsule: Any) -> None:
-    for words in (("list",), ("locks",), ("trash",), ("servers", "list", "@next"), ("git", "conflicts")):
+    for words in (("list",), ("locks",), ("trash",), ("servers", "list", "@next"), ("git", "resolve", "--list")):
         assert capsule.terminal(*words).startswith("capsule: ")
         assert capsule(*words).stdout == ""
     capsule.new("A")

@@ -10,7 +10,7 @@ import pytest
 
 @pytest.mark.slow
 def test_the_demo_ends_with_as_many_messages_in_the_file_as_were_acknowledged(capsule: Any) -> None:
-    process = capsule.start("demo")
+    process = capsule.start("store", "demo")
     stdout, stderr = (data.decode() for data in process.communicate())
     numbers = re.search(r"^(\d+) messages acknowledged, (\d+) in the file$", stdout, re.M)
     assert numbers and numbers[1] == numbers[2] and int(numbers[1]) > 100

@@ -24,7 +24,7 @@ def test_what_the_person_saves_is_written(capsule: Any, plan: str, editor: Any, 
     seen = (tmp_path / "seen").read_text(encoding="utf-8")
     assert seen.startswith("-rw-------")
     assert seen.strip().endswith(f"-{plan}.json")
-    assert capsule.json("locks") == []
+    assert capsule.json("lock", "list") == []
     assert not Path(seen[seen.index("/") :].strip()).exists()
 
 
@@ -46,7 +46,7 @@ def test_an_editor_that_fails_changes_nothing(capsule: Any, plan: str, editor: A
     assert _kept(answer.stderr).read_text(encoding="utf-8") == "typed\n"
     _kept(answer.stderr).unlink()
     assert _but_times(capsule.file(plan).read_bytes()) == _but_times(before)
-    assert capsule.json("locks") == []
+    assert capsule.json("lock", "list") == []
 
 
 def test_saving_nothing_is_said_and_changes_nothing(capsule: Any, plan: str, editor: Any) -> None:
@@ -111,7 +111,7 @@ def test_at_a_terminal_the_person_may_quit_and_keeps_the_copy(capsule: Any, plan
     kept = _kept(capsule.terminal("edit", plan, typed="q\n", expect=5))
     assert kept.read_text(encoding="utf-8") == "typed\n"
     kept.unlink()
-    assert capsule.json("list")[0]["title"] == "A plan" and capsule.json("locks") == []
+    assert capsule.json("list")[0]["title"] == "A plan" and capsule.json("lock", "list") == []
 
 
 def test_nobody_writes_while_the_editor_is_open_and_a_locked_one_is_not_opened(
@@ -121,16 +121,16 @@ def test_nobody_writes_while_the_editor_is_open_and_a_locked_one_is_not_opened(
     capsule("edit", plan)
     assert json.loads((tmp_path / "during").read_bytes())["metadata"]["lock"]["active"] is True
     editor(f'touch "{tmp_path}/opened"')
-    capsule("lock", plan, "--instance", "other")
+    capsule("lock", "take", plan, "--instance", "other")
     capsule("edit", plan, expect=4)
     assert not (tmp_path / "opened").exists()
 
 
 def test_a_named_holder_keeps_its_lock_after_editing(capsule: Any, plan: str, editor: Any) -> None:
-    capsule("lock", plan, "--instance", "me")
+    capsule("lock", "take", plan, "--instance", "me")
     editor('sed -i.bak \'s/"A plan"/"B plan"/\' "$1"; rm "$1.bak"')
     capsule("edit", plan, "--instance", "me")
-    assert [lock["name"] for lock in capsule.json("locks")] == ["me"]
+    assert [lock["name"] for lock in capsule.json("lock", "list")] == ["me"]
 
 
 def test_one_message_is_edited_by_its_id_or_place(capsule: Any, plan: str) -> None:

@@ -87,9 +87,9 @@ def test_options_stand_anywhere_in_the_words(capsule: Any, monkeypatch: pytest.M
 
 def test_a_mistyped_command_is_answered_with_the_nearest(capsule: Any) -> None:
     assert "Did you mean 'list'" in capsule("lisst", expect=2).stderr
-    assert "No such command 'lisst'" in capsule("tokens", "lisst", expect=2).stderr
-    assert json.loads(capsule("tokens", "lisst", "--json", expect=2).stderr)["error"]["kind"] == "Usage"
-    assert "Usage:" in capsule("tokens", expect=2).stderr + capsule("tokens", expect=2).stdout
+    assert "No such command 'lisst'" in capsule("mcp", "tokens", "lisst", expect=2).stderr
+    assert json.loads(capsule("mcp", "tokens", "lisst", "--json", expect=2).stderr)["error"]["kind"] == "Usage"
+    assert "Usage:" in capsule("mcp", "tokens", expect=2).stderr + capsule("mcp", "tokens", expect=2).stdout
 
 
 def test_the_help_fits_one_screen_and_says_of_every_command_what_it_does(capsule: Any) -> None:

@@ -103,7 +103,7 @@ def test_stats_prints_a_row_a_count(capsule: Any) -> None:
     other = capsule.json("list", "--mode", "toolbox")[0]
     size = len(capsule.file(id).read_bytes())
     month = capsule.history(id)[0]["timestamp"][:7]
-    assert capsule("stats").stdout.splitlines() == [
+    assert capsule("store", "stats").stdout.splitlines() == [
         "conversations\t2",
         "damaged\t0",
         "archived\t0",
@@ -116,13 +116,13 @@ def test_stats_prints_a_row_a_count(capsule: Any) -> None:
         f"largest\t{id}\t3\t17\t{size}\tThe garden",
         f"largest\t{other['id']}\t1\t4\t{other['bytes']}\tElsewhere",
     ]
-    told = capsule.json("stats")
+    told = capsule.json("store", "stats")
     assert (told["messages"], told["byRole"]["assistant"]) == (4, {"messages": 1, "words": 3})
 
 
 def test_stats_in_a_terminal_are_tables(capsule: Any) -> None:
     fill(capsule)
-    capsule("reindex")
+    capsule("store", "reindex")
     lines = [line.split() for line in capsule.plain("stats").splitlines()]
     assert lines[0][:2] == ["2", "conversations"]
     assert ["3", "18", "user"] in lines and ["1", "3", "assistant"] in lines
@@ -130,10 +130,10 @@ def test_stats_in_a_terminal_are_tables(capsule: Any) -> None:
 
 def test_reindex_builds_the_index_anew(capsule: Any) -> None:
     fill(capsule)
-    assert capsule("reindex").stdout == "indexed 2 conversations, 4 messages, 21 words\n"
+    assert capsule("store", "reindex").stdout == "indexed 2 conversations, 4 messages, 21 words\n"
     index = capsule.root / ".capsule" / "index.sqlite3"
     index.write_bytes(b"rubbish" * 1000)
-    assert capsule.json("reindex") == {"conversations": 2, "damaged": 0, "messages": 4, "words": 21}
+    assert capsule.json("store", "reindex") == {"conversations": 2, "damaged": 0, "messages": 4, "words": 21}
     assert len(capsule.json("search", "plan")["hits"]) == 2
 
 

@@ -51,7 +51,7 @@ def test_without_a_text_it_is_an_error_that_says_where_one_comes_from(capsule: A
 
 def test_a_program_gets_the_transcript_and_gives_the_summary(capsule: Any, plan: str) -> None:
     copy = capsule.history(capsule("summarize", plan, "--command", "cat").line)[0]["content"]
-    assert copy + "\n" == capsule("transcript", plan).stdout
+    assert copy + "\n" == capsule("show", "--for-model", plan).stdout
     capsule("append", plan, "word " * 300)
     assert "oldest messages" not in capsule("summarize", plan, "--command", "cat", "--budget", "600").stderr
     capsule("append", plan, "word " * 300)
@@ -133,19 +133,19 @@ def test_show_says_that_the_source_has_moved_on(capsule: Any, plan: str) -> None
 
 
 def test_a_transcript_is_printed_within_its_budget(capsule: Any, plan: str) -> None:
-    text = capsule("transcript", plan).stdout
+    text = capsule("show", "--for-model", plan).stdout
     assert [line for line in text.splitlines() if line and not line.startswith("===")] == ["To the sea?", "Yes."]
     capsule("append", plan, "word " * 200)
-    budget = capsule.json("transcript", plan)["tokens"] - 1
-    made = capsule.json("transcript", plan, "--budget", str(budget))
+    budget = capsule.json("show", "--for-model", plan)["tokens"] - 1
+    made = capsule.json("show", "--for-model", plan, "--budget", str(budget))
     assert made["tokens"] <= budget
     assert (made["messages"], made["leftOut"]) == (2, 1)
     assert "=== 1 older message is left out ===" in made["text"]
-    assert "it takes" in capsule("transcript", plan, "--budget", "50", expect=2).stderr
-    capsule("transcript", plan, "--budget", "0", expect=2)
+    assert "it takes" in capsule("show", "--for-model", plan, "--budget", "50", expect=2).stderr
+    capsule("show", "--for-model", plan, "--budget", "0", expect=2)
     document = json.loads(capsule.file(plan).read_bytes())
     document["context"]["fullContext"] = "# Project\n=== user ===\n"
     capsule.file(plan).write_text(json.dumps(document), encoding="utf-8")
-    text = capsule("transcript", plan, "--context").stdout
+    text = capsule("show", "--for-model", plan, "--context").stdout
     assert "=== project context ===\n# Project\n>=== user ===\n" in text
-    assert "Project" not in capsule("transcript", plan).stdout
+    assert "Project" not in capsule("show", "--for-model", plan).stdout

@@ -13,12 +13,12 @@ def test_what_is_deleted_comes_back_as_it_was(capsule: Any) -> None:
     assert f"capsule restore {id}" in answer.stdout
     assert not capsule.file(id).exists()
     capsule("show", id, expect=3)
-    assert [(item["id"], item["title"]) for item in capsule.json("trash")] == [(id, "A plan")]
-    assert capsule("trash").stdout.split("\t")[0] == id
+    assert [(item["id"], item["title"]) for item in capsule.json("trash", "list")] == [(id, "A plan")]
+    assert capsule("trash", "list").stdout.split("\t")[0] == id
     assert "A plan" in capsule.terminal("trash")
     assert capsule.json("restore", id[:6])["id"] == id
     assert capsule.file(id).read_bytes() == before
-    assert capsule.json("trash") == []
+    assert capsule.json("trash", "list") == []
 
 
 def test_several_go_at_once_and_a_mistyped_one_lets_all_stay(capsule: Any) -> None:
@@ -41,7 +41,7 @@ def test_at_a_terminal_the_person_is_asked_unless_yes(capsule: Any) -> None:
     capsule("restore", id)
     capsule.terminal("delete", id, "--yes")
     capsule.terminal("purge", "-y")
-    assert capsule.json("trash") == []
+    assert capsule.json("trash", "list") == []
 
 
 def test_restore_takes_what_was_deleted_last_and_names_what_is_not_there(capsule: Any) -> None:
@@ -49,17 +49,17 @@ def test_restore_takes_what_was_deleted_last_and_names_what_is_not_there(capsule
         capsule.new("T", "--id", id)
         capsule("delete", id)
     assert "abcd-1, abcd-2" in capsule("restore", "abcd", expect=2).stderr
-    assert "capsule trash" in capsule("restore", "nobody", expect=3).stderr
+    assert "capsule trash list" in capsule("restore", "nobody", expect=3).stderr
     assert capsule.json("restore", "@last")["id"] == "abcd-2"
 
 
 def test_purge_removes_what_is_old_enough_and_says_how_many(capsule: Any) -> None:
     capsule("delete", capsule.new("A"), capsule.new("B"))
     for age in ["30", "x", "-1d", "1.5d", "99999999999w"]:
-        assert "--older-than" in capsule("purge", "--older-than", age, expect=2).stderr
-    assert capsule("purge", "--older-than", "30d", "--yes").stdout == "0 removed for good\n"
-    assert capsule("purge", "--yes").stdout == "2 removed for good\n"
-    assert capsule.json("trash") == [] and capsule.json("purge", "--yes") == {"purged": []}
+        assert "--older-than" in capsule("trash", "purge", "--older-than", age, expect=2).stderr
+    assert capsule("trash", "purge", "--older-than", "30d", "--yes").stdout == "0 removed for good\n"
+    assert capsule("trash", "purge", "--yes").stdout == "2 removed for good\n"
+    assert capsule.json("trash", "list") == [] and capsule.json("trash", "purge", "--yes") == {"purged": []}
 
 
 def test_what_one_command_does_not_bring_back_wants_yes_where_nobody_can_be_asked(capsule: Any) -> None:
@@ -71,7 +71,7 @@ def test_what_one_command_does_not_bring_back_wants_yes_where_nobody_can_be_aske
         assert "--yes" in capsule(*words, expect=2).stderr
     said = capsule("delete", id, "--which", "@0", expect=2).stderr
     assert "2 messages" in said and "all of them" in said
-    assert capsule.file(id).read_bytes() == before and len(capsule.json("trash")) == 1
+    assert capsule.file(id).read_bytes() == before and len(capsule.json("trash", "list")) == 1
 
 
 def test_messages_in_the_trash_are_listed_and_come_back_the_latest_first(capsule: Any) -> None:
@@ -79,9 +79,9 @@ def test_messages_in_the_trash_are_listed_and_come_back_the_latest_first(capsule
     capsule("edit", id, "--which", "@0", "hello there")
     told = capsule.json("delete", id, "--which", "@0", "--yes")
     assert told["undo"] == f"capsule restore {id}"
-    listed = capsule.json("trash")
+    listed = capsule.json("trash", "list")
     assert [(one["reason"], len(one["messages"])) for one in listed] == [("deleted", 1), ("edited", 1)]
-    assert "1 message deleted in 'A plan'" in capsule("trash").stdout
+    assert "1 message deleted in 'A plan'" in capsule("trash", "list").stdout
     assert capsule.json("restore", id[:6])["restored"] == told["removed"]
     assert capsule("restore", id).stdout == f"{id}: 1 message restored in 'A plan'\n"
     capsule("restore", id, "--deleted", listed[0]["deletedAt"], expect=3)
@@ -89,7 +89,7 @@ def test_messages_in_the_trash_are_listed_and_come_back_the_latest_first(capsule
 
 def test_all_go_to_the_trash_when_a_script_says_yes(capsule: Any) -> None:
     ids = [capsule.new("A"), capsule.new("B", "--message", "hello")]
-    capsule("archive", ids[0])
+    capsule("set", "--archive", ids[0])
     capsule.file("broken-1").write_text("oops", encoding="utf-8")
     assert "say --yes too" in capsule("delete", "--all", expect=2).stderr
     capsule("delete", "--all", "--yes", ids[0], expect=2)
@@ -104,11 +104,11 @@ def test_all_go_to_the_trash_when_a_script_says_yes(capsule: Any) -> None:
 
 def test_a_locked_one_stays_is_named_and_holds_up_no_other(capsule: Any) -> None:
     held, other = capsule.new("Held"), capsule.new("Other")
-    capsule("lock", held, "--instance", "desk")
+    capsule("lock", "take", held, "--instance", "desk")
     answer = capsule("delete", "--all", "--yes", expect=4)
     assert answer.stdout == "1 conversation is in the trash; undo one: capsule restore ID; 1 stayed\n"
     assert held in answer.stderr
-    assert [item["id"] for item in capsule.json("trash")] == [other]
+    assert [item["id"] for item in capsule.json("trash", "list")] == [other]
     (told,) = capsule.json("delete", "--all", "--yes", expect=4)
     assert told["id"] == held and "is locked by" in told["error"]
     capsule("delete", "--all", "--yes", "--instance", "desk")

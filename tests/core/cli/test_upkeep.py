@@ -85,34 +85,34 @@ def test_validate_works_outside_a_store_and_names_each_problem(
     (folder / ".hidden" / "x.json").write_text("{", encoding="utf-8")
     (folder / "notes.txt").write_text("{", encoding="utf-8")
     (folder / "fine.json").write_bytes((samples / f"{FOREIGN}.json").read_bytes())
-    answer = capsule("validate", str(folder))
+    answer = capsule("store", "validate", str(folder))
     assert (answer.stdout, answer.stderr) == ("", "capsule: 1 file checked: all valid\n")
     (folder / "deep" / "bad.json").write_text(BROKEN, encoding="utf-8")
     (folder / "wrong.json").write_text('{"id": 5, "history": {}}', encoding="utf-8")
-    answer = capsule("validate", str(folder), expect=5)
+    answer = capsule("store", "validate", str(folder), expect=5)
     assert f"{folder / 'deep' / 'bad.json'}:3:12: " in answer.stdout
     assert f"{folder / 'wrong.json'}:1:8: id: " in answer.stdout
-    told = capsule.json("validate", str(folder / "deep" / "bad.json"), str(folder / "fine.json"), expect=5)
+    told = capsule.json("store", "validate", str(folder / "deep" / "bad.json"), str(folder / "fine.json"), expect=5)
     assert (told["ok"], told["files"]) == (False, 2)
     assert set(told["problems"][0]) == {"path", "line", "column", "where", "what"}
 
 
 def test_validate_names_what_is_no_file_and_reads_what_is_no_utf8(capsule: Any, tmp_path: Path) -> None:
-    capsule("validate", str(tmp_path / "nothing.json"), expect=3)
+    capsule("store", "validate", str(tmp_path / "nothing.json"), expect=3)
     os.mkfifo(tmp_path / "pipe.json")
     (tmp_path / "latin.json").write_bytes(b'{"id": "caf\xe9"}')
     (tmp_path / "loop.json").symlink_to("loop.json")
-    answer = capsule("validate", str(tmp_path / "pipe.json"), str(tmp_path / "latin.json"), expect=5)
+    answer = capsule("store", "validate", str(tmp_path / "pipe.json"), str(tmp_path / "latin.json"), expect=5)
     assert "pipe.json: is no regular file" in answer.stdout
     assert "latin.json:1:12: byte 0xe9" in answer.stdout
-    assert "loop.json: " in capsule("validate", str(tmp_path / "loop.json"), expect=5).stdout
+    assert "loop.json: " in capsule("store", "validate", str(tmp_path / "loop.json"), expect=5).stdout
 
 
 def test_bad_files_are_told_by_place_and_never_change(capsule: Any) -> None:
     for data in [b"", b"no json", b'{"id":"a","id":"b"}', b"\xff\xfe{\0}\0", b"[" * 100_000]:
         path = capsule.file("bad-1")
         path.write_bytes(data)
-        assert f"{path}:" in capsule("validate", str(path), expect=5).stdout
+        assert f"{path}:" in capsule("store", "validate", str(path), expect=5).stdout
         for words in (("show", "bad-1"), ("append", "bad-1", "x"), ("migrate", "bad-1")):
             assert str(path) in capsule(*words, expect=5).stderr
         assert path.read_bytes() == data
@@ -122,7 +122,7 @@ def test_documents_without_a_history_are_checked_as_what_they_are(capsule: Any) 
     folder = capsule.root / "agents"
     folder.mkdir(exist_ok=True)
     (folder / "anna.json").write_text('{"id": "anna", "mine": 1}', encoding="utf-8")
-    assert capsule.json("validate")["files"] == 1
+    assert capsule.json("store", "validate")["files"] == 1
     capsule("doctor")
     (folder / "bob.json").write_text('{\n  "id": "bob",\n  "notifications": "on"\n}', encoding="utf-8")
     (folder / "carl.json").write_text('{\n  "id": "dave"\n}', encoding="utf-8")
@@ -131,8 +131,8 @@ def test_documents_without_a_history_are_checked_as_what_they_are(capsule: Any) 
     (capsule.root / "projects").mkdir(exist_ok=True)
     (capsule.root / "projects" / "api-123456.json").write_text('{"id": "api-123456", "links": 1}', encoding="utf-8")
     wrong = f"{folder / 'bob.json'}:3:20: "
-    assert f"{wrong}notifications: must be true or false" in capsule("validate", str(folder), expect=5).stdout
-    assert wrong in capsule("validate", expect=5).stdout
+    assert f"{wrong}notifications: must be true or false" in capsule("store", "validate", str(folder), expect=5).stdout
+    assert wrong in capsule("store", "validate", expect=5).stdout
     found = {(one["id"], one["kind"], one["line"]) for one in capsule.json("doctor", expect=5)["findings"]}
     agents = {("bob", "damaged", 3), ("carl", "name", 2), ("eve", "damaged", 0), ("anna", "leftover", 0)}
     assert found == {*agents, ("api-123456", "damaged", 1)}
@@ -145,16 +145,16 @@ def test_migrate_brings_a_foreign_capsule_up_to_date_and_check_only_says_so(caps
     data = (samples / f"{FOREIGN}.json").read_bytes()
     capsule.file(FOREIGN).write_bytes(data)
     current = capsule.new("A")
-    answer = capsule("migrate", "--check", expect=1)
+    answer = capsule("store", "migrate", "--check", expect=1)
     assert f"{FOREIGN}: " in answer.stdout
     assert f"{current}: " not in answer.stdout
     assert capsule.file(FOREIGN).read_bytes() == data
-    told = {one["id"]: one["changes"] for one in capsule.json("migrate", FOREIGN[:8], current)}
+    told = {one["id"]: one["changes"] for one in capsule.json("store", "migrate", FOREIGN[:8], current)}
     assert told[FOREIGN]
     assert told[current] == []
     assert json.loads(capsule.file(FOREIGN).read_bytes())["version"] == "2.1"
     assert b"12345678901234567890123" in capsule.file(FOREIGN).read_bytes()
-    assert capsule("migrate", "--check").stdout == "2 conversations: 0 would change\n"
+    assert capsule("store", "migrate", "--check").stdout == "2 conversations: 0 would change\n"
 
 
 def test_migrate_takes_paths_in_a_store_and_outside_of_one(capsule: Any, samples: Path, tmp_path: Path) -> None:
@@ -166,23 +166,23 @@ def test_migrate_takes_paths_in_a_store_and_outside_of_one(capsule: Any, samples
     (folder / "broken.json").write_text("{", encoding="utf-8")
     inside = capsule.file(FOREIGN)
     inside.write_bytes(loose.read_bytes())
-    told = capsule.json("migrate", str(folder), str(inside), "--check", expect=5)
+    told = capsule.json("store", "migrate", str(folder), str(inside), "--check", expect=5)
     assert [bool(one["changes"]) for one in told] == [True, False, True] and "error" in told[1]
     assert loose.read_bytes() == inside.read_bytes()
-    capsule("migrate", str(loose), str(inside), current)
+    capsule("store", "migrate", str(loose), str(inside), current)
     for path in (loose, inside):
         document = json.loads(path.read_bytes())
         assert document["version"] == "2.1" and all("id" in entry for entry in document["history"])
     assert loose.stat().st_mode & 0o777 == 0o640
     assert sorted(path.name for path in folder.iterdir()) == ["any name.json", "broken.json"]
-    capsule("migrate", str(loose), "--check")
-    capsule("migrate", str(tmp_path / "nowhere.json"), expect=3)
+    capsule("store", "migrate", str(loose), "--check")
+    capsule("store", "migrate", str(tmp_path / "nowhere.json"), expect=3)
 
 
 def test_migrate_goes_on_after_a_damaged_file_and_fails_in_the_end(capsule: Any, samples: Path) -> None:
     capsule.file(FOREIGN).write_bytes((samples / f"{FOREIGN}.json").read_bytes())
     capsule.file("0-broken").write_text(BROKEN, encoding="utf-8")
-    answer = capsule("migrate", expect=5)
+    answer = capsule("store", "migrate", expect=5)
     assert "0-broken.json:3:12" in answer.stderr and "1 failed" in answer.stdout
     assert json.loads(capsule.file(FOREIGN).read_bytes())["version"] == "2.1"
 
@@ -194,9 +194,11 @@ def test_schema_prints_what_the_repository_holds(capsule: Any, repository: Path)
         (("agent",), "agent-2.1"),
         (("overrides",), "overrides-2.1"),
     ):
-        assert capsule("schema", *words).stdout == (repository / "schemas" / f"{name}.json").read_text(encoding="utf-8")
-    assert "capsule, agent, project, overrides" in capsule("schema", "poem", expect=3).stderr
-    assert "2.1" in capsule("schema", "--version", "9.9", expect=3).stderr
+        assert capsule("store", "schema", *words).stdout == (repository / "schemas" / f"{name}.json").read_text(
+            encoding="utf-8"
+        )
+    assert "capsule, agent, project, overrides" in capsule("store", "schema", "poem", expect=3).stderr
+    assert "2.1" in capsule("store", "schema", "--version", "9.9", expect=3).stderr
 
 
 @pytest.mark.slow

@@ -104,7 +104,7 @@ def test_a_signal_ends_it_without_a_word(capsule: Any) -> None:
     ends = ((signal.SIGINT, 130), (signal.SIGTERM, 143))
     watch = ("watch", "--cursor", cursor_of(capsule))
     running = [(capsule.start(*words), end) for words, end in zip((watch, watch), ends, strict=True)]
-    running += [(capsule.start("tail", "-f", id), end) for end in ends]
+    running += [(capsule.start("show", "--last=10", "-f", id), end) for end in ends]
     capsule("append", id, "more")
     for process, (number, code) in running:
         lines(process, 1)  # It is running.
@@ -124,7 +124,7 @@ def test_what_is_no_cursor_is_refused(capsule: Any) -> None:
 
 
 def test_events_that_are_followed_come_as_they_happen(capsule: Any) -> None:
-    process = capsule.start("events", "--since", capsule("events").line, "-f", "--json")
+    process = capsule.start("watch", "--events", "--since", capsule("watch", "--events").line, "-f", "--json")
     id = capsule.new("Plan")
     assert kinds(process, "created")[0]["id"] == id
 
@@ -132,17 +132,17 @@ def test_events_that_are_followed_come_as_they_happen(capsule: Any) -> None:
 def test_tail_shows_the_last_messages_as_show_does(capsule: Any) -> None:
     id = capsule.new("Plan", "--type", "group")
     capsule("append", id, "--jsonl", input="".join(f'{{"content": "message {n}"}}\n' for n in range(12)))
-    assert capsule("show", id, "--last", "10").stdout.endswith(capsule("tail", id).stdout)
-    assert capsule("show", id, "--last", "2").stdout.endswith(capsule("tail", id, "-n", "2").stdout)
-    assert capsule("tail", id, "-n", "0").stdout == ""
-    told = [json.loads(line) for line in capsule("tail", id, "-n", "2", "--json").stdout.splitlines()]
+    assert capsule("show", id, "--last", "10").stdout.endswith(capsule("show", "--last=10", id).stdout)
+    assert capsule("show", id, "--last", "2").stdout.endswith(capsule("show", "--last=10", id, "-n", "2").stdout)
+    assert capsule("show", "--last=10", id, "-n", "0").stdout == ""
+    told = [json.loads(line) for line in capsule("show", "--last=10", id, "-n", "2", "--json").stdout.splitlines()]
     assert told == [{"kind": "message", "at": at, "message": capsule.history(id)[at]} for at in (10, 11)]
 
 
 def test_tail_follows_what_others_append_and_edit(capsule: Any) -> None:
     id = capsule.new("Plan", "--type", "group")
     capsule("append", id, "first")
-    process = capsule.start("tail", "-f", id)
+    process = capsule.start("show", "--last=10", "-f", id)
     assert lines(process, 2)[1] == "first"
     capsule("append", id, "second")
     assert lines(process, 3)[2] == "second"
@@ -157,7 +157,7 @@ def test_tail_follows_what_others_append_and_edit(capsule: Any) -> None:
 def test_tail_tells_json_lines(capsule: Any) -> None:
     id = capsule.new("Plan", "--type", "group")
     capsule("append", id, "first")
-    process = capsule.start("tail", "-f", id, "--json")
+    process = capsule.start("show", "--last=10", "-f", id, "--json")
     kinds(process, "message")
     capsule("append", id, "second")
     (appended,) = kinds(process, "appended")
@@ -177,7 +177,7 @@ def test_tail_tells_json_lines(capsule: Any) -> None:
 
 def test_tail_says_that_a_file_is_damaged_and_goes_on_when_it_is_repaired(capsule: Any) -> None:
     id = capsule.new("Plan", "--type", "group", "--message", "hello")
-    process = capsule.start("tail", "-f", id)
+    process = capsule.start("show", "--last=10", "-f", id)
     lines(process, 2)
     path = capsule.file(id)
     sound = path.read_bytes()

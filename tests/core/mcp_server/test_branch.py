@@ -215,7 +215,7 @@ async def test_where_the_client_cant_ask_words_of_the_user_stay_and_others_go_wi
     async with talking(store, era) as client:
         for arguments, command in (
             ({"message": "@2"}, f"capsule delete plan-1 --which {tree[2]}"),
-            ({"what": "other_branches"}, "capsule trim plan-1"),
+            ({"what": "other_branches"}, "capsule branch trim plan-1"),
         ):
             for confirm in (False, True):
                 assert command in error(await removed(client, **arguments, confirm=confirm))

@@ -102,7 +102,7 @@ def test_a_taken_port_and_an_address_of_others_are_refused() -> None:
 
 def test_every_request_needs_a_known_token_that_is_still_good(root: Path) -> None:
     for where in ("0", "0.0.0.0:0"):
-        assert "capsule tokens add" in refuses(root, "--http", where, code=6)
+        assert "capsule mcp tokens add" in refuses(root, "--http", where, code=6)
     assert "named by its token" in refuses(root, "--http", "0", "--instance", "anna", code=2)
     with over_http(root, where="0.0.0.0:0") as server:
         anna = server.token

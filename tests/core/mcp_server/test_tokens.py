@@ -66,7 +66,7 @@ def test_a_token_has_a_scope_and_may_expire(tokens: Tokens) -> None:
     for name in ("", "a b", "../x", "a" * 200, "a\n"):
         with pytest.raises(InvalidInput, match="no name of a holder"):
             tokens.add(name)
-    with pytest.raises(NotFound, match="capsule tokens list"):
+    with pytest.raises(NotFound, match="capsule mcp tokens list"):
         tokens.revoke("carl")
     # Before there were scopes, a token allowed everything.
     value = json.loads(tokens.path.read_bytes())

@@ -26,10 +26,10 @@ def disputed(capsule: Any) -> str:
 
 def test_conflicts_lists_what_awaits_a_decision(capsule: Any, disputed: str) -> None:
     capsule.new("Another")
-    found = capsule.json("git", "conflicts")
-    assert found == capsule.json("git", "conflicts", disputed[:8])
+    found = capsule.json("git", "resolve", "--list")
+    assert found == capsule.json("git", "resolve", "--list", disputed[:8])
     assert found[1] == {"id": disputed, "title": "Ben's", "field": "title", "kept": "Ben's", "values": VALUES}
-    rows = [line.split("\t") for line in capsule("git", "conflicts").stdout.splitlines()]
+    rows = [line.split("\t") for line in capsule("git", "resolve", "--list").stdout.splitlines()]
     assert [row[2:5] for row in rows] == [
         ["metadata.pinned", "1", "null"],
         ["metadata.pinned", "2", "true"],
@@ -41,7 +41,7 @@ def test_conflicts_lists_what_awaits_a_decision(capsule: Any, disputed: str) -> 
 
 def test_conflicts_in_a_terminal_of_any_width_keeps_the_number_of_each_value(capsule: Any, disputed: str) -> None:
     for columns in ("80", "200"):
-        screen = capsule.terminal("git", "conflicts", COLUMNS=columns)
+        screen = capsule.terminal("git", "resolve", "--list", COLUMNS=columns)
         rows = re.findall(rf"^{disputed[:8]}  (\S+) +(\d) .*?(\S+)$", screen, re.MULTILINE)
         assert [row[1:] for row in rows] == [("1", "null"), ("2", "true"), ("1", "Anna's"), ("2", "Ben's")]
         assert rows[2][0] == "title"
@@ -52,7 +52,7 @@ def test_resolve_keeps_a_value_by_its_number_or_takes_another(capsule: Any, disp
     assert told["settled"] == [{"field": "title", "value": "Anna's"}]
     assert [one["field"] for one in told["left"]] == ["metadata.pinned"]
     assert capsule("git", "resolve", disputed, "--value", "false").stdout == f"{disputed}: metadata.pinned is false\n"
-    assert capsule.json("git", "conflicts") == []
+    assert capsule.json("git", "resolve", "--list") == []
     head = next(one for one in capsule.json("list") if one["id"] == disputed)
     assert (head["title"], head["pinned"]) == ("Anna's", False)
     assert "conflicts" not in json.loads(capsule.file(disputed).read_text())["metadata"]
@@ -65,7 +65,7 @@ def test_resolve_takes_a_text_as_it_is(capsule: Any, disputed: str) -> None:
 def test_at_a_terminal_it_asks_for_each(capsule: Any, disputed: str) -> None:
     screen = capsule.terminal("git", "resolve", disputed, typed="1\n2\n")
     assert "Which stands?" in screen and "Anna's" in screen
-    assert capsule.json("git", "conflicts") == []
+    assert capsule.json("git", "resolve", "--list") == []
     head = capsule.json("list")[0]
     assert (head["title"], head["pinned"]) == ("Ben's", False)
 

@@ -29,7 +29,7 @@ def test_the_exit_code_says_whether_something_is_to_do_or_refused(
     assert done.stdout.startswith("done\tregister\treviewer\t")
     assert "capsule config rollback 1" in done.stderr
     assert capsule("config", "plan").stdout == ""
-    assert [agent["id"] for agent in capsule.json("agents", "list")] == ["helper", "reviewer"]
+    assert [agent["id"] for agent in capsule.json("agent", "list")] == ["helper", "reviewer"]
 
     (capsule.root / "capsule.toml").write_text("[channels.news]\nmembers = ['nobody']\n")
     (tmp_path / "api" / ".claude" / "agents" / "two.md").write_text("---\nname: x\ndm_policy: opne\n---\n")

@@ -8,13 +8,13 @@ from typing import Any
 
 def test_events_come_from_a_cursor_by_topic_and_end_with_the_cursor_to_go_on_from(capsule: Any) -> None:
     for agent in ("anna", "bob", "carl"):
-        capsule("agents", "register", "--as", agent)
-    since = capsule("events").line
+        capsule("agent", "register", "--as", agent)
+    since = capsule("watch", "--events").line
     capsule("send", "--as", "anna", "--to", "bob", "SECRET")
     plan = capsule.new("Plan")
 
     def events(*words: str) -> list[dict[str, Any]]:
-        told = capsule("events", "--since", since, "--json", *words).stdout
+        told = capsule("watch", "--events", "--since", since, "--json", *words).stdout
         return [json.loads(line) for line in told.splitlines()]
 
     *found, end = events()  # Conversations whose changes are noticed at once come in no order.
@@ -23,5 +23,5 @@ def test_events_come_from_a_cursor_by_topic_and_end_with_the_cursor_to_go_on_fro
     assert direct["topics"] == ["messages", "directs"] and "SECRET" not in str(direct)
     assert [event.get("id") for event in events("--as", "carl")] == [plan, None]
     assert [event.get("id") for event in events("--topics", "directs,groups")] == [direct["id"], None]
-    assert len(capsule("events", "--since", end["cursor"]).stdout.splitlines()) == 1
-    assert "channels" in capsule("events", "--topics", "weather", expect=2).stderr
+    assert len(capsule("watch", "--events", "--since", end["cursor"]).stdout.splitlines()) == 1
+    assert "channels" in capsule("watch", "--events", "--topics", "weather", expect=2).stderr

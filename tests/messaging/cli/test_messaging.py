@@ -18,7 +18,7 @@ def team(capsule: Any, tmp_path: Path) -> Any:
     """`capsule`, where anna, bob and carl are registered, each for a folder of the same name."""
     for name in ("anna", "bob", "carl"):
         (tmp_path / name).mkdir()
-        capsule("agents", "register", "--as", name, "--project", str(tmp_path / name))
+        capsule("agent", "register", "--as", name, "--project", str(tmp_path / name))
     return capsule
 
 
@@ -29,7 +29,7 @@ def objects(lines: str) -> list[Any]:
 def test_registering_prints_the_id_and_does_the_same_when_repeated(capsule: Any, tmp_path: Path) -> None:
     words = ("agents", "register", "--as", "anna", "--project", str(tmp_path))
     assert [capsule(*words).stdout for _ in range(2)] == ["anna\n", "anna\n"]
-    (anna,) = capsule.json("agents", "list")
+    (anna,) = capsule.json("agent", "list")
     assert (anna["id"], anna["projectPath"]) == ("anna", str(tmp_path))
 
 
@@ -55,10 +55,10 @@ def test_a_message_is_sent_listed_heard_and_acknowledged(team: Any) -> None:
 
 
 def test_a_message_that_can_reach_nobody_is_an_error_that_says_who_there_is(capsule: Any) -> None:
-    capsule("agents", "register", "--as", "anna")
+    capsule("agent", "register", "--as", "anna")
     assert capsule("send", "hello", "--as", "anna", expect=2).stdout == ""
     for name in ("bob", "carl"):
-        capsule("agents", "register", "--as", name)
+        capsule("agent", "register", "--as", name)
     for words in (("--to", "nobody"), ()):
         answer = capsule("send", "hello", "--as", "anna", *words, expect=3 if words else 2)
         assert "bob" in answer.stderr and "carl" in answer.stderr
@@ -82,17 +82,17 @@ def test_an_answer_names_the_message_that_it_answers(team: Any) -> None:
 
 
 def test_a_message_into_a_channel_has_a_topic_and_mentions_an_agent(team: Any) -> None:
-    team("channels", "new", "releases", "--as", "anna", "--scope", "global", "--with", "bob")
+    team("channel", "new", "releases", "--as", "anna", "--scope", "global", "--with", "bob")
     words = ("--channel", "releases", "--topic", "api", "--priority", "high", "--intent", "ask", "--confidence", "0.5")
     words += ("--model", "m", "--idempotency-key", "k")
     sent = team.json("send", "--as", "bob", "@anna --review? @dora", *words)
     again = team("send", "--as", "bob", "@anna --review? @dora", *words)
     assert (again.line, sent["mentions"]["valid"]) == (sent["message"], ["anna"])
     assert "dora" in again.stderr
-    (mention,) = team.json("mentions", "list", "--as", "anna", "--kind", "review")
+    (mention,) = team.json("mention", "list", "--as", "anna", "--kind", "review")
     about = {"topic": "api", "priority": "high", "intent": "ask", "confidence": 0.5, "mention": "review"}
     assert mention.items() >= {**about, "model": "m", "id": sent["message"], "state": "unread"}.items()
-    assert team("mentions", "list", "--as", "anna").stdout.startswith(f"{sent['message']}\tunread\treview\tbob\t")
+    assert team("mention", "list", "--as", "anna").stdout.startswith(f"{sent['message']}\tunread\treview\tbob\t")
     team("send", "--as", "bob", "--channel", "releases", "--thread", sent["message"], "and this")
     team("send", "--as", "bob", "--channel", "releases", "and that")
     heard = team("listen", "--as", "anna", "--topic", "api", "--timeout", "0s", "--ack", "--json")
@@ -101,8 +101,8 @@ def test_a_message_into_a_channel_has_a_topic_and_mentions_an_agent(team: Any) -
     assert team.json("inbox", "--as", "anna", "--thread", sent["message"])["unread"] == 0
     page = team.json("history", sent["conversation"], "--as", "anna", "--thread", sent["message"])
     assert len(page["messages"]) == 2
-    assert team("mentions", "done", sent["message"], "--as", "anna").stdout == f"{sent['message']}: done\n"
-    team("mentions", "done", sent["message"], "--as", "bob", expect=3)
+    assert team("mention", "done", sent["message"], "--as", "anna").stdout == f"{sent['message']}: done\n"
+    team("mention", "done", sent["message"], "--as", "bob", expect=3)
     team("send", "--as", "anna", "--channel", "releases", "--to", "bob", "hello", expect=2)
 
 
@@ -122,13 +122,13 @@ def test_an_agent_is_named_by_the_option_else_by_the_environment_else_by_the_fol
     monkeypatch.delenv("CAPSULE_AGENT")
     monkeypatch.chdir(tmp_path)
     said = team("inbox", expect=2).stderr
-    assert "--as" in said and "CAPSULE_AGENT" in said and "capsule agents register" in said
+    assert "--as" in said and "CAPSULE_AGENT" in said and "capsule agent register" in said
 
 
 def test_two_agents_of_one_folder_are_told_apart_by_name_only(
     team: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    team("agents", "register", "--as", "dora", "--project", str(tmp_path / "anna"))
+    team("agent", "register", "--as", "dora", "--project", str(tmp_path / "anna"))
     monkeypatch.chdir(tmp_path / "anna")
     said = team("inbox", expect=2).stderr
     assert "anna" in said and "dora" in said
@@ -203,27 +203,27 @@ def test_a_group_is_renamed_left_and_joined_again(team: Any) -> None:
 
 
 def test_an_agent_is_shown_says_what_it_does_and_is_forgotten(team: Any, tmp_path: Path) -> None:
-    team("agents", "status", "builds the release", "--as", "anna")
-    anna = team.json("agents", "show", "anna")
+    team("agent", "status", "builds the release", "--as", "anna")
+    anna = team.json("agent", "show", "anna")
     assert (anna["id"], anna["statusMessage"], anna["online"]) == ("anna", "builds the release", False)
-    assert "builds the release" in team("agents", "show", "anna").stdout
-    rows = [line.split("\t") for line in team("agents", "list").stdout.splitlines()]
+    assert "builds the release" in team("agent", "show", "anna").stdout
+    rows = [line.split("\t") for line in team("agent", "list").stdout.splitlines()]
     assert [row[0] for row in rows] == ["anna", "bob", "carl"] and rows[0][3] == str(tmp_path / "anna")
-    team("agents", "forget", "carl", "--yes")
-    assert [agent["id"] for agent in team.json("agents", "list")] == ["anna", "bob"]
-    team("agents", "show", "carl", expect=3)
+    team("agent", "forget", "carl", "--yes")
+    assert [agent["id"] for agent in team.json("agent", "list")] == ["anna", "bob"]
+    team("agent", "show", "carl", expect=3)
 
 
 def test_an_agent_gets_its_id_from_the_folder(capsule: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "Größe 1").mkdir()
     monkeypatch.chdir(tmp_path / "Größe 1")
-    id = capsule("agents", "register").line
-    assert capsule("agents", "register").line == id
-    assert capsule.json("agents", "show", id)["projectPath"] == str(tmp_path / "Größe 1")
+    id = capsule("agent", "register").line
+    assert capsule("agent", "register").line == id
+    assert capsule.json("agent", "show", id)["projectPath"] == str(tmp_path / "Größe 1")
 
 
 def test_an_inbox_imports_nothing_heavy(capsule: Any) -> None:
-    capsule("agents", "register", "--as", "anna")
+    capsule("agent", "register", "--as", "anna")
     ensure_light(capsule, ["inbox", "--as", "anna"])
 
 

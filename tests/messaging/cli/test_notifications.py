@@ -14,8 +14,8 @@ def claude(capsule: Any, tmp_path: Path) -> Path:
     """The CLAUDE.md of bob's project, for whom a message waits."""
     project = tmp_path / "project"
     project.mkdir()
-    capsule("agents", "register", "--as", "anna")
-    capsule("agents", "register", "--as", "bob", "--project", str(project))
+    capsule("agent", "register", "--as", "anna")
+    capsule("agent", "register", "--as", "bob", "--project", str(project))
     capsule("send", "--as", "anna", "--to", "bob", "Secret words")
     return project / "CLAUDE.md"
 
@@ -29,25 +29,25 @@ def test_a_message_to_an_agent_that_is_away_makes_a_block_that_says_how_to_read_
 
 
 def test_the_block_is_switched_off_and_on(capsule: Any, claude: Path) -> None:
-    said = capsule.json("notifications", "off", "--as", "bob")
+    said = capsule.json("agent", "notify", "off", "--as", "bob")
     assert said == {"agent": "bob", "notifications": False, "files": []} and not claude.exists()
-    assert capsule("notifications", "status", "--as", "bob").stdout == "bob\toff\t\n"
-    said = capsule.json("notifications", "on", "--as", "bob")
+    assert capsule("agent", "notify", "status", "--as", "bob").stdout == "bob\toff\t\n"
+    said = capsule.json("agent", "notify", "on", "--as", "bob")
     assert said == {"agent": "bob", "notifications": True, "files": [str(claude)]} and claude.exists()
 
 
 def test_the_blocks_of_all_agents_are_listed_and_removed(capsule: Any, claude: Path) -> None:
     claude.write_text("# Rules\n" + claude.read_text())
-    assert [(one["agent"], one["files"]) for one in capsule.json("notifications", "status")] == [
+    assert [(one["agent"], one["files"]) for one in capsule.json("agent", "notify", "status")] == [
         ("anna", []),
         ("bob", [str(claude)]),
     ]
-    assert capsule.json("notifications", "clean") == {"cleaned": [str(claude)]}
-    assert capsule("notifications", "clean").stdout == "there was no block\n"
+    assert capsule.json("agent", "notify", "clean") == {"cleaned": [str(claude)]}
+    assert capsule("agent", "notify", "clean").stdout == "there was no block\n"
     assert claude.read_text() == "# Rules\n"
 
 
 def test_a_broken_block_is_named_and_stays(capsule: Any, claude: Path) -> None:
     claude.write_text(claude.read_text() * 2)
-    assert f"{claude}:1:1" in capsule("notifications", "clean", expect=5).stderr
+    assert f"{claude}:1:1" in capsule("agent", "notify", "clean", expect=5).stderr
     assert f"{claude}:1:1" in capsule("send", "--as", "anna", "--to", "bob", "More").stderr

@@ -1,4 +1,4 @@
-"""`capsule agents wake`: what a hook answers, and what a test of the bells says."""
+"""`capsule agent wake`: what a hook answers, and what a test of the bells says."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SESSION = {"session_id": "one", "cwd": "/"}
 def agents(capsule: Any, tmp_path: Path) -> Any:
     """The program, and two agents; bob works in the folder `project`."""
     (tmp_path / "project" / "deep").mkdir(parents=True)
-    capsule("agents", "register", "--as", "anna")
-    capsule("agents", "register", "--as", "bob", "--project", str(tmp_path / "project"))
+    capsule("agent", "register", "--as", "anna")
+    capsule("agent", "register", "--as", "bob", "--project", str(tmp_path / "project"))
     return capsule
 
 
 def hook(capsule: Any, client: str, event: str, *options: str, said: Any = SESSION, expect: int = 0) -> Any:
     """Run a hook; its standard output and error."""
-    answer = capsule("agents", "wake", "hook", client, event, *options, input=json.dumps(said), expect=expect)
+    answer = capsule("agent", "wake", "hook", client, event, *options, input=json.dumps(said), expect=expect)
     return answer.stdout, answer.stderr
 
 
@@ -84,7 +84,7 @@ def test_a_run_of_claude_code_without_a_terminal_is_not_kept_waiting(
 def started(capsule: Any, session: str = "one") -> subprocess.Popen[bytes]:
     """A `Stop` hook that waits."""
     options = ("--store", str(capsule.root), "--as", "bob")
-    process: subprocess.Popen[bytes] = capsule.start("agents", "wake", "hook", "claude-code", "Stop", *options)
+    process: subprocess.Popen[bytes] = capsule.start("agent", "wake", "hook", "claude-code", "Stop", *options)
     assert process.stdin is not None
     process.stdin.write(json.dumps(SESSION | {"session_id": session}).encode())
     process.stdin.close()
@@ -168,19 +168,19 @@ def test_a_test_rings_everywhere_and_says_what_happened(agents: Any, tmp_path: P
     agents("agents", "wake", "install", "command", "--address", f'{sys.executable} -c "{code}"', "--as", "bob")
     agents("agents", "wake", "install", "webhook", "--address", "http://127.0.0.1:1/", "--as", "bob")
     waits = started(agents)
-    told = agents.json("agents", "wake", "test", "--as", "bob")
+    told = agents.json("agent", "wake", "test", "--as", "bob")
     assert {one["client"]: one["ok"] for one in told} == {"command": True, "webhook": False, "claude-code": True}
     assert "test" in heard.read_text()
     assert waits.wait(60) == 2
     assert b"test" in waits.stderr.read()
     agents("agents", "wake", "uninstall", "command", "webhook", "--as", "bob")
-    [one] = agents.json("agents", "wake", "test", "--as", "bob", expect=1)
+    [one] = agents.json("agent", "wake", "test", "--as", "bob", expect=1)
     assert one["client"] == "claude-code" and not one["ok"]
 
 
 def test_hooks_go_into_the_settings_and_out_again(agents: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    [told] = agents.json("agents", "wake", "install", "claude-code", "--as", "bob")
+    [told] = agents.json("agent", "wake", "install", "claude-code", "--as", "bob")
     path = tmp_path / ".claude" / "settings.json"
     assert (told["path"], told["changed"]) == (str(path), True)
     assert "hook claude-code Stop" in path.read_text() and "--as bob" in path.read_text()

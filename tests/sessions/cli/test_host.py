@@ -25,25 +25,25 @@ def said(stream: Any, wanted: str) -> dict[str, Any]:
 
 
 def test_the_status_names_hosts_and_workers_that_live(capsule: Any) -> None:
-    assert capsule.json("host", "status") == []
-    capsule("host", "--stdio", "status", expect=2)
-    assert "wire stdio:stdio" in capsule("host", "--stdio", expect=2).stderr
+    assert capsule.json("worker", "status") == []
+    capsule("worker", "host", "--stdio", "status", expect=2)
+    assert "wire stdio:stdio" in capsule("worker", "host", "--stdio", expect=2).stderr
     with Store.open(capsule.root) as store:
         about = {"host": os.getpid(), "state": "running", "since": timestamps.now()}
         store.engine.leases.take(store.instance_id, about)
-        (one,) = capsule.json("host", "status")
+        (one,) = capsule.json("worker", "status")
         assert (one["what"], one["pid"], one["state"]) == ("host", os.getpid(), "running") and one["memory"]
 
 
 @pytest.mark.slow
 def test_a_host_answers_lines_and_requests_and_ends_with_its_input(capsule: Any, tmp_path: Path) -> None:
-    capsule("session", "agent", "helper", "--", "sh", "-c", "cat > /dev/null; echo Done.")
+    capsule("worker", "set", "helper", "--", "sh", "-c", "cat > /dev/null; echo Done.")
     for place in ("stdio:desk", "webhook:ci"):
-        capsule("session", "wire", place, "helper", "--pattern", ".")
-    secret = capsule("session", "webhook", "ci").line
-    host = capsule.start("host", "--stdio", "--webhook", "0")
+        capsule("worker", "wire", place, "helper", "--pattern", ".")
+    secret = capsule("worker", "webhook", "ci").line
+    host = capsule.start("worker", "host", "--stdio", "--webhook", "0")
     listening = said(host.stderr, "listening")
-    second = capsule.start("host", "--stdio", "--webhook", str(listening["port"]))
+    second = capsule.start("worker", "host", "--stdio", "--webhook", str(listening["port"]))
     said(second.stderr, "standby")
     second.terminate()
     assert second.wait(60) == 143
@@ -60,7 +60,7 @@ def test_a_host_answers_lines_and_requests_and_ends_with_its_input(capsule: Any,
     taken = httpx2.post(url, content=body, headers=headers, timeout=60)
     assert taken.status_code == 200
     assert "no address" in said(host.stderr, "undeliverable")["reason"]
-    kinds = [step["kind"] for step in capsule.json("session", "why", taken.json()["id"])]
+    kinds = [step["kind"] for step in capsule.json("worker", "why", taken.json()["id"])]
     assert {"received", "routed", "claimed", "said", "completed", "undeliverable"} == set(kinds)
     host.stdin.close()
     assert host.wait(60) == 0

@@ -151,7 +151,7 @@ def test_discovery_shows_what_is_there_and_imports_what_is_named(
 
 def test_only_a_trusted_import_brings_back_what_agents_said(capsule: Any, tmp_path: Path) -> None:
     for name in ("anna", "bob"):
-        capsule("agents", "register", "--as", name)
+        capsule("agent", "register", "--as", name)
     room = capsule.json("send", "Hi", "--to", "bob", "--as", "anna")["conversation"]
     capsule("export", room, "--format", "capsule", "-o", str(out := tmp_path / "out.json"))
     report = capsule.json("import", str(out))

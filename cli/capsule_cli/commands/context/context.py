@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from capsule.store.store import CoreStore
 
 
-group = "Attach a snapshot of a project to a conversation, and check whether the project has changed since."
-
 #: How many findings, and how many files that are left out, are printed.
 _SHOWN = 20
 

@@ -12,11 +12,6 @@ from capsule_cli.shared.output import answer, listing, on_or_off, one_line
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
 
-group = """Switch MCP servers on or off for one conversation. A server that is not named keeps its default.
-
-    @next stands for the next new conversation. It takes over what was set for it, once.
-    """
-
 #: What stands for the next new conversation where a conversation is named; it can be nobody's id.
 NEXT = "@next"
 

@@ -42,7 +42,7 @@ def demo() -> None:
     """Show the main job on a store of its own: many writers, a lock, a kill -9, agents that talk, two clones."""
     if os.name != "posix":
         raise Stopped("the demo needs a POSIX system: it ends a process with SIGKILL")
-    directories = tempfile.TemporaryDirectory(prefix="capsule demo ", ignore_cleanup_errors=True)
+    directories = tempfile.TemporaryDirectory(prefix="capsule store demo ", ignore_cleanup_errors=True)
     with directories as directory, ExitStack() as stack:
         show = _Show(directory, stack)
         for scene in _SCENES:
@@ -78,7 +78,7 @@ class _Show:
         say(f"$ cp {sample.name} conversations/      (version 2.0, four spaces, fields nobody here knows)")
         shutil.copyfile(sample, file)
         was = json.loads(file.read_bytes())
-        self._run(f"capsule validate '{file}'")
+        self._run(f"capsule store validate '{file}'")
         self._run(f"capsule append {SAMPLE[:8]} 'Merci !' --role user")
         text = file.read_text(encoding="utf-8")
         now = json.loads(text)
@@ -174,14 +174,14 @@ class _Show:
         rules.write_text(RULES, encoding="utf-8")
         self._names["project"] = str(rules.parent)
         for agent in ("ada", "bob", "paul", "eve", "dora --project {project}"):
-            self._run(f"capsule agents register --as {agent}")
+            self._run(f"capsule agent register --as {agent}")
         person = self._start("capsule listen --as paul --follow --json")
         say(f"$ capsule listen --as paul --follow      (kept open: process {person.pid})")
-        hook = self._start("capsule agents wake hook claude-code Stop --as eve")
+        hook = self._start("capsule agent wake hook claude-code Stop --as eve")
         assert hook.stdin is not None
         hook.stdin.write(json.dumps({"session_id": "demo", "hook_event_name": "Stop", "cwd": self._root}))
         hook.stdin.close()
-        say(f"$ capsule agents wake hook claude-code Stop --as eve      (process {hook.pid} waits beside her program)")
+        say(f"$ capsule agent wake hook claude-code Stop --as eve      (process {hook.pid} waits beside her program)")
         heard = asyncio.run(self._talk())
         must(QUESTION in heard and ANSWER in heard, "the two agents did not hear each other")
         for who in ("ada", "bob"):

@@ -37,10 +37,10 @@ def act(directory: str, names: dict[str, str], run: Callable[..., str], start: C
     for agent, program, script in (("mower", "{python}", MOWER), ("vet", "sh", VET)):
         names[agent] = os.path.join(directory, f"{agent}.script")
         Path(names[agent]).write_text(script, encoding="utf-8")
-        run(f"capsule session agent {agent} --folder {{directory}} -- {program} {{{agent}}}")
-    run("capsule agents register --as rosa")
-    host, listener = start("capsule host"), start("capsule listen --as rosa --follow --json")
-    say(f"$ capsule host      (kept open: process {host.pid})")
+        run(f"capsule worker set {agent} --folder {{directory}} -- {program} {{{agent}}}")
+    run("capsule agent register --as rosa")
+    host, listener = start("capsule worker host"), start("capsule listen --as rosa --follow --json")
+    say(f"$ capsule worker host      (kept open: process {host.pid})")
     _step(host, "running")
     run("capsule send --as rosa --to mower 'Can you mow?'")
     sheep = run("capsule send --as rosa --to vet 'How are the sheep?'").strip()
@@ -48,15 +48,15 @@ def act(directory: str, names: dict[str, str], run: Callable[..., str], start: C
         if os.path.isdir(os.path.join(directory, "hanging")):
             break
         time.sleep(0.02)
-    workers = json.loads(start("capsule host status --json").ended()[0])
+    workers = json.loads(start("capsule worker status --json").ended()[0])
     (pid,) = (worker["pid"] for worker in workers if worker.get("agent") == "vet")
     os.kill(pid, signal.SIGKILL)
     say(f"$ kill -9 {pid}      (the worker of vet, in the middle of its answer)")
     _step(host, "retry")
-    hurry = start(f"capsule session retry {sheep}")
+    hurry = start(f"capsule worker retry {sheep}")
     # On a slow machine the next try, which is due after five seconds, has begun already.
     if hurry.wait(DEADLINE_S) == 0:
-        say(f"$ capsule session retry {sheep}")
+        say(f"$ capsule worker retry {sheep}")
     answers = [listener.hear() for _ in range(3)]
     for each in answers:
         say(f"heard by rosa: {each.get('from')}: {each.get('content')}")
@@ -64,7 +64,7 @@ def act(directory: str, names: dict[str, str], run: Callable[..., str], start: C
     must(texts == ["All sheep are well.", "It is dry: mown.", "It is wet. I look again."], f"rosa heard {texts}")
     host.terminate()
     must(host.wait(DEADLINE_S) == 143, "the host did not end")
-    steps = [line.split("\t")[2] for line in run(f"capsule session why {sheep}").splitlines()]
+    steps = [line.split("\t")[2] for line in run(f"capsule worker why {sheep}").splitlines()]
     must(steps.count("claimed") == 2 and steps.count("delivered") == 1, f"the way of the question is {steps}")
 
 

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from capsule.git.setup.status import State
 
 
-group = "Keep a store in git: merges by message, diffs that read like a chat, commits without locks."
-
-
 def setup(
     everywhere: bool = flag("--global", "Put the programs into your own configuration of git, for all your clones."),
 ) -> None:

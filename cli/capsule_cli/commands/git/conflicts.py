@@ -1,4 +1,4 @@
-"""What merges left to be settled: `git conflicts`, `git resolve`."""
+"""What merges left to be settled: `git resolve`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from capsule.errors import InvalidInput
 from capsule_cli.completion import complete_id
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import conversation, store_of
-from capsule_cli.shared.options import Id, argument, option, refuse
+from capsule_cli.shared.options import argument, flag, option, refuse
 from capsule_cli.shared.output import Stopped, answer, in_terminal, listing, one_line, say
 
 if TYPE_CHECKING:
@@ -20,10 +20,7 @@ if TYPE_CHECKING:
     from capsule.store.store import CoreStore
 
 
-def conflicts(
-    id: str | None = argument("ID", "List only those of this conversation.", autocompletion=complete_id),
-) -> None:
-    """List the fields that two merged versions changed differently, and that nobody has settled yet."""
+def _list(id: str | None) -> None:
     with store_of() as store:
         conflicts = store.conflicts.list(store.resolve(id) if id is not None else None)
     rows = [
@@ -44,12 +41,21 @@ def conflicts(
 
 
 def resolve(
-    id: Id,
+    id: str | None = argument(
+        "ID", "The conversation; with --list: only what is to be settled in it.", autocompletion=complete_id
+    ),
     field: str | None = argument("FIELD", "The field. You may leave it out if there is only one to settle."),
     keep: int | None = option("--keep N", "Take the N-th of its values, from 1.", min=1),
     value: str | None = option("--value TEXT", "Take this value. Write it as JSON if the values are not texts."),
+    lists: bool = flag("--list", "List the fields that are to be settled, with their values, and settle none."),
 ) -> None:
     """Settle a field that two merged versions changed differently. At a terminal it asks which value to keep."""
+    if lists:
+        refuse(keep is not None or value is not None, "it settles nothing; leave out --keep and --value", "--list")
+        _list(id)
+        return
+    refuse(id is None, "name the conversation, or give --list", "ID")
+    assert id is not None
     refuse(keep is not None and value is not None, "give --keep or --value, not both", "--value")
     with conversation(id) as (store, id):
         settled = []
@@ -61,7 +67,7 @@ def resolve(
     done = "\n".join(f"{id}: {one_line(entry['field'])} is {_shown(entry['value'])}" for entry in settled)
     answer({"id": id, "settled": settled, "left": left}, done)
     if left and not asked.json:
-        say(f"{len(left)} more to settle; see: capsule git conflicts {id}")
+        say(f"{len(left)} more to settle; see: capsule git resolve {id} --list")
 
 
 def _meant(store: CoreStore, id: str, field: str | None, *, only_one: bool) -> list[Conflict]:
@@ -101,7 +107,7 @@ def _chosen(dispute: Conflict, keep: int | None, value: str | None) -> Any:
 def _ask(dispute: Conflict) -> int:
     if not sys.stdin.isatty():
         raise InvalidInput(
-            f"say which value of {dispute.field} stands: --keep N or --value TEXT; see: capsule git conflicts"
+            f"say which value of {dispute.field} stands: --keep N or --value TEXT; see: capsule git resolve --list"
         )
     say(f'{dispute.field} of conversation {dispute.id} "{one_line(dispute.title)}":')
     for number, (value, at) in enumerate(dispute.values, 1):

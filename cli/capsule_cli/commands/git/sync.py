@@ -1,4 +1,4 @@
-"""`git commit`, `git autocommit` and `git sync`: the store into its repository, and from clone to clone.
+"""`git commit` and `git sync`: the store into its repository, and from clone to clone.
 
 What must stay true: the output says what was done even when something is left to a person, which has an
 exit code of its own.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from capsule import git
 from capsule.errors import CapsuleError, InvalidDocument
 from capsule_cli.shared.opening import store_of
-from capsule_cli.shared.options import flag, option, refuse
+from capsule_cli.shared.options import flag, option, refuse, seconds
 from capsule_cli.shared.output import Stopped, answer, counted, one_line, progress, say
 from capsule_cli.signals import Ending
 
@@ -35,12 +35,28 @@ _MESSAGE = "Give the commit this subject. Without it, the subject says what chan
 Message = Annotated[str | None, option("--message -m TEXT", _MESSAGE, ...)]
 
 
-def commit(message: Message = None) -> None:
+def commit(
+    message: Message = None,
+    follow: bool = flag("--follow -f", "Go on, and commit whenever nobody has written for a while, until Ctrl-C."),
+    idle: str = option("--idle TIME", "With --follow: commit when nobody has written for this long.", f"{QUIET}s"),
+    syncs: bool = flag("--sync", "With --follow: sync instead of committing, and every five minutes in any case."),
+) -> None:
     """Commit what changed in the store, and nothing else: conversations, agents, capsule.toml, .gitattributes.
 
     The commit holds no half-written message and no lock. What you staged of other files stays staged. The message says
     what changed. A file that doesn't parse is named and left out (exit code 5); the rest is committed.
+
+    With --follow it prints a line for each commit, or a JSON object. If somebody writes without a pause, it commits
+    after twenty times the time of --idle. It reports what it can't commit yet, and tries again. At the end, by Ctrl-C
+    (exit code 130) or SIGTERM (143), it commits what is left.
     """
+    idle_s = seconds(idle, "--idle", unit="s")
+    refuse(idle_s < 1, "a second is the least", "--idle")
+    if follow:
+        refuse(message is not None, "each commit has a subject of its own", "--message")
+        _autocommit(idle_s, syncs=syncs)
+        return
+    refuse(syncs, "is for --follow; once: capsule git sync", "--sync")
     with store_of() as store:
         with Ending() as ending, _shown(ending) as steps:
             done = git.open(store).commit(_subject(message), progress=steps)
@@ -58,7 +74,7 @@ def sync(
 
     It can run while people and programs write, and keeps their messages and their locks. A remote that can't be
     reached is no error. Conversations always merge. If other files can't be merged, nothing changes (exit code 9). If
-    two clones changed the same field, the exit code is 1 until a person settles it: capsule git conflicts
+    two clones changed the same field, the exit code is 1 until a person settles it: capsule git resolve
     """
     with store_of() as store:
         with Ending() as ending, _shown(ending) as steps:
@@ -71,22 +87,14 @@ def sync(
     _warn_of(done)
     _leave(done.committed)
     if disputed:
-        said = "clones changed the same differently here; see: capsule git conflicts; settle it: capsule git resolve"
+        said = "clones changed the same field; see: capsule git resolve --list; settle it: capsule git resolve ID"
         fields = (f"conversation {conflict.id} {conflict.title!r}: {conflict.field}" for conflict in disputed)
         raise Stopped("\n".join([said, *fields]))
 
 
-def autocommit(
-    after: int = option("--after SECONDS", "Commit when nobody has written for this long.", QUIET, min=1),
-    syncs: bool = flag("--sync", "Sync instead of committing, and every five minutes in any case."),
-) -> None:
-    """Commit whenever nobody has written for a while, until Ctrl-C (exit code 130) or SIGTERM (143).
-
-    If somebody writes without a pause, it commits after twenty times this long. It reports what it can't commit yet,
-    and tries again. At the end it commits what is left. It prints a line for each commit; with --json a JSON object.
-    """
+def _autocommit(idle_s: int, *, syncs: bool) -> None:
     with store_of() as store, Ending() as ending:
-        auto = _Autocommit(store, after, ending, syncs=syncs)
+        auto = _Autocommit(store, idle_s, ending, syncs=syncs)
         try:
             since = None
             while True:

@@ -1,1 +1,1 @@
-"""The commands of `capsule mcp` and `capsule tokens`."""
+"""The commands of `capsule mcp` and `capsule mcp tokens`."""

@@ -13,7 +13,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -44,16 +44,15 @@ def _complete(incomplete: str) -> list[tuple[str, str]]:
 _NAMES = "The programs: claude-code, claude-desktop, codex, gemini, cursor, vscode, windsurf, opencode, zed."
 Names = Annotated[list[str] | None, argument("CLIENT", _NAMES, ..., autocompletion=_complete)]
 All = Annotated[bool, option("--all", "Choose all programs that have settings on this machine.", ...)]
-Project = Annotated[bool, option("--project", "Change the settings of the surrounding project.", ...)]
-User = Annotated[bool, option("--user", "Change your own settings, for all projects (the default).", ...)]
+_SETTINGS = "Change your own settings, for all projects, or those of the surrounding project."
+Settings = Annotated[Literal["user", "project"], option("--settings", _SETTINGS, ...)]
 Force = Annotated[bool, option("--force", "Do it even if the entry of this name starts another program.", ...)]
 
 
 def install(
     names: Names = None,
     every: All = False,
-    project: Project = False,
-    user: User = False,
+    settings: Settings = "user",
     dry_run: DryRun = False,
     force: Force = False,
     tools: Toolset | None = option("--tools SET", SETS),
@@ -68,32 +67,31 @@ def install(
 
     Repeated, it changes the options that are given, and keeps the others of the entry. `mcp uninstall` removes them.
     """
-    from capsule.mcp_server.clients import settings
+    from capsule.mcp_server.clients.settings import install
     from capsule.mcp_server.clients.table import Launch
 
-    scope, places = scope_of(project, user), places_here()
+    places = places_here()
     executable, *words = executable_words()  # This very `capsule`, by its absolute path.
     words += ["mcp", *named_options(asked.as_), *(["--tools", tools] if tools else [])]
     launch = Launch(executable, tuple(words))
-    clients = _clients(names, every, scope, places)
-    plans = [settings.install(client, scope, places, launch, force=force) for client in clients]
+    clients = _clients(names, every, settings, places)
+    plans = [install(client, settings, places, launch, force=force) for client in clients]
     carry_out(plans, places, dry_run, is_there=True)
 
 
 def uninstall(
     names: Names = None,
     every: All = False,
-    project: Project = False,
-    user: User = False,
+    settings: Settings = "user",
     dry_run: DryRun = False,
     force: Force = False,
 ) -> None:
     """Remove the entry `capsule` from the settings of programs, and nothing else."""
-    from capsule.mcp_server.clients import settings
+    from capsule.mcp_server.clients.settings import uninstall
 
-    scope, places = scope_of(project, user), places_here()
-    clients = _clients(names, every, scope, places)
-    plans = [plan for client in clients for plan in settings.uninstall(client, scope, places, force=force)]
+    places = places_here()
+    clients = _clients(names, every, settings, places)
+    plans = [plan for client in clients for plan in uninstall(client, settings, places, force=force)]
     carry_out(plans, places, dry_run, is_there=False)
 
 
@@ -170,12 +168,6 @@ def _visits(client: Client, places: Places, store: str | None, *, named: bool) -
         problem = f"it has no entry; put it in with: capsule mcp install {client.name}"
         visits.append(_Visit(client, "user", client.files("user", places)[0], (problem,)))
     return visits
-
-
-def scope_of(project: bool, user: bool) -> Scope:
-    """The scope that two options name."""
-    refuse(project and user, "is one or the other: your own settings, or the project's", "--project / --user")
-    return "project" if project else "user"
 
 
 def _clients(names: Sequence[str] | None, every: bool, scope: Scope, places: Places) -> list[Client]:

@@ -10,8 +10,6 @@ import logging
 import os
 import sys
 
-import typer
-
 from capsule import rooms
 from capsule.mcp_server.access import Toolset
 from capsule.mcp_server.added import added_to
@@ -21,15 +19,12 @@ from capsule_cli.shared.opening import ToStderr, ensure_person, here, holder, na
 from capsule_cli.shared.options import flag, option, refuse, usage
 from capsule_cli.shared.output import say, to_stderr
 
-group = typer.Typer(subcommand_metavar="[COMMAND]")
 #: Also of `mcp install`.
 SETS = "Offer these tools: conversations, messaging, or all of them; session, for what a worker runs."
 TOOLS: Toolset = option("--tools SET", SETS, "conversations")
 
 
-@group.callback(invoke_without_command=True)
-def mcp(
-    ctx: typer.Context,
+def serve(
     http: str | None = option(
         "--http [HOST:]PORT",
         "Serve over HTTP there, instead of stdin and stdout. Without HOST: 127.0.0.1. Port 0: any free one.",
@@ -45,12 +40,8 @@ def mcp(
 
     Over stdin and stdout the client is the agent of --as, else of CAPSULE_AGENT, and its messages are from this agent.
     With the tools of messaging, it is else the agent of the current directory, and the agent is registered. With the
-    tools of a session, the environment says which session it is, as `capsule worker` gives it to its command.
+    tools of a session, the environment says which session it is, as `capsule worker run` gives it to its command.
     """
-    if ctx.invoked_subcommand is not None:
-        given = http is not None or allow_host or read_only or tools != "conversations"
-        refuse(given, "these options are for serving, which `mcp` does without a further command", "--http")
-        return
     # The SDK's import makes objects by the hundred thousand, none of them garbage; looking for some among them takes a
     # tenth of the start.
     gc.disable()
@@ -118,7 +109,7 @@ def _over_http(where: str, read_only: bool, tools: Toolset, hosts: tuple[str, ..
     if not tokens.all():
         raise Refused(
             f"{where}: nobody is served without a token, and there is none; make one for each client with: "
-            "capsule tokens add NAME",
+            "capsule mcp tokens add NAME",
             path=where,
         )
     _log_to_stderr()

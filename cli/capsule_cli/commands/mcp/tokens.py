@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from capsule.mcp_server.transport.tokens import Tokens
 
 
-group = "Decide who may use the MCP server over HTTP."
-
 Name = Annotated[str, argument("NAME", "The agent that the token is for.", ...)]
 
 
@@ -40,8 +38,8 @@ def _tokens() -> Tokens:
 
 def add(
     name: Name,
-    scope: Scope = option(
-        "--scope",
+    allow: Scope = option(
+        "--allow",
         "Allow to read (read), also to write (write), also to delete and to take locks from others (admin).",
         "write",
     ),
@@ -49,8 +47,8 @@ def add(
 ) -> None:
     """Make a token for an agent and print it. It is printed only once, because Capsule keeps only its hash."""
     expires_in_s = None if expires is None else seconds(expires, "--expires")
-    token = _tokens().add(name, scope=scope, expires_in_s=expires_in_s)
-    answer({"name": name, "token": token, "scope": scope}, token)
+    token = _tokens().add(name, scope=allow, expires_in_s=expires_in_s)
+    answer({"name": name, "token": token, "scope": allow}, token)
     if not asked.json:
         say(f"this is the one time it is shown; clients send it as: Authorization: Bearer {token[:12]}...")
 
@@ -61,7 +59,7 @@ def list_() -> None:
     rows = [(token.name, token.scope, token.created_at, token.expires_at) for token in _tokens().all()]
     value = [dict(zip(names, row, strict=True)) for row in rows]
     texts = [tuple(text or "" for text in row) for row in rows]
-    listing(value, columns, texts, "there is no token; make one with: capsule tokens add NAME", last="name")
+    listing(value, columns, texts, "there is no token; make one with: capsule mcp tokens add NAME", last="name")
 
 
 def revoke(name: Name) -> None:

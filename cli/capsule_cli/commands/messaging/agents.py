@@ -1,11 +1,12 @@
-"""`agents`: who there is to talk to, and as whom."""
+"""`agent`: who there is to talk to, and as whom."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from capsule_cli.public import acting, store_as, store_of
+from capsule_cli.completion import complete_agent
+from capsule_cli.public import acting, named, store_as, store_of
 from capsule_cli.shared.inputs import ensure_agreed
 from capsule_cli.shared.opening import agent_named
 from capsule_cli.shared.options import Agent, Yes, argument, names_in, option, refuse
@@ -15,13 +16,10 @@ from capsule_cli.shared.passing import Rows, passing
 if TYPE_CHECKING:
     import capsule
 
-group = "Register people and programs that write to each other, and see who is there."
 does = passing(acting)
 
 Reason = Annotated[str | None, option("--reason TEXT", "Keep this reason with it, for people.", ...)]
-_WHO = "Let everybody find the agent, those of its project and of projects that see it, or those it has written with."
 _BUSY = "Say that the agent is busy, or no more. Default: as before."
-_DM = "Let everybody write directly to the agent, those that it allows, or nobody. It binds the agent alike."
 
 
 def register(
@@ -30,13 +28,13 @@ def register(
     ),
     name: str | None = option("--name NAME", "Give it a name to show."),
     description: str | None = option("--description TEXT", "Say what it is there for."),
-    exclude: list[str] | None = option(
-        "--exclude CHANNELS", "Stay out of these default channels for good: names with commas between them, or *."
+    stay_out: list[str] | None = option(
+        "--stay-out CHANNELS", "Stay out of these default channels for good: names with commas between them, or *."
     ),
 ) -> None:
     """Register an agent and print its id: that of --as, else one that is made of the folder's name.
 
-    Repeated, it changes only what is given, and moves nothing: see `agents set`. If an agent of another project has the
+    Repeated, it changes only what is given, and moves nothing: see `agent set`. If an agent of another project has the
     id of --as, the new agent gets this name, and an id with a suffix.
     """
     id = agent_named()
@@ -45,7 +43,7 @@ def register(
     path = folder and os.path.realpath(folder)
     with store_as(None if path else id) as store:  # In another project, the name is that of another agent.
         agent = store.agents.register(
-            store.agent or id, path, name=name, description=description, exclude=names_in(exclude)
+            store.agent or id, path, name=name, description=description, exclude=names_in(stay_out)
         )
     answer(agent.as_json(), agent.id)
 
@@ -58,19 +56,40 @@ list_ = does("List the agents, and say who is online (a program serves it now) o
     "agents.list",
     Rows(
         {"id": "id", "state": _state, "seen": "last_seen", "project": "project_path", "status": "status_message"},
-        "nobody is registered yet; begin with: capsule agents register",
+        "nobody is registered yet; begin with: capsule agent register",
     ),
     opens=store_of,
 )
 show = does("Print what is known of an agent.")("agents.get", opens=store_of, id=Agent)
 
 
-def set_(agent: Agent, project: str = option("--project DIR", "The folder of the project.", ...)) -> None:
-    """Move an agent into another project. No other command moves one."""
-    refuse(not os.path.isdir(project), f"{project} is no directory", "--project")
-    with store_of() as store:
-        moved = store.agents.move(agent, os.path.realpath(project))
-    answer(moved.as_json(), f"{moved.id}: in the project {moved.project}")
+def set_(
+    agent: str | None = argument(
+        "AGENT",
+        "The agent: its id, its name, or NAME@PROJECT. Without it: the agent of --as.",
+        autocompletion=complete_agent,
+    ),
+    project: str | None = option("--project DIR", "Move it into the project of this folder; no other command does."),
+    dm: Literal["open", "restricted", "closed"] | None = option(
+        "--dm", "Let everybody write directly to the agent, those that it allows, or nobody. It binds the agent alike."
+    ),
+    discoverable: Literal["public", "project", "private"] | None = option(
+        "--discoverable",
+        "Let everybody find the agent, those of its project and of projects that see it, or those it has written with.",
+    ),
+) -> None:
+    """Move an agent into another project, or say who may write to it and who finds it; without an option, print it.
+
+    When this returns, no message comes any more that the earlier policy let through.
+    """
+    refuse(project is not None and not os.path.isdir(project), f"{project} is no directory", "--project")
+    with acting() if agent is None else named() as opened:
+        store, id = opened if isinstance(opened, tuple) else (opened, agent)
+        if project is not None:
+            store.agents.move(id or store.agent or "", os.path.realpath(project))
+        changed = store.agents.policy(id, dm=dm, discoverable=discoverable)
+    facts = f"in the project {changed.project}, " if changed.project else ""
+    answer(changed.as_json(), f"{changed.id}: {facts}dm {changed.dm_policy}, discoverable {changed.discoverable}")
 
 
 def forget(agent: Agent, yes: Yes = False) -> None:
@@ -105,21 +124,10 @@ requests = does(
         "nobody asks to write to you",
     ),
 )
-policy = does(
-    """Say who may write to the agent, and who finds it; without an option, print it.
-
-    When this returns, no message comes any more that the earlier policy let through.
-    """,
-)(
-    "agents.policy",
-    "{agent}: dm {0.dm_policy}, discoverable {0.discoverable}",
-    dm=Annotated[Literal["open", "restricted", "closed"] | None, option("--dm", _DM, ...)],
-    discoverable=Annotated[Literal["public", "project", "private"] | None, option("--discoverable", _WHO, ...)],
-)
 allow = does("Let another agent write to the agent, if it is restricted.")(
     "agents.allow", "{agent}: allowed {other}", other=Agent, reason=Reason
 )
-block = does("Let the agent and another one write to each other no more. What they said stays readable.")(
+block = does("Stop the agent and another one from writing to each other. What they said stays readable.")(
     "agents.block", "{agent}: blocked {other}", other=Agent, reason=Reason
 )
 unblock = does("Take back what the agent said of another one: neither allowed nor blocked.")(

@@ -1,4 +1,4 @@
-"""`channels`, and `join`, `leave`, `invite`, `members`, `topics`, `mute`: conversations with a name."""
+"""`channel`: conversations with a name."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Annotated, Literal
 from capsule.format.documents.members import as_json
 from capsule_cli.commands.messaging.completion import complete_channel
 from capsule_cli.public import acting, acting_or_owner, named
-from capsule_cli.shared.options import Agent, Agents, With, argument, flag, option
+from capsule_cli.shared.options import Agent, Agents, With, argument, option
 from capsule_cli.shared.output import answer, one_line
 from capsule_cli.shared.passing import Rows, passing
 
-group = "Make channels, and see which there are: conversations that agents find by a name, join and leave."
 does = passing(named)
 
 _CHANNEL = "The channel: its name, NAME@PROJECT, or its id."
@@ -47,7 +46,7 @@ list_ = does("List the channels that the agent finds. Without an agent: all.")(
     archived=Annotated[bool, option("--archived", "List the archived ones too.", ...)],
 )
 show = does("Print what is known of a channel.")("channels.get", channel=Channel)
-update = does("Change what a channel is. Its name and its scope stay for ever.")(
+set_ = does("Change what a channel is. Its name and its scope stay for ever.")(
     "channels.update",
     "{0.id}: changed",
     channel=Channel,
@@ -56,17 +55,11 @@ update = does("Change what a channel is. Its name and its scope stay for ever.")
     default=Annotated[bool | None, option("--default/--no-default", "Let the agents of its scope join it.", ...)],
     topic_required=Annotated[bool | None, option("--topic-required/--no-topic-required", "Require a topic.", ...)],
     default_topic=Topic,
+    archived=Annotated[
+        bool | None, option("--archive/--no-archive", "Take it out of the lists, or bring it back.", ...)
+    ],
 )
-
-
-def archive(channel: Channel, undo: bool = flag("--undo", "Bring it back.")) -> None:
-    """Take a channel out of the lists."""
-    with named() as store:
-        head = store.channels.update(channel, archived=not undo)
-    answer(head.as_json(), f"{head.id}: {'brought back' if undo else 'archived'}")
-
-
-remove_member = does("Take an agent out of a channel. It may be invited again.")(
+remove = does("Take an agent out of a channel. It may be invited again.")(
     "channels.remove", "{0.id}: removed {member}", channel=Channel, member=Agent
 )
 join = does("Join a channel, or come back to it.")(
@@ -80,7 +73,7 @@ invite = does("Let agents into a channel, of other projects too, or change what 
     "{0.id}: invited {agents}",
     agents=Agents,
     channel=Annotated[str, option("--to CHANNEL", _CHANNEL, ..., autocompletion=complete_channel)],
-    can_send=Annotated[bool | None, option("--can-send/--read-only", "Let them write, or only read.", ...)],
+    can_send=Annotated[bool | None, option("--can-send/--no-send", "Let them write, or only read.", ...)],
     can_invite=Annotated[bool | None, option("--can-invite/--no-invite", "Let them invite others, or not.", ...)],
     can_manage=Annotated[bool | None, option("--can-manage/--no-manage", _MANAGE, ...)],
 )
@@ -98,15 +91,25 @@ topics = does("List the topics of a channel, the latest first.")(
 )
 
 
+Muted = Annotated[str, argument("CHANNEL", "A channel, or the id of any conversation.", ...)]
+
+
 def mute(
-    conversation: str = argument("CHANNEL", "A channel, or the id of any conversation.", ...),
-    undo: bool = flag("--undo", "Unmute it."),
+    conversation: Muted,
     notify: Literal["all", "mentions", "none"] | None = option(
         "--notify", "Don't mute it: let all wake the agent, what mentions it (as if it were muted), or nothing."
     ),
 ) -> None:
     """Mute a conversation: only what mentions the agent is unread and wakes it."""
-    on, level = notify is None and not undo, notify or "all"
+    _mute(conversation, notify is None, notify or "all")
+
+
+def unmute(conversation: Muted) -> None:
+    """Unmute a conversation: all that is said there is unread and wakes the agent."""
+    _mute(conversation, False, "all")
+
+
+def _mute(conversation: str, on: bool, level: str) -> None:
     with acting() as (store, agent):
         store.channels.mute(conversation, on, notify=level, agent=agent)
     value = {"agent": agent, "conversation": conversation, "muted": on, "notify": level}

@@ -15,8 +15,6 @@ from capsule_cli.shared.output import listing, one_line, say
 if TYPE_CHECKING:
     from capsule import Plan, Store
 
-group = "Apply what files declare: capsule.toml, and .claude/agents/*.md of the projects and of your home folder."
-
 _PRUNE = "Take back what an earlier apply did, and no file declares any more."
 Prune = Annotated[bool, option("--prune", _PRUNE, ...)]
 

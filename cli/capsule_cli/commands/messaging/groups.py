@@ -9,7 +9,6 @@ from capsule_cli.shared.options import Agents, Id, With, argument, option
 from capsule_cli.shared.output import one_line
 from capsule_cli.shared.passing import Rows, passing
 
-group = "Make groups of agents. Only its participants read a group and write to it."
 does = passing(acting)
 
 Name = Annotated[str, argument("NAME", "The name of the group.", ...)]
@@ -28,12 +27,12 @@ add = does("Add agents to a group, or bring back those who left. They read what 
 leave = does("Leave a group. When the last one leaves, the group is archived.")(
     "groups.leave", "{0.id}: {agent} left", id=Id
 )
-rename = does("Change the name of a group.")(
+set_ = does("Change the name of a group.")(
     "groups.rename",
     lambda head, **_: f"{head.id}: renamed to {one_line(head.title)!r}",
     opens=acting_or_owner,
     id=Id,
-    name=Name,
+    name=Annotated[str, option("--name NAME", "Give it this name.", ...)],
 )
 list_ = does("List the groups that the agent is in, the latest first.")(
     "groups.list",

@@ -1,4 +1,4 @@
-"""What a client's hook runs: `capsule agents wake hook CLIENT EVENT [--store DIR] [--as AGENT]`.
+"""What a client's hook runs: `capsule agent wake hook CLIENT EVENT [--store DIR] [--as AGENT]`.
 
 A client starts it at every turn. What must stay true: a hook with nothing to say prints nothing, loads no typer, no
 pydantic and no mcp, and ends with 0; an error is one line on stderr, and no exit code that a client takes for an

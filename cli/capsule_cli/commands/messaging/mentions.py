@@ -8,7 +8,6 @@ from capsule_cli.public import acting
 from capsule_cli.shared.options import argument, option
 from capsule_cli.shared.passing import Rows, passing
 
-group = "List the messages that mention the agent, and note what it is done with."
 does = passing(acting)
 
 State = Literal["open", "unread", "read", "done", "all"]

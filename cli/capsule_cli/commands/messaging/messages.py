@@ -21,8 +21,6 @@ from capsule_cli.signals import end_at_once
 if TYPE_CHECKING:
     from capsule.messaging.mail.mail import Mail, Sent
 
-group = "Say what became of a message."
-
 _CONVERSATION = "The conversation: its id, a unique beginning of it, or @last."
 Conversation = Annotated[str | None, option("--conversation ID", _CONVERSATION, ..., autocompletion=complete_id)]
 Topic = Annotated[str | None, option("--topic TOPIC", "Only what is in this topic.", ...)]

@@ -1,4 +1,4 @@
-"""`notes`: what an agent writes for itself, and who may look at it."""
+"""`note`: what an agent writes for itself, and who may read it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from capsule_cli.shared.options import Agent, File, argument, option
 from capsule_cli.shared.output import answer
 from capsule_cli.shared.passing import Rows, passing
 
-group = "Write notes that only the agent reads, and whom it lets look."
 does = passing(acting)
 
 Tags = Annotated[list[str] | None, option("--tag TAG", "Name a tag. Repeatable.", ...)]
@@ -47,7 +46,9 @@ search = does("Search notes by words, tags and session, the best first.")(
     limit=Limit,
 )
 list_ = does("List notes, the latest first.")("notes.search", _SHOWN, opens=named, of=Of, limit=Limit)
-allow = does("Let another agent look at the notes. That is recorded.")(
-    "notes.allow", "{0.id}: {other} may look", other=Agent
+share = does("Let another agent read the notes. That is recorded.")(
+    "notes.share", "{0.id}: {other} may read them", other=Agent
 )
-end = does("Let another agent look at the notes no more.")("notes.end", "{0.id}: {other} may look no more", other=Agent)
+unshare = does("Stop sharing the notes with another agent.")(
+    "notes.unshare", "{0.id}: {other} can no longer read them", other=Agent
+)

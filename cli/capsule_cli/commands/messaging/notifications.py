@@ -7,12 +7,6 @@ from typing import Any
 from capsule_cli.public import acting, named
 from capsule_cli.shared.output import answer, listing, on_or_off
 
-group = """Say in the project's CLAUDE.md, and AGENTS.md where it exists, how much mail waits for an agent that is away.
-
-    The block has numbers and names, and never the text of a message. It goes when everything is read. The setting
-    notifications.files in capsule.toml names other files.
-    """
-
 
 def on() -> None:
     """Let the agent have a block while it is away."""

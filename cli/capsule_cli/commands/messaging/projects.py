@@ -13,7 +13,6 @@ from capsule_cli.shared.passing import Rows, passing
 if TYPE_CHECKING:
     from capsule import Project as Shown
 
-group = "See the projects of the agents, and say which of them see which."
 does = passing(store_of)
 
 _PROJECT = "The project: its id or its name."
@@ -43,7 +42,7 @@ list_ = does("List the projects and their links: -> sees the other, <- is seen b
     "projects.list",
     Rows(
         {"id": "id", "name": "name", "active": "last_active", "links": _links, "path": "path"},
-        "no agent is registered with a folder; begin with: capsule agents register",
+        "no agent is registered with a folder; begin with: capsule agent register",
     ),
 )
 link = does(_LINK)(

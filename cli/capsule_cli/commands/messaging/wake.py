@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from capsule_cli.commands.mcp import clients
-from capsule_cli.commands.mcp.clients import Project, User
+from capsule_cli.commands.mcp.clients import Settings
 from capsule_cli.public import acting
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.options import DryRun, argument, option, refuse
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from capsule.mcp_server.clients.table import Client
     from capsule.messaging.doorbells.interface import Target
 
-group = "Wake an agent that is idle when a message comes for it."
-
 #: The programs that have an address in place of hooks, and what of it they take.
 ADDRESSED = {"opencode": "url", "webhook": "url", "command": "command"}
 _NAMES = "claude-code, codex, gemini; or, with --address, opencode, webhook or command."
@@ -30,7 +28,7 @@ _AT = "Where to ring: a session of OpenCode (http://HOST:PORT/session/ID), a URL
 At = Annotated[str | None, option("--address ADDRESS", _AT, ...)]
 
 
-def install(names: Names, at: At = None, project: Project = False, user: User = False, dry_run: DryRun = False) -> None:
+def install(names: Names, at: At = None, settings: Settings = "user", dry_run: DryRun = False) -> None:
     """Put hooks into the settings of programs, or note an address, so that a message wakes the agent there.
 
     Everything else in the settings stays. A file with comments stays as it is, and Capsule prints the text to paste
@@ -41,12 +39,12 @@ def install(names: Names, at: At = None, project: Project = False, user: User = 
     and from whom, and never what they say.
     """
     from capsule.messaging.doorbells import registry
-    from capsule.messaging.tools import hooks as settings
+    from capsule.messaging.tools import hooks
 
     hooked, target = _chosen(names, at)
-    scope, places = clients.scope_of(project, user), clients.places_here()
+    scope, places = settings, clients.places_here()
     program, options = clients.executable_words(), clients.named_options(asked.as_)
-    plans = [settings.install(client, scope, places, program, options) for client in hooked]
+    plans = [hooks.install(client, scope, places, program, options) for client in hooked]
     if target is not None:
         with acting() as (store, agent):
             if not dry_run:
@@ -56,14 +54,14 @@ def install(names: Names, at: At = None, project: Project = False, user: User = 
         clients.carry_out(plans, places, dry_run, is_there=True)
 
 
-def uninstall(names: Names, project: Project = False, user: User = False, dry_run: DryRun = False) -> None:
+def uninstall(names: Names, settings: Settings = "user", dry_run: DryRun = False) -> None:
     """Remove Capsule's hooks from the settings of programs, or the addresses of the agent, and nothing else."""
     from capsule.messaging.doorbells import registry
-    from capsule.messaging.tools import hooks as settings
+    from capsule.messaging.tools import hooks
 
     hooked, _ = _chosen(names, "")
-    scope, places = clients.scope_of(project, user), clients.places_here()
-    plans = [settings.uninstall(client, scope, places) for client in hooked]
+    scope, places = settings, clients.places_here()
+    plans = [hooks.uninstall(client, scope, places) for client in hooked]
     if plans:
         clients.carry_out(plans, places, dry_run, is_there=False)
     if set(names) & set(ADDRESSED):
@@ -91,7 +89,7 @@ def test() -> None:
         registry.ask(store, agent)
     if not rings:
         reason = "a session registers itself when it begins, once its program has the hooks"
-        raise Stopped(f"{agent} can be woken nowhere: {reason}; put them in with: capsule agents wake install")
+        raise Stopped(f"{agent} can be woken nowhere: {reason}; put them in with: capsule agent wake install")
     lines = (f"{ring['client']} {' '.join(ring['address'].values())}: {ring['said']}" for ring in rings)
     answer(rings, shown("\n".join(lines)), ok=any(ring["ok"] for ring in rings))
 

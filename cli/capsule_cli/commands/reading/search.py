@@ -54,7 +54,7 @@ def search(
         "--where JSON", """Find messages whose fields fit this filter: '{"confidence": {"$gte": 0.5}}'."""
     ),
     limit: int = option("--limit -n N", "Show at most N.", 20, min=1),
-    cursor: str | None = option("--cursor CURSOR", "Go on where an earlier search with the same options ended."),
+    after: str | None = option("--after CURSOR", "Go on where an earlier search with the same options ended."),
 ) -> None:
     """Find messages, and conversations by their title and tags, the best match first.
 
@@ -82,7 +82,7 @@ def search(
                 profile=profile,
                 where=filter_of(where, topic, thread),
                 limit=limit,
-                cursor=cursor,
+                cursor=after,
                 progress=steps,
             )
         if page.having:
@@ -111,7 +111,7 @@ def _draw(page: Found, ids: list[str]) -> None:
             break
     if page.cursor:
         # A line of its own, as it is copied as a whole.
-        out(f"more: --cursor {page.cursor}")
+        out(f"more: --after {page.cursor}")
 
 
 def _marked(hit: Hit) -> str:

@@ -9,14 +9,13 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from capsule import rooms
 from capsule.format.text.shown import call_of, one_line, shown
 from capsule.timestamps import known
 from capsule_cli.shared import output
 from capsule_cli.shared.asked import asked
-from capsule_cli.shared.opening import store_of
-from capsule_cli.shared.options import Id, flag, option, refuse
-from capsule_cli.shared.output import answer, in_terminal, out, out_bytes, out_json_bytes, short_time, styled
+from capsule_cli.shared.opening import version
+from capsule_cli.shared.options import At, Budget, Id, flag, option, refuse
+from capsule_cli.shared.output import in_terminal, out, out_bytes, out_json_bytes, short_time, styled
 from capsule_cli.shared.pager import paged
 
 if TYPE_CHECKING:
@@ -43,41 +42,56 @@ def show(
     markdown: bool = flag("--markdown", "Print a Markdown document."),
     rendered: bool = flag("--rendered", "Draw the Markdown of the messages; HTML stays text."),
     all_: bool = flag("--all", "Print every branch, in the order of the file."),
-    tree: bool = flag("--tree", "Print the tree of branches, one line for each message."),
-    at: str | None = option("--at REV", "Print it as it was in this commit, or at this date or time (UTC)."),
+    follow: bool = flag("--follow -f", "Go on with what is appended or edited, until the conversation is deleted."),
+    for_model: bool = flag("--for-model", "Print plain text for a model: the newest messages, as --budget allows."),
+    budget: Budget = None,
+    context: bool = flag("--context", "With --for-model: print the project's context first, in a quarter of --budget."),
+    at: At = None,
 ) -> None:
     """Print the active branch of a conversation. 2/3 beside a message: it is the second of three alternatives.
 
     With --json it prints the capsule, for a summary with the state of its source ("source"). With --last or --around it
-    prints a list of messages, with --tree a list that says which message answers which.
+    prints a list of messages.
+
+    With --follow it begins with the last 10 messages, or as many as --last says. With --json each line is then an
+    object, which has `kind`, and most have `at` (the place in the history) and `message`. The kinds: message (at the
+    beginning), appended, edited, removed (`ids`), damaged (`damaged`), repaired, deleted.
+
+    With --for-model a line that begins with === is a heading. Such a line in a message gets a > in front.
     """
     some = last is not None or around is not None
-    ways = raw + markdown + rendered + asked.json > 1 or (raw and some)
-    refuse(ways, "--raw, --markdown, --rendered and --json exclude each other; --raw also excludes --last and --around")
-    parts = all_ + tree + raw + (last is not None) + (around is not None) > 1 or (tree and (markdown or rendered))
-    refuse(parts, "--all, --tree, --raw, --last and --around exclude each other, and --tree the forms of text")
-    with store_of() as store, paged():
-        source: CoreStore = store  # Or one that holds a past version.
-        if at is None:
-            id = store.resolve(id)
-        else:
-            past = rooms.answer("past_of")(store, id, at, tell=not (raw or asked.json))
-            source, id = past.store, past.id
-        if tree:
-            from capsule_cli.shared.trees import as_lines, as_objects
+    text = (raw, markdown, rendered, for_model)
+    refuse(
+        sum(text) + asked.json > 1 + for_model or (raw and some),
+        "give one of --raw, --markdown, --rendered, --for-model and --json; --raw excludes --last and --around",
+    )
+    refuse(
+        all_ + raw + (last is not None) + (around is not None) > 1,
+        "--all, --raw, --last and --around exclude each other",
+    )
+    refuse(follow and (any(text) or all_ or around or at), "it goes with --last and --json alone", "--follow")
+    refuse((budget is not None or context) and not for_model, "--budget and --context are for --for-model")
+    if follow:
+        from capsule_cli.commands.reading.watch import follow as follows
 
-            history, drawing, current = source.branches.tree(id)
-            text = "" if asked.json else "\n".join(as_lines(history, drawing, current))
-            answer(as_objects(drawing, history, current) if asked.json else None, text)
-        elif raw:
-            out_bytes(source.read(id))
+        follows(id, 10 if last is None else last)
+        return
+    if for_model:
+        from capsule_cli.commands.reading.summaries import print_transcript
+
+        refuse(some or all_, "it prints as many messages as --budget allows", "--for-model")
+        print_transcript(id, at, budget, context=context)
+        return
+    with version(id, at, tell=not (raw or asked.json)) as (store, id), paged():
+        if raw:
+            out_bytes(store.read(id))
         elif asked.json and not some:
             from capsule.format.json.codec import encode
             from capsule_cli.commands.reading.summaries import with_standing
 
-            out_json_bytes(encode(with_standing(store, id) if at is None else source.document(id)))
+            out_json_bytes(encode(with_standing(store, id) if at is None else store.document(id)))
         else:
-            messages, tree_of = _chosen(source, id, last, around, span, all_=all_)
+            messages, tree = _chosen(store, id, last, around, span, all_=all_)
             if asked.json:
                 out_json_bytes(encoded([message for _, message in messages]))
                 return
@@ -86,7 +100,7 @@ def show(
 
                 tell_standing(store, id)
             form: Form = "markdown" if markdown else "rendered" if rendered else "plain"
-            render(source.head(id), messages, tree_of, form=form, all_=all_)
+            render(store.head(id), messages, tree, form=form, all_=all_)
 
 
 def _chosen(
@@ -180,7 +194,7 @@ def _about(head: Head, branches: int) -> str:
         facts.append(f"locked by {head.lock.get('name') or head.lock.get('user') or head.lock.get('instanceId')}")
     facts.append(f"changed {_time(head.updated_at)}")
     if branches > 1:
-        facts.append(f"one of {branches} branches, all with --all or --tree")
+        facts.append(f"one of {branches} branches, all with --all or branch list")
     return one_line(" · ".join(facts))
 
 

@@ -1,4 +1,4 @@
-"""`summarize` and `transcript`: a conversation for a model to read, and what somebody made of it.
+"""`summarize`, and `show --for-model`: a conversation for a model to read, and what somebody made of it.
 
 What must stay true: a summary is never made up here; the text comes from a person, a file or a program, or there is
 none. How far the conversation went is noted before that text is waited for.
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from capsule.errors import InvalidInput
 from capsule.format.text.shown import one_line, shown
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.inputs import decoded, message_text
-from capsule_cli.shared.opening import conversation
-from capsule_cli.shared.options import File, Id, argument, flag, option, refuse
+from capsule_cli.shared.opening import conversation, version
+from capsule_cli.shared.options import Budget, File, Id, argument, flag, option, refuse
 from capsule_cli.shared.output import Stopped, answer, how_it_ended, in_terminal, out_bytes, out_json, say
 from capsule_cli.signals import Ending
 
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 
 _FROM_A_PROGRAM = "what --command wrote"
-
-_BUDGET = "Let the transcript have at most N tokens, by an estimate. Without it: all messages."
-Budget = Annotated[int | None, option("--budget N", _BUDGET, ..., min=1)]
 
 
 def summarize(
@@ -119,16 +116,9 @@ def _written_by(command: str, given: bytes, limit: int) -> bytes:
     return written
 
 
-def transcript(
-    id: Id,
-    budget: Budget = None,
-    context: bool = flag("--context", "Print the project's context first, in a quarter of the budget."),
-) -> None:
-    """Print the active branch as plain text for a model: the newest messages, as many as fit into the budget.
-
-    A line that begins with === is a heading. Such a line in a message gets a > in front.
-    """
-    with conversation(id) as (store, id):
+def print_transcript(id: str, at: str | None, budget: int | None, *, context: bool) -> None:
+    """Print the active branch as plain text for a model; with --json also what it counts."""
+    with version(id, at, tell=not asked.json) as (store, id):
         made = _transcript(store.document(id), budget, context=context)
     if asked.json:
         counts = {"tokens": made.tokens, "messages": made.messages, "leftOut": made.left_out}

@@ -1,4 +1,4 @@
-"""`watch`, `events` and `tail`: changes as they come or came, and the end of a conversation as it grows.
+"""`watch`, and `show --follow`: changes as they come or came, and the end of a conversation as it grows.
 
 What must stay true: a line is written as soon as its change is known, and the one after it only when the first has been
 taken; both end at once, whatever they wait for; a text that stands in a file can't command the terminal.
@@ -14,7 +14,7 @@ from capsule_cli.completion import complete_id
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.exec import run_for
 from capsule_cli.shared.opening import conversation, store_of
-from capsule_cli.shared.options import Id, argument, flag, option, refuse
+from capsule_cli.shared.options import argument, flag, option, refuse
 from capsule_cli.shared.output import answer, counted, in_terminal, one_line, out, out_json, out_rows, say, short_time
 from capsule_cli.signals import end_at_once
 
@@ -27,8 +27,8 @@ def watch(
     ids: list[str] | None = argument(
         "ID", "Watch only these conversations. Without any: all of them.", autocompletion=complete_id
     ),
-    cursor: str | None = option(
-        "--cursor CURSOR", "Begin with the changes after this cursor: that of a change, or of --print-cursor."
+    after: str | None = option(
+        "--after CURSOR", "Begin with the changes after this cursor: that of a change, or of --print-cursor."
     ),
     print_cursor: bool = flag("--print-cursor", "Print the current cursor and exit."),
     exec_: str | None = option(
@@ -36,20 +36,35 @@ def watch(
         "Run this in a shell for each change, one after the other. The command finds the change as JSON in "
         "CAPSULE_CHANGE and on its standard input, and CAPSULE_ID, CAPSULE_KIND and CAPSULE_STORE.",
     ),
+    events: bool = flag("--events", "Print what happened after the cursor, then the cursor to go on from, and end."),
+    kinds: str = option(
+        "--kinds LIST",
+        "With --events: only these, with commas: messages, channels, groups, directs, conversations",
+        "",
+    ),
+    follow: bool = flag("--follow -f", "With --events: go on with what happens, until Ctrl-C."),
 ) -> None:
     """Report the changes of all programs as they happen, a line each, until Ctrl-C (exit code 130) or SIGTERM (143).
 
     A line has the time, the kind, the conversation and the details; with --json it is a JSON object. Kinds: created,
     appended, edited, head, locked, unlocked, deleted, restored, damaged, repaired.
+
+    With --events and --as the events are those of conversations that the agent may read. With --json a line is a JSON
+    object with `kind`, `id`, `topics` and `cursor`; the last line has only the cursor. With -f each event has its own.
     """
-    refuse(print_cursor and (cursor or exec_), "it prints a cursor and ends; give it alone", "--print-cursor")
+    refuse(print_cursor and (after or exec_ or events), "it prints a cursor and ends; give it alone", "--print-cursor")
+    refuse(events and (ids or exec_), "events are those of the whole store: give neither ids nor --exec", "--events")
+    refuse((kinds or follow) and not events, "--kinds and --follow are for --events; watch always goes on")
+    if events:
+        _events(after, kinds, follow=follow)
+        return
     end_at_once()
     with store_of() as store:
         if print_cursor:
             now = store.changes().cursor
             answer({"cursor": now}, now, line=True)
             return
-        for change in followed(store, cursor, [store.resolve(id) for id in ids] if ids else None):
+        for change in followed(store, after, [store.resolve(id) for id in ids] if ids else None):
             _tell(change, change.as_json())
             if exec_ is not None:
                 variables = {"CAPSULE_ID": change.id, "CAPSULE_KIND": change.kind, "CAPSULE_STORE": store.root}
@@ -57,21 +72,10 @@ def watch(
                 run_for(change.as_json(), exec_, "CAPSULE_CHANGE", short=short, **variables)
 
 
-def events(
-    since: str | None = option("--since CURSOR", "Begin with the events after this cursor. Without it: from now on."),
-    topics: str = option(
-        "--topics LIST", "Print only these, with commas: messages, channels, groups, directs, conversations.", ""
-    ),
-    follow: bool = flag("--follow -f", "Go on with what happens, until Ctrl-C."),
-) -> None:
-    """Print what happened since a cursor, a line each, and then the cursor to go on from.
-
-    With --as the events are those of conversations that the agent may read. With --json a line is a JSON object with
-    `kind`, `id`, `topics` and `cursor`; the last line has only the cursor. With -f each event has its own.
-    """
+def _events(since: str | None, kinds: str, *, follow: bool) -> None:
     from capsule.watch.events import as_json, check_topics, topics_of
 
-    wanted = check_topics(filter(None, topics.split(",")))
+    wanted = check_topics(filter(None, kinds.split(",")))
     if follow:
         end_at_once()
     with store_of() as store:
@@ -123,29 +127,17 @@ def _details(change: Change) -> str:
     return ", ".join(said)
 
 
-def tail(
-    id: Id,
-    last: int = option("--last -n N", "Begin with N messages.", 10, min=0),
-    follow: bool = flag(
-        "--follow -f", "Go on, and print what any process appends or edits, until the conversation is deleted."
-    ),
-) -> None:
-    """Print the last messages of a conversation, and follow it with -f. With --json it prints one JSON object a line.
-
-    Each object has `kind`, and most have `at` (the place in the history) and `message`. The kinds: message (at the
-    beginning), appended, edited, removed (`ids`), damaged (`damaged`), repaired, deleted.
-    """
-    if follow:
-        end_at_once()
+def follow(id: str, last: int) -> None:
+    """Print the last messages of a conversation, and what comes, until it is deleted."""
+    end_at_once()
     with conversation(id) as (store, id):
         # The cursor comes first: what is written meanwhile is in the beginning, and is not shown once more.
-        since = store.changes().cursor if follow else ""
+        since = store.changes().cursor
         shown = _Shown()
         first, entries = store.tail_entries(id, last)
         for at, entry in enumerate(entries, first):
             shown.message("message", at, entry)
-        if follow:
-            _follow(store, id, since, shown)
+        _follow(store, id, since, shown)
 
 
 def _follow(store: CoreStore, id: str, since: str, shown: _Shown) -> None:

@@ -32,15 +32,11 @@ if TYPE_CHECKING:
 
     import psutil  # type: ignore[import-untyped]
 
-group = typer.Typer(subcommand_metavar="[COMMAND]")
-
 #: Seconds between two looks of `status` at a terminal.
 _FRESH_S = 1.0
 
 
-@group.callback(invoke_without_command=True)
 def host(
-    ctx: typer.Context,
     webhook: str | None = option(
         "--webhook [HOST:]PORT", "Take signed messages by HTTP there. Without HOST: 127.0.0.1."
     ),
@@ -54,9 +50,6 @@ def host(
     It runs until Ctrl-C or SIGTERM; with --stdio also until its input ends. A second host on the same store waits, and
     takes over when the first one has gone.
     """
-    if ctx.invoked_subcommand is not None:
-        refuse(webhook or stdio, "these options are for the host, not for its status", "--webhook")
-        return
     ensure_person("hosts")
     from capsule.sessions.adapters.interface import installed
     from capsule.sessions.adapters.stdio import StdioAdapter
@@ -82,12 +75,12 @@ def host(
         adapters += installed(store)
         if stdio:
             wirings = store.sessions.registry.read().wirings.values()
-            way = "no agent is wired to it; begin with: capsule session wire stdio:stdio AGENT --pattern ."
+            way = "no agent is wired to it; begin with: capsule worker wire stdio:stdio AGENT --pattern ."
             refuse(not any(wiring.channel == StdioAdapter.name for wiring in wirings), way, "--stdio")
             # Not `sys.stdin.buffer`: a thread that reads from it is fatal when the interpreter ends.
             lines = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
             adapters.append(StdioAdapter(lines, out_json_bytes, stop.set))
-        words = [*executable_words(), "worker", "--store", store.root]
+        words = [*executable_words(), "worker", "run", "--store", store.root]
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, hear)
         with ahead([*words, "--agent", "-"]) as spawn:
@@ -122,7 +115,7 @@ def status() -> None:
             is_fresh = in_terminal() and not asked.json
             if is_fresh:
                 out_ready(b"\x1b[H\x1b[J")
-            listing(live, _COLUMNS, rows, "no host runs; begin with: capsule host", last="session")
+            listing(live, _COLUMNS, rows, "no host runs; begin with: capsule worker host", last="session")
             if not is_fresh:
                 return
             time.sleep(_FRESH_S)

@@ -1,4 +1,4 @@
-"""Runs a worker: `capsule worker --agent NAME [--session ID] [-- COMMAND]`.
+"""Runs a worker: `capsule worker run --agent NAME [--session ID] [-- COMMAND]`.
 
 A host starts one for a message that waits. One that is started with `--agent -`, ahead of any message, opens the store,
 and reads two lines when there is one: the agent, and the session. What must stay true: it loads no typer, no pydantic

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from capsule_cli.completion import complete_agent, completing
 from capsule_cli.public import named, store_of
 from capsule_cli.shared.asked import asked
-from capsule_cli.shared.options import Agent, argument, flag, option, refuse
+from capsule_cli.shared.options import Agent, argument, flag, option, refuse, seconds
 from capsule_cli.shared.output import answer, in_terminal, listing, one_line, out, short_time
 from capsule_cli.shared.passing import passing
 
 if TYPE_CHECKING:
     from capsule.sessions.registry import Item
 
-group = "Let messages wake programs that answer them, and see what becomes of each message."
 does = passing(store_of)
 
 complete_session = completing(
@@ -73,7 +72,7 @@ cancel = does(_CANCEL)(
     value=lambda cancelled, id: {"id": id, "cancelled": cancelled},
     id=Annotated[str, argument("ID", _CANCELLED, ...)],
 )
-unwire = does("Let an agent answer in a place no more than it would without a wiring.")(
+unwire = does("Remove the wiring of an agent to a place. The agent still answers there when it is mentioned.")(
     "sessions.unwire",
     "{place}: {agent} is not wired",
     value=lambda _, place, agent: {"place": place, "agent": agent, "wired": False},
@@ -88,9 +87,9 @@ allow = does("Let an agent send to a place by itself, and print the name by whic
     place=Place,
     title=Annotated[str | None, option("--name NAME", "Make the name of this.", ...)],
 )
-forbid = does("Let an agent send to a place no more. It may still answer what comes from there.")(
+forbid = does("Stop an agent from sending to a place by itself. It may still answer what comes from there.")(
     "sessions.forbid",
-    "{agent} sends to {name} no more",
+    "{agent} no longer sends to {name}",
     value=lambda _, agent, name: {"agent": agent, "name": name, "allowed": False},
     agent=Agent,
     name=Annotated[str, argument("NAME", _FORBIDDEN, ...)],
@@ -109,7 +108,7 @@ def why(message: Message) -> None:
         listing([asdict(step) for step in steps], ("time", "agent", "step", "details"), rows, "")
 
 
-def agent(
+def set_(
     name: str | None = argument("AGENT", "The agent. Without: all of them.", autocompletion=complete_agent),
     command: list[str] | None = argument(
         "COMMAND", "The command that answers, after --: prompt on its standard input, answer on its standard output."
@@ -117,8 +116,8 @@ def agent(
     folder: str | None = option("--folder DIR", "Run the command in this folder."),
     provider: str | None = option("--provider NAME", "Name the program behind the command, as claude."),
     time_zone: str | None = option("--time-zone ZONE", "Read schedules in this time zone, as Europe/Berlin."),
-    idle: float | None = option("--idle SECONDS", "End a worker that had nothing to do for so long."),
-    limit: float | None = option("--limit SECONDS", "Let the command take at most so long."),
+    idle: str | None = option("--idle TIME", "End a worker that had nothing to do for so long, for example 10m."),
+    for_: str | None = option("--for TIME", "Stop the command after so long, for example 30m."),
     max_hops: int | None = option("--max-hops N", "Answer no message that came through more agents than this."),
     approve: bool = flag("--approve", "Let the command that is noted here run on this machine."),
 ) -> None:
@@ -126,7 +125,12 @@ def agent(
     refuse(name is None and (command or approve), "say which agent", "AGENT")
     refuse(folder is not None and not os.path.isdir(folder), f"{folder} is no directory", "--folder")
     folder = folder and os.path.realpath(folder)  # The host may run elsewhere.
-    settings = {"timeZone": time_zone, "idleS": idle, "limitS": limit, "maxHops": max_hops}
+    settings = {
+        "timeZone": time_zone,
+        "idleS": None if idle is None else seconds(idle, "--idle", unit="s"),
+        "limitS": None if for_ is None else seconds(for_, "--for", unit="s"),
+        "maxHops": max_hops,
+    }
     given = {key: value for key, value in settings.items() if value is not None}
     with store_of() as store:
         sessions = store.sessions
@@ -150,7 +154,7 @@ def agent(
         facts,
         ("name", "command", "state", "folder"),
         rows,
-        "no agent has a command; see: capsule session agent --help",
+        "no agent has a command; see: capsule worker set --help",
         last="command",
     )
 
@@ -168,10 +172,10 @@ def wire(
     pattern: str | None = option("--pattern REGEX", "Wake it by texts in which this is found; . is any text."),
     senders: Literal["all", "known"] = option("--senders", "Whose messages wake it.", "all"),
     ignored: Literal["drop", "accumulate"] = option("--ignored", "What becomes of the others.", "drop"),
-    session: Literal["shared", "per-thread", "agent-shared"] = option(
-        "--session", "Let the place have one session, each of its threads, or all places of the agent.", "shared"
+    one_for: Literal["shared", "per-thread", "agent-shared"] = option(
+        "--one-for", "Let the place have one session, each of its threads, or all places of the agent.", "shared"
     ),
-    priority: int = option("--priority N", "The highest comes first.", 0),
+    rank: int = option("--rank N", "Ask the agents of a place in this order, the highest first.", 0),
 ) -> None:
     """Let an agent answer in a place. A direct with it needs no wiring, nor does a mention of it elsewhere."""
     refuse((place is None) != (agent is None), "say which agent answers there", "AGENT")
@@ -179,7 +183,7 @@ def wire(
         if place is None or agent is None:
             wirings = list(store.sessions.registry.read().wirings.values())
         else:
-            words: dict[str, Any] = {"senders": senders, "ignored": ignored, "session": session, "priority": priority}
+            words: dict[str, Any] = {"senders": senders, "ignored": ignored, "session": one_for, "priority": rank}
             words |= {"engage": "pattern", "pattern": pattern} if pattern is not None else {"engage": engage}
             wirings = [store.sessions.wire(place, agent, **words)]
     rows = [(_place(it), it.agent, it.engage, it.pattern, it.senders, it.ignored, it.session) for it in wirings]

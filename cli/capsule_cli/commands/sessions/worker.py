@@ -1,4 +1,4 @@
-"""`worker`: answers for an agent, by a command. `running` does it; what must stay true is said there."""
+"""`worker run`: answers for an agent, by a command. `running` does it; what must stay true is said there."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from capsule_cli.shared.asked import asked
 from capsule_cli.shared.options import argument, option, seconds
 
 
-def worker(
+def run(
     command: list[str] = argument("COMMAND", "After --: the command and its arguments.", []),
     agent: str = option("--agent NAME", "Answer for this agent; it is set up if need be.", ...),
     session: str | None = option("--session ID", "Serve this session only. Else: all those of the agent, in turn."),
     idle: str | None = option("--idle TIME", "End after so long without work. With --session: 10m, else never."),
-    limit: str | None = option("--limit TIME", "Stop the command after so long. Else: 30m."),
+    for_: str | None = option("--for TIME", "Stop the command after so long. Else: 30m."),
 ) -> None:
     """Answer the messages of an agent by a command, until SIGTERM comes.
 
     The command reads the messages from stdin, and what it prints is the answer; printing nothing is none. Exit code 0:
     it is done. 65, 126 or 127: it failed for good. Any other: it is tried again, up to five times, ever later. Without
-    COMMAND, it is the one that `capsule session agent` has set up.
+    COMMAND, it is the one that `capsule worker set` has set up.
 
-    The environment has CAPSULE_STORE, CAPSULE_AGENT, CAPSULE_SESSION and CAPSULE_MESSAGE, so `capsule mcp --tools
-    session` gives the command tools. To go on with a conversation of its own, the command writes its id to the file
-    $CAPSULE_CONTINUATION_FILE, and finds it the next time in CAPSULE_CONTINUATION; a blank one is forgotten.
+    The environment has CAPSULE_STORE, CAPSULE_AGENT, CAPSULE_SESSION and CAPSULE_MESSAGE, so `capsule mcp serve
+    --tools session` gives the command tools. To go on with a conversation of its own, the command writes its id to the
+    file $CAPSULE_CONTINUATION_FILE, and finds it the next time in CAPSULE_CONTINUATION; a blank one is forgotten.
 
     The command, and what it started, ends with the worker, even if that is killed.
     """
     options: dict[str, Any] = {"store": asked.store, "agent": agent, "session": session, "command": command}
-    if idle is limit is None and not (asked.json or asked.as_ or asked.instance or asked.no_pager):
+    if idle is for_ is None and not (asked.json or asked.as_ or asked.instance or asked.no_pager):
         sys.exit(process.main(options))  # As a host starts it: an error is a line of its log.
     idle_s = None if idle is None else seconds(idle, "--idle")
-    process.run(**options, idle_s=idle_s, limit_s=None if limit is None else seconds(limit, "--limit"))
+    process.run(**options, idle_s=idle_s, limit_s=None if for_ is None else seconds(for_, "--for"))

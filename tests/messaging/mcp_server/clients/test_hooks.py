@@ -62,7 +62,7 @@ def test_claude_code_is_woken_by_its_stop_hook_alone(places: Places) -> None:
         "{}\n",
         '{"model": "opus", "hooks": {"Stop": [{"hooks": [{"type": "command", "command": "mine"}]}]}}',
         '{\n\t"hooks": {\n\t\t"PreToolUse": [{"matcher": "Bash", "hooks": []}]\n\t},\n\t"a": 1\n}\n',
-        '{"hooks": {"disabled": ["x"], "Stop": [{"hooks": [{"type": "prompt", "prompt": "capsule agents wake"}]}]}}',
+        '{"hooks": {"disabled": ["x"], "Stop": [{"hooks": [{"type": "prompt", "prompt": "capsule agent wake"}]}]}}',
     ],
 )
 def test_what_is_taken_out_again_leaves_what_was_there(places: Places, before: str) -> None:

@@ -1,0 +1,54 @@
+"""`lock`: who holds a conversation."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+from capsule_cli.shared.asked import asked
+from capsule_cli.shared.opening import conversation, holder, store_of
+from capsule_cli.shared.options import Id, flag, option, usage
+from capsule_cli.shared.output import answer, in_terminal, listing, say
+from capsule_cli.shared.passing import passing
+
+does = passing(store_of)
+
+
+def take(id: Id) -> None:
+    """Lock a conversation for a named holder until it is released. Nobody else can write to it meanwhile."""
+    name = holder()
+    if name is None:
+        raise usage(
+            "a lock needs a holder that outlives the command: name one with --instance NAME, "
+            "or in the environment with CAPSULE_INSTANCE=NAME",
+            "--instance",
+        )
+    with conversation(id) as (store, id):
+        # Not in a `with`: the lock is to stay when the command is over.
+        store.locks.take(id)
+        head = store.head(id)
+    answer(head.as_json(), f"{id}: locked for {name}; release it with: capsule lock release {id} --instance {name}")
+
+
+release = does("Release the lock of a conversation.")(
+    "locks.release",
+    lambda released, id, **_: f"{id}: {'unlocked' if released else 'was not locked'}",
+    value=lambda released, id, force: {"id": id, "released": released},
+    id=Id,
+    force=Annotated[bool, option("--force", "Take the lock away from whoever holds it.", ...)],
+)
+
+
+def list_(orphaned: bool = flag("--orphaned", "List only locks whose holder is gone.")) -> None:
+    """List the locks, and say whether each holder is alive: held, orphaned, or elsewhere (on another host)."""
+    with store_of() as store:
+        states = [state for state in store.locks.list() if not orphaned or state.state == "orphaned"]
+    instances = slice(8 if in_terminal() else None)
+    rows = [
+        (lock.id, lock.state, lock.name or lock.instance[instances], f"{lock.user}@{lock.host}", lock.since, lock.title)
+        for lock in states
+    ]
+    columns = ("id", "state", "holder", "who", "since", "title")
+    listing([asdict(state) for state in states], columns, rows, "no conversation is locked")
+    if not asked.json and any(state.state == "orphaned" for state in states):
+        say("an orphaned lock stands in nobody's way: a write takes it over; or: capsule lock release ID --force")
