@@ -52,6 +52,9 @@ def doctor(
         "--flush",
         "Put everything on the disk in its own file, and examine nothing: for a program that copies the files.",
     ),
+    report: bool = flag(
+        "--report", "Print what a bug report needs: versions, counts and kinds, but no text, title, name or path."
+    ),
 ) -> None:
     """Examine every document of the store; exit 0 only when all is well.
 
@@ -60,6 +63,10 @@ def doctor(
     from capsule.maintenance.doctor import examine
 
     refuse(flush and repair, "it examines nothing, so it has nothing to mend; give one of the two", "--flush")
+    refuse(report and (repair or flush), "is given alone", "--report")
+    if report:
+        _report()
+        return
     with store_of() as store:
         if flush:
             completed = store.flush()
@@ -80,6 +87,30 @@ def doctor(
     answer(facts, shown("\n".join([*_of_cut(completed), *map(str, findings), _summary(many, troubles)])))
     if left:
         raise typer.Exit(InvalidDocument.exit_code)
+
+
+def _report() -> None:
+    """Print a bug report; of a store that can't be opened, why, and the versions."""
+    from capsule.maintenance.report import report
+    from capsule.versions import versions
+
+    try:
+        with store_of() as store, progress("examining") as bar:
+            facts = report(store, bar)
+    except CapsuleError as error:
+        facts = {"versions": versions(), "error": type(error).__name__, "exitCode": error.exit_code}
+    answer(facts, shown("\n".join(_named_values(facts))))
+    if code := facts["exitCode"]:
+        raise typer.Exit(code)
+
+
+def _named_values(value: Any, name: str = "") -> Iterator[str]:
+    """A line for each value in nested objects, which its names lead to."""
+    if isinstance(value, dict) and value:
+        for key, part in value.items():
+            yield from _named_values(part, f"{name}.{key}" if name else key)
+    else:
+        yield f"{name}: {' '.join(value) if isinstance(value, tuple) else 'none' if value in (None, {}) else value}"
 
 
 def _flushed(store: CoreStore) -> int:
