@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def main() -> None:
     """Make dist/ anew."""
+    os.umask(0o022)  # A wheel has the permissions of its files.
     dist = ROOT / "dist"
     shutil.rmtree(dist, ignore_errors=True)
     epoch = int(_git("log", "-1", "--format=%ct"))
