@@ -18,7 +18,7 @@ ROOM ?=
 unexport PYTHONPATH PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all lint format types docs docs-check record site doctor bench bench-smoke conformance clients torture lock clean
+.PHONY: help venv demo test test-all lint format types docs docs-check record site doctor bench bench-smoke conformance clients torture release lock clean
 
 help:  ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,7 +31,7 @@ $(STAMP): pyproject.toml constraints.txt
 			"Install one, or name it: make PYTHON=/path/to/python3.13 $(MAKECMDGOALS)" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' >/dev/null 2>&1 || { \
 		echo "$(PYTHON) has no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
-	@echo "setting up $(VENV) with $$($(PYTHON) --version)"
+	@echo "installing Capsule with its tools from PyPI into $(VENV), for $$($(PYTHON) --version): a minute or two, once"
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[test,lint]'
@@ -98,10 +98,14 @@ clients: $(STAMP)  ## run real MCP clients, with the settings that `capsule mcp 
 torture: $(STAMP)  ## run the long versions of the crash and stress tests (minutes)
 	@HYPOTHESIS_PROFILE=torture CAPSULE_TORTURE=1 $(BIN)/python -m pytest -q --timeout=3600 $(ARGS)
 
+release: $(STAMP)  ## make the source distribution and the wheel of this commit in dist/, with SHA256SUMS
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[release]'
+	@$(BIN)/python .ci/release.py
+
 lock:  ## write constraints.txt anew, from what PyPI has today
 	@rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	@.venv-lock/bin/python -m pip install -q --disable-pip-version-check --no-binary claude-agent-sdk \
-		-e '.[test,lint,site,bench,tokens,agents]'
+		-e '.[test,lint,site,bench,tokens,agents,release]'
 	@{ grep '^#' constraints.txt; .venv-lock/bin/python -m pip freeze --all --exclude pip --exclude-editable; } > .venv-lock/new
 	@mv .venv-lock/new constraints.txt && rm -rf .venv-lock
 

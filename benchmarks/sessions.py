@@ -1,8 +1,8 @@
 """Sessions: how soon a message wakes a worker, how many a session takes a second, what idle ones cost, and their files.
 
-What must stay true: a host is a process of its own, `capsule worker host`, and the time of what it starts is the one at which
-this process hears of it, by one clock, the system's monotonic one. Both ways through a session are the same steps,
-without anything that waits: messages in, claimed, answered and completed, delivered, noted.
+What must stay true: a host is a process of its own, `capsule worker host`, and the time of what it starts is the one
+at which this process hears of it, by one clock, the system's monotonic one. Both ways through a session are the same
+steps, without anything that waits: messages in, claimed, answered and completed, delivered, noted.
 """
 
 from __future__ import annotations

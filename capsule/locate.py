@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from typing import Final, Literal, NamedTuple
 
 from capsule import settings
 from capsule.disk.whole_files import naming
@@ -17,15 +18,52 @@ from capsule.errors import NotFound, Refused, Remedy
 _log = logging.getLogger("capsule")
 
 
+#: Why a store is the one to use, and how a person reads it.
+Reason = Literal["option", "environment", "above", "own"]
+_WORDS: Final[dict[Reason, str]] = {
+    "option": "named with --store",
+    "environment": "named by CAPSULE_STORE",
+    "above": f"the nearest directory upwards with a {settings.FILE_NAME}",
+    "own": f"your own store, since none was named and no directory upwards has a {settings.FILE_NAME}",
+}
+
+
+class Location(NamedTuple):
+    """The directory of the store to use, and the reason why it is this one."""
+
+    root: str
+    reason: Reason
+
+    @property
+    def words(self) -> str:
+        """The reason for a person."""
+        return _WORDS[self.reason]
+
+
 def find_store(path: str | os.PathLike[str] | None, *, is_made: bool = True) -> str:
-    """The directory of the store: `path`, else `CAPSULE_STORE`, else the nearest directory upwards with a
-    `capsule.toml`, else the user's own store, which is made if it does not exist and `is_made`.
+    """The directory of the store to use, as `locate_store` finds it; the user's own is made if need be and `is_made`.
+
+    Raises NotFound, Refused.
+    """
+    root, reason = locate_store(path)
+    if reason == "own" and is_made:
+        ensure_store(root)
+    return root
+
+
+def locate_store(path: str | os.PathLike[str] | None) -> Location:
+    """The store to use: `path`, else `CAPSULE_STORE`, else the nearest directory upwards with a `capsule.toml`, else
+    the user's own store, which need not exist. Nothing is made.
 
     Raises:
         NotFound: `path` or `CAPSULE_STORE` names a directory that is no store.
         Refused: The nearest store upwards belongs to another user, who may have planted it there.
     """
-    for given, origin in ((path, "--store"), (os.environ.get("CAPSULE_STORE"), "CAPSULE_STORE")):
+    named: tuple[tuple[str | os.PathLike[str] | None, Reason, str], ...] = (
+        (path, "option", "--store"),
+        (os.environ.get("CAPSULE_STORE"), "environment", "CAPSULE_STORE"),
+    )
+    for given, reason, origin in named:
         if given:
             root = os.path.abspath(given)
             if not os.path.isfile(os.path.join(root, settings.FILE_NAME)):
@@ -36,22 +74,19 @@ def find_store(path: str | os.PathLike[str] | None, *, is_made: bool = True) -> 
                     remedy=None if is_file else Remedy("init", root),
                     id=root,
                 )
-            return root
+            return Location(root, reason)
     here = os.getcwd()
     while True:
         if os.path.isfile(os.path.join(here, settings.FILE_NAME)):
             _ensure_trusted(here)
-            return here
+            return Location(here, "above")
         above = os.path.dirname(here)
         if above == here:
             break
         here = above
     import platformdirs
 
-    own = os.path.abspath(platformdirs.user_data_dir("capsule", appauthor=False))
-    if is_made:
-        ensure_store(own)
-    return own
+    return Location(os.path.abspath(platformdirs.user_data_dir("capsule", appauthor=False)), "own")
 
 
 def _ensure_trusted(root: str) -> None:

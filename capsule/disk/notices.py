@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from capsule.disk import inotify
 from capsule.disk.inotify import Inotify
+from capsule.disk.mounts import mount_of
 from capsule.disk.parts import load_part
 from capsule.disk.touched import Touched
 from capsule.errors import Refused
@@ -129,7 +130,7 @@ def open_tracker(directory: str, suffix: str) -> InotifyTracker | None:
 
 def must_poll(directory: str) -> bool:
     """Whether the kernel may miss writes in a directory, as another machine can make them. Linux only can tell."""
-    return sys.platform.startswith("linux") and _file_system(directory) not in _LOCAL
+    return sys.platform.startswith("linux") and mount_of(directory).kind not in _LOCAL
 
 
 def _identity(directory: str) -> tuple[int, int] | None:
@@ -139,35 +140,6 @@ def _identity(directory: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
-
-
-def _file_system(directory: str) -> str:
-    """The type of the file system that a directory lies on, as the kernel names it; empty when it can't be told."""
-    try:
-        device = os.stat(directory).st_dev
-        with open("/proc/self/mountinfo", "rb") as file:
-            lines = file.read().split(b"\n")
-    except OSError:
-        return ""
-    wanted = b"%d:%d" % (os.major(device), os.minor(device))
-    for line in lines:
-        fields = line.split(b" ")
-        if len(fields) > 6 and fields[2] == wanted and b"-" in fields:
-            return fields[fields.index(b"-") + 1].decode("ascii", "replace")
-    return _of_longest_mount(os.path.realpath(directory), lines)
-
-
-def _of_longest_mount(path: str, lines: list[bytes]) -> str:
-    """By the mount point above, as btrfs gives each subvolume a device of its own."""
-    best, kind = -1, ""
-    for line in lines:
-        fields = line.split(b" ")
-        if len(fields) < 7 or b"-" not in fields:
-            continue
-        mount = os.fsdecode(fields[4].replace(b"\\040", b" "))
-        if (path == mount or path.startswith(mount.rstrip("/") + "/")) and len(mount) >= best:
-            best, kind = len(mount), fields[fields.index(b"-") + 1].decode("ascii", "replace")
-    return kind
 
 
 class DirectoryNotices:

@@ -23,7 +23,7 @@ from capsule_cli.framework import CapsuleGroup, Commands, program_of, typed
 from capsule_cli.names import current
 from capsule_cli.shared import options
 from capsule_cli.shared.asked import asked
-from capsule_cli.shared.output import Stopped, answer, quiet_stdout, say
+from capsule_cli.shared.output import Stopped, out, out_json, quiet_stdout, say
 
 
 def parts() -> list[rooms.Room]:
@@ -136,16 +136,26 @@ app = typer.Typer(
 def _version(ctx: typer.Context, value: bool) -> None:
     if not value or ctx.resilient_parsing:
         return
-    from capsule import __version__
+    if asked.json:
+        from capsule.versions import versions
 
-    answer({"version": __version__}, f"capsule {__version__}", line=True)
+        out_json(versions(), line=True)
+    else:
+        from capsule import __version__
+
+        out(f"capsule {__version__}")
     raise typer.Exit()
 
 
 @app.callback()
 @typed
 def _capsule(
-    version: bool = options.flag("--version -V", "Print the version.", callback=_version, expose_value=False),
+    version: bool = options.flag(
+        "--version -V",
+        "Print the version; with --json also those of what it runs on.",
+        callback=_version,
+        expose_value=False,
+    ),
 ) -> None:
     """Conversations as files: written by many, lost by none."""
 

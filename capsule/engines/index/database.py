@@ -94,6 +94,11 @@ class Database:
         self.generation = ""
 
     @property
+    def is_kept(self) -> bool:
+        """Whether it is in a file."""
+        return not self._only_memory
+
+    @property
     def _derived(self) -> Derived:
         assert self._kept is not None
         return self._kept

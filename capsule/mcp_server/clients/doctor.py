@@ -42,8 +42,9 @@ class Seen:
     tokens: int = 0
     #: How long it took until it answered.
     ready_ms: int = 0
-    #: The directory of the store that it serves.
+    #: The directory of the store that it serves, and the reason why it serves this one, in words.
     store: str = ""
+    reason: str = ""
 
 
 def examine(launch: Launch, *, cwd: str, store: str | None = None, timeout_s: float = TIMEOUT_S) -> Seen:
@@ -62,7 +63,7 @@ def examine(launch: Launch, *, cwd: str, store: str | None = None, timeout_s: fl
     if not os.path.isdir(cwd):
         seen.problems.append(f"{cwd}, where it is to be started, is no directory; correct the entry's cwd")
         return seen
-    seen.store = _store(launch, cwd)
+    seen.store, seen.reason = _store(launch, cwd)
     logger = logging.getLogger("mcp")
     level = logger.level
     with tempfile.TemporaryFile() as stderr:
@@ -135,13 +136,13 @@ def _words(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _store(launch: Launch, cwd: str) -> str:
-    """The store that such a server serves, found by the same function in a process with the same environment."""
-    given = [word for at, word in enumerate(launch.args) if at and launch.args[at - 1] == "--store"]
-    given += [word.removeprefix("--store=") for word in launch.args if word.startswith("--store=")]
-    code = "import sys; from capsule.locate import find_store; print(find_store((sys.argv[1:] or [None])[-1]))"
+def _store(launch: Launch, cwd: str) -> tuple[str, str]:
+    """The store that such a server serves, and why: found by the same function in a process with its environment."""
+    code = "import sys; from capsule.locate import locate_store as find; found = find((sys.argv[1:] or [None])[0])\n"
+    code += "print(found.root, found.words, sep='\\n')"
     ours = {"PYTHONUTF8": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-P", "-c", code, *given]
+    command = [sys.executable, "-P", "-c", code, *filter(None, [launch.store])]
     environment = {**_environment(), **launch.env, **ours}
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, check=False)
-    return done.stdout.decode().strip()
+    root, _, words = done.stdout.decode().strip().rpartition("\n")
+    return root, words

@@ -84,6 +84,8 @@ class Plan:
     after: str | None = None
     #: What a person is to put into it, or take out of it.
     paste: str = ""
+    #: How the entry starts the server afterwards; None: there is none then.
+    launch: Launch | None = None
 
     @property
     def changes(self) -> bool:
@@ -120,12 +122,12 @@ def install(client: Client, scope: Scope, places: Places, launch: Launch, *, for
     wanted = client.entry(launch)
     value = {**entry.value, **wanted} if entry is not None and entry.ours else wanted
     if entry is not None and value == entry.value:
-        return Plan(client, scope, file.path)
+        return Plan(client, scope, file.path, launch=launch)
     if commands := client.adding(scope, places, launch):
         if entry is not None:
             commands = (*client.removing(scope, places), *commands)
-        return Plan(client, scope, file.path, commands)
-    return file.plan(scope, value)
+        return Plan(client, scope, file.path, commands, launch=launch)
+    return replace(file.plan(scope, value), launch=launch)
 
 
 def ensure_plain(words: Iterable[str]) -> None:

@@ -75,6 +75,13 @@ class Launch:
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
 
+    @property
+    def store(self) -> str | None:
+        """The store that the arguments name, the last one; None: they name none."""
+        named = [word for at, word in enumerate(self.args) if at and self.args[at - 1] == "--store"]
+        named += [word.removeprefix("--store=") for word in self.args if word.startswith("--store=")]
+        return named[-1] if named else None
+
 
 Shape = Literal["plain", "typed", "one list"]
 

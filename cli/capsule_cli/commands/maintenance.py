@@ -6,13 +6,14 @@ What must stay true: a command that finds something wrong does not exit 0.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from capsule import rooms
-from capsule.errors import InvalidDocument, NotFound, Refused, StorageFailed, StoreBusy
+from capsule.errors import CapsuleError, InvalidDocument, NotFound, Refused, StorageFailed, StoreBusy
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import argument, flag, refuse
@@ -36,11 +37,22 @@ def init(
     answer({"root": root, "made": made}, shown(said))
 
 
+def show() -> None:
+    """Print the directory of the store that commands use here, and why it is this one."""
+    from capsule import locate
+
+    found = locate.locate_store(asked.store)
+    answer({"root": found.root, "reason": found.reason}, shown(f"{found.root}\n  {found.words}"))
+
+
 def doctor(
     repair: bool = flag("--repair", "Mend what can be mended; the original is kept in .capsule/quarantine/."),
     flush: bool = flag(
         "--flush",
         "Put everything on the disk in its own file, and examine nothing: for a program that copies the files.",
+    ),
+    report: bool = flag(
+        "--report", "Print what a bug report needs: versions, counts and kinds, but no text, title, name or path."
     ),
 ) -> None:
     """Examine every document of the store; exit 0 only when all is well.
@@ -50,6 +62,10 @@ def doctor(
     from capsule.maintenance.doctor import examine
 
     refuse(flush and repair, "it examines nothing, so it has nothing to mend; give one of the two", "--flush")
+    refuse(report and (repair or flush), "is given alone", "--report")
+    if report:
+        _report()
+        return
     with store_of() as store:
         if flush:
             completed = store.flush()
@@ -70,6 +86,30 @@ def doctor(
     answer(facts, shown("\n".join([*_of_cut(completed), *map(str, findings), _summary(many, troubles)])))
     if left:
         raise typer.Exit(InvalidDocument.exit_code)
+
+
+def _report() -> None:
+    """Print a bug report; of a store that can't be opened, why, and the versions."""
+    from capsule.maintenance.report import report
+    from capsule.versions import versions
+
+    try:
+        with store_of() as store, progress("examining") as bar:
+            facts = report(store, bar)
+    except CapsuleError as error:
+        facts = {"versions": versions(), "error": type(error).__name__, "exitCode": error.exit_code}
+    answer(facts, shown("\n".join(_named_values(facts))))
+    if code := facts["exitCode"]:
+        raise typer.Exit(code)
+
+
+def _named_values(value: Any, name: str = "") -> Iterator[str]:
+    """A line for each value in nested objects, which its names lead to."""
+    if isinstance(value, dict) and value:
+        for key, part in value.items():
+            yield from _named_values(part, f"{name}.{key}" if name else key)
+    else:
+        yield f"{name}: {' '.join(value) if isinstance(value, tuple) else 'none' if value in (None, {}) else value}"
 
 
 def _flushed(store: CoreStore) -> int:

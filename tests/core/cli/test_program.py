@@ -7,13 +7,16 @@ import importlib
 import inspect
 import json
 import os
+import platform
 import re
 import shlex
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any, get_args
 
@@ -184,7 +187,23 @@ def test_no_command_at_all_says_what_to_do_first(capsule: Any) -> None:
 
 def test_the_version_is_that_of_the_package(capsule: Any) -> None:
     assert capsule("-V").stdout == capsule("--version").stdout == f"capsule {package.__version__}\n"
-    assert json.loads(capsule("--version", "--json").stdout) == {"version": package.__version__}
+
+
+def test_the_version_as_json_names_what_a_bug_can_depend_on(capsule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = json.loads(capsule("--version", "--json").stdout)
+    assert names["version"] == package.__version__
+    assert names["python"].endswith(platform.python_version())
+    assert (names["platform"]["os"], names["platform"]["machine"]) == (platform.system(), platform.machine())
+    for library in ("mcp", "orjson", "portalocker", "pydantic", "typer", "watchfiles"):
+        assert names["libraries"][library] == metadata.version(library)
+    assert names["sqlite"] == sqlite3.sqlite_version and names["git"][0].isdigit()
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert json.loads(capsule("--json", "--version").stdout)["git"] is None
+
+
+def test_the_version_as_json_imports_no_library_that_it_names(capsule: Any) -> None:
+    loaded = modules_of(capsule, ["--version", "--json"])
+    assert not loaded & {"mcp", "portalocker", "pydantic", "pydantic_core", "watchfiles"}
 
 
 def test_an_error_is_words_on_stderr_or_with_json_an_object(capsule: Any) -> None:
@@ -316,10 +335,8 @@ def test_starting_imports_nothing_heavy(capsule: Any, words: list[str]) -> None:
     ensure_light(capsule, words)
 
 
-def ensure_light(capsule: Any, words: list[str]) -> None:
-    (capsule.root / "capsule.toml").write_text(settings.TEMPLATE, encoding="utf-8")  # As `init` makes it.
-    time.sleep(0.06)  # A file that is younger than 50 ms is read again by the next command.
-    capsule("list")  # The index is built once, under a lock.
+def modules_of(capsule: Any, words: list[str]) -> set[str]:
+    """The modules that a run of the program has loaded at its end."""
     script = (
         "import sys; from capsule_cli.__main__ import main\n"
         f"sys.argv = ['capsule', *{words!r}]\n"
@@ -329,7 +346,14 @@ def ensure_light(capsule: Any, words: list[str]) -> None:
     )
     command, environment = [sys.executable, "-c", script], capsule.environment()
     done = subprocess.run(command, input=b'{"content": "hello"}', capture_output=True, env=environment, check=True)
-    loaded = set(done.stderr.decode().split())
+    return set(done.stderr.decode().split())
+
+
+def ensure_light(capsule: Any, words: list[str]) -> None:
+    (capsule.root / "capsule.toml").write_text(settings.TEMPLATE, encoding="utf-8")  # As `init` makes it.
+    time.sleep(0.06)  # A file that is younger than 50 ms is read again by the next command.
+    capsule("list")  # The index is built once, under a lock.
+    loaded = modules_of(capsule, words)
     known = {*sys.stdlib_module_names, "capsule", "capsule_cli", "__main__"}
     foreign = {name.partition(".")[0] for name in loaded} - known
     allowed = {"orjson", "platformdirs", "portalocker", "sitecustomize"}

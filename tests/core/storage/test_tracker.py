@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from capsule.disk import notices
+from capsule.disk.mounts import of_longest
 from capsule.disk.notices import InotifyTracker, open_tracker
 from tests.processes import Child
 
@@ -180,10 +181,15 @@ def test_the_file_system_of_a_path_is_that_of_its_longest_mount() -> None:
         b"2 1 0:31 /home /mnt/some\\040disk rw shared:1 - btrfs /dev/b rw",
         b"3 2 0:40 / /mnt/some\\040disk/net rw - nfs4 host:/x rw",
     ]
-    kind = notices._of_longest_mount
-    assert kind("/mnt/some disk/x", lines) == "btrfs"
-    assert kind("/mnt/some disk/net/x", lines) == "nfs4"
-    assert kind("/mnt/some diskette", lines) == "ext4"
+    assert of_longest("/mnt/some disk/x", lines).kind == "btrfs"
+    assert of_longest("/mnt/some disk/net/x", lines).kind == "nfs4"
+    assert of_longest("/mnt/some diskette", lines).kind == "ext4"
+    assert of_longest("/", []).kind == ""
+
+
+def test_the_options_of_a_mount_name_no_machine_no_person_and_no_path() -> None:
+    line = b"1 0 0:20 / / rw,noatime - nfs4 server:/home/anna rw,vers=4.2,addr=10.0.0.1,username=anna,subvol=/home/anna"
+    assert of_longest("/x", [line]).options == ("rw", "noatime", "vers=4.2")
 
 
 def test_a_tracker_of_a_missing_directory_ends_when_it_is_made(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ that can't be read changes nothing in any other; and what the environment says o
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from capsule.errors import CapsuleError
+from capsule.errors import CapsuleError, Refused
 from capsule.ids import check_id
 from capsule.mcp_server.access import Toolset
 from capsule_cli.commands.mcp.server import SETS
@@ -28,7 +29,7 @@ from capsule_cli.shared.output import Stopped, answer, out, out_json, shown
 if TYPE_CHECKING:
     from capsule.mcp_server.clients.doctor import Seen
     from capsule.mcp_server.clients.settings import Entry, Plan
-    from capsule.mcp_server.clients.table import Client, Places, Scope
+    from capsule.mcp_server.clients.table import Client, Launch, Places, Scope
 
 
 SCOPES: tuple[Scope, ...] = ("user", "project")
@@ -63,17 +64,20 @@ def install(
     TOML, or with comments, stays as it is, and Capsule prints the text to paste into it; the exit code is then 1.
 
     With --store, the server always serves that store. Without it, the server serves the store that `capsule` would use
-    in the directory where the program starts it. With --as, the program is that agent, and its messages are from it.
+    in the directory where the program starts it. It is printed, with the reason. With --as, the program is that agent,
+    and its messages are from it. Where no program has settings, Capsule says where it looked and what to paste by hand.
 
     Repeated, it changes the options that are given, and keeps the others of the entry. `mcp uninstall` removes them.
     """
     from capsule.mcp_server.clients.settings import install
-    from capsule.mcp_server.clients.table import Launch
+    from capsule.mcp_server.clients.table import CLIENTS, Launch
 
     places = places_here()
     executable, *words = executable_words()  # This very `capsule`, by its absolute path.
     words += ["mcp", *named_options(asked.as_), *(["--tools", tools] if tools else [])]
     launch = Launch(executable, tuple(words))
+    if not names and not any(_is_here(client, settings, places) for client in CLIENTS):
+        raise _nothing_here(settings, places, launch)
     clients = _clients(names, every, settings, places)
     plans = [install(client, settings, places, launch, force=force) for client in clients]
     carry_out(plans, places, dry_run, is_there=True)
@@ -130,7 +134,7 @@ class _Visit:
             value |= {"command": [launch.command, *launch.args], "switchedOff": self.entry.off}
         if self.seen is not None:
             value |= {name: getattr(self.seen, name) for name in ("server", "protocol", "tools", "tokens", "store")}
-            value["readyMs"] = self.seen.ready_ms
+            value |= {"storeReason": self.seen.reason, "readyMs": self.seen.ready_ms}
         return {**value, "ok": not self.problems, "problems": list(self.problems)}
 
     def lines(self) -> Iterable[str]:
@@ -140,7 +144,7 @@ class _Visit:
             yield f"  {seen.server}, protocol {seen.protocol}, ready after {seen.ready_ms} ms"
             yield f"  {seen.tools} tools, whose list costs about {seen.tokens} tokens"
         if seen is not None and seen.store:
-            yield f"  store: {seen.store}"
+            yield f"  store: {seen.store} ({seen.reason})"
         if self.entry is not None and self.entry.off:
             yield "  the entry is switched off there"
         yield from (f"  wrong: {problem}" for problem in self.problems)
@@ -192,6 +196,25 @@ def named_in(clients: Iterable[Client], names: Sequence[str], *others: str) -> l
         known = [*programs, *others]
         refuse(name not in known, f"{name!r} is not one of {', '.join(known)}", "CLIENT")
     return [client for name, client in programs.items() if name in names]
+
+
+def _nothing_here(scope: Scope, places: Places, launch: Launch) -> Refused:
+    """The error that no program's settings are here: where they were looked for, and what a person can do."""
+    from capsule.mcp_server.clients.table import CLIENTS, NAME
+
+    looked = {client.name: list(client.files(scope, places)) for client in CLIENTS if client.files(scope, places)}
+    value: Any = CLIENTS[0].entry(launch)
+    for key in (NAME, *reversed(CLIENTS[0].servers)):
+        value = {key: value}
+    paste = json.dumps(value, ensure_ascii=False)
+    lines = [
+        "no program's settings are here, and nothing was changed. These were looked for:",
+        *(f"  {name:<16}{path}" for name, paths in looked.items() for path in paths[:1]),
+        "name a program to have its settings made, as: capsule mcp install claude-code",
+        "or paste this into the settings of another program, most of which read it so:",
+        paste,
+    ]
+    return Refused("\n".join(lines), path=places.home, looked=looked, paste=paste)
 
 
 def _is_here(client: Client, scope: Scope, places: Places) -> bool:
@@ -250,15 +273,36 @@ def carry_out(plans: Sequence[Plan], places: Places, dry_run: bool, *, is_there:
         is_changed = plan.changes and not dry_run
         copy = settings.apply(plan, places, copies) if is_changed else None
         if not asked.json:
-            out(shown(_result(plan, copy, dry_run, is_there)))
+            out(shown(_result(plan, copy, dry_run, is_there) + (_of_store(plan.launch) if plan.launch else "")))
         commands = [list(command) for command in plan.commands]
         result = {"client": plan.client.name, "scope": plan.scope, "path": plan.path, "changed": is_changed}
         result |= {"commands": commands, "backup": copy} | ({"paste": plan.paste} if plan.paste else {})
+        if plan.launch:
+            result |= dict(zip(("store", "storeReason"), _served(plan.launch), strict=True))
         results.append(result | ({"diff": plan.diff()} if dry_run else {}))
     if asked.json:
         out_json(results)
     if any(plan.paste for plan in plans):
         raise typer.Exit(1)
+
+
+def _served(launch: Launch) -> tuple[str, str]:
+    """The store that a server started in the current folder serves, and why; or nothing, and why there is none."""
+    from capsule.locate import locate_store
+
+    try:
+        location = locate_store(launch.store)
+    except CapsuleError as error:
+        return "", error.message
+    return location.root, location.words
+
+
+def _of_store(launch: Launch) -> str:
+    store, reason = _served(launch)
+    if launch.store or not store:
+        return f"\n  store: {store and f'{store} '}({reason})"
+    always = f"to serve it wherever it is started, add --store {shlex.quote(store)}"
+    return f"\n  store, when started here: {store} ({reason}); {always}"
 
 
 def _result(plan: Plan, copy: str | None, dry_run: bool, is_there: bool) -> str:

@@ -23,9 +23,52 @@ def test_install_writes_the_absolute_path_of_this_capsule_and_of_the_store(
     monkeypatch.chdir(capsule.root.parent)
     said = capsule("mcp", "install", "claude-desktop", "--store", capsule.root.name, "--instance", "anna").stdout
     path = Path(places.home, ".config", "Claude", "claude_desktop_config.json")
-    assert said == f"Claude Desktop: {path} has the entry now; restart Claude Desktop\n"
+    first, second = said.splitlines()
+    assert first == f"Claude Desktop: {path} has the entry now; restart Claude Desktop"
+    assert second == f"  store: {capsule.root} (named with --store)"
     args = ["mcp", "--store", str(capsule.root), "--instance", "anna"]
     assert json.loads(path.read_text()) == {"mcpServers": {"capsule": {"command": EXECUTABLE, "args": args}}}
+
+
+def test_install_says_which_store_the_server_will_serve_and_why(
+    capsule: Program, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, above = Path(places.home, ".local", "share", "capsule"), Path(places.project)
+    steps: tuple[tuple[str, Path, tuple[str, ...]], ...] = (
+        ("your own store", own, ()),
+        ("the nearest directory upwards", above, ()),
+        ("named by CAPSULE_STORE", capsule.root, ()),
+        ("named with --store", above, ("--store", str(above))),
+        ("named with --store", above, ()),  # The entry keeps it.
+    )
+    for reason, store, words in steps:
+        if reason.startswith("the nearest"):
+            (above / "capsule.toml").touch()
+        if "CAPSULE_STORE" in reason:
+            monkeypatch.setenv("CAPSULE_STORE", str(capsule.root))
+        [told] = capsule.json("mcp", "install", "cursor", *words)
+        assert told["store"] == str(store) and told["storeReason"].startswith(reason)
+        is_open = "--store" not in reason
+        assert ("add --store" in capsule("mcp", "install", "cursor", *words).stdout) == is_open
+    assert not own.exists()
+    (above / "capsule.toml").unlink()
+    assert "is no Capsule store" in capsule("mcp", "install", "cursor").stdout
+
+
+def test_install_on_an_empty_home_says_where_it_looked_and_what_a_person_can_do(
+    capsule: Program, places: Places
+) -> None:
+    for words in ((), ("--all",)):
+        said = capsule("mcp", "install", *words, expect=6).stderr
+        for client in CLIENTS:
+            assert client.name in said and client.files("user", places)[0] in said
+        assert "capsule mcp install claude-code" in said
+        error = json.loads(capsule("mcp", "install", *words, "--json", expect=6).stderr)["error"]
+        assert error["looked"]["cursor"] == [f"{places.home}/.cursor/mcp.json"]
+        assert json.loads(error["paste"])["mcpServers"]["capsule"]["command"] == EXECUTABLE
+    said = capsule("mcp", "install", "--project", expect=6).stderr
+    assert f"{places.project}/.mcp.json" in said and "claude-desktop" not in said
+    assert list(Path(places.home).iterdir()) == list(Path(places.project).iterdir()) == []
 
 
 def test_install_enters_the_set_of_tools_that_was_chosen(capsule: Program, places: Places) -> None:
@@ -50,7 +93,7 @@ def test_a_change_keeps_what_the_file_held_and_says_so(capsule: Program, places:
     assert (told["client"], told["scope"], told["path"], told["changed"]) == ("claude-code", "user", str(path), True)
     assert Path(told["backup"]).read_text() == '{"numStartups": 7}'
     again = capsule("mcp", "install", "claude-code").stdout
-    assert again == f"Claude Code: {path} has the entry already; nothing to change\n"
+    assert again.startswith(f"Claude Code: {path} has the entry already; nothing to change\n")
     assert len(list(Path(told["backup"]).parent.iterdir())) == 1
     said = capsule("mcp", "uninstall", "claude-code").stdout
     # It says what it did, and not what one does after an install.
@@ -88,7 +131,7 @@ def test_a_file_that_cannot_be_read_changes_nothing_in_any_other(capsule: Progra
 
 
 def test_all_are_the_programs_whose_settings_are_here(capsule: Program, places: Places) -> None:
-    assert "no program's settings are here" in capsule("mcp", "install", "--all", expect=1).stderr
+    assert "no program's settings are here" in capsule("mcp", "uninstall", "--all", expect=1).stderr
     Path(places.home, ".codeium", "windsurf").mkdir(parents=True)
     Path(places.home, ".gemini").mkdir()
     Path(places.home, ".claude.json").write_text("{}")
@@ -98,7 +141,6 @@ def test_all_are_the_programs_whose_settings_are_here(capsule: Program, places: 
 
 def test_contradictory_options_are_a_usage_error(capsule: Program, places: Places) -> None:
     for words, message in (
-        ((), "name programs, or say --all: claude-code, "),
         (("emacs",), "'emacs' is not one of claude-code, "),
         (("zed", "--all"), "stands for all programs"),
         (("zed", "--user", "--project"), "is one or the other"),
@@ -107,6 +149,8 @@ def test_contradictory_options_are_a_usage_error(capsule: Program, places: Place
         assert message in " ".join(capsule("mcp", "install", *words, expect=2).stderr.split())
     assert "is no Capsule store" in capsule("mcp", "install", "zed", "--store", "/nowhere", expect=3).stderr
     assert list(Path(places.home).iterdir()) == []
+    Path(places.home, ".cursor").mkdir()
+    assert "name programs, or say --all: claude-code, " in capsule("mcp", "install", expect=2).stderr
 
 
 @pytest.mark.slow
@@ -118,11 +162,12 @@ def test_doctor_says_what_each_program_would_see(capsule: Program, places: Place
     assert lines[0] == f"Cursor (user): {places.home}/.cursor/mcp.json"
     assert lines[1].startswith("  capsule ") and ", protocol 2025-11-25, ready after " in lines[1]
     assert "tools, whose list costs about " in lines[2]
-    assert lines[3] == f"  store: {capsule.root}"
+    assert lines[3] == f"  store: {capsule.root} (named with --store)"
     assert lines[4] == f"OpenCode (project): {places.project}/opencode.json"
     [told] = capsule.json("mcp", "doctor", "cursor")
     assert told["command"] == [EXECUTABLE, "mcp", "--store", str(capsule.root)]
-    assert told["ok"] is True and told["tools"] > 5 and told["store"] == str(capsule.root)
+    assert told["ok"] is True and told["tools"] > 5
+    assert (told["store"], told["storeReason"]) == (str(capsule.root), "named with --store")
 
 
 def test_doctor_tells_what_is_wrong_and_exits_otherwise(capsule: Program, places: Places) -> None:
