@@ -9,6 +9,7 @@ from pathlib import Path
 import api_reference
 import cli_page
 import draw
+import figures
 import mcp_page
 
 from capsule.format import schema
@@ -24,6 +25,8 @@ def generated() -> Iterator[tuple[Path, str]]:
     yield ROOT / "docs" / "cli.md", cli_page.text()
     yield ROOT / "docs" / "mcp.md", mcp_page.text()
     yield ROOT / "docs" / "api.md", api_reference.text()
+    for page in figures.PAGES:
+        yield page, figures.filled(page.read_text(encoding="utf-8"))
     drawing = (ROOT / "docs" / "drawing.txt").read_text(encoding="utf-8")
     yield ROOT / "docs" / "architecture.svg", draw.svg(drawing)
 
