@@ -31,7 +31,8 @@ $(STAMP): pyproject.toml constraints.txt
 			"Install one, or name it: make PYTHON=/path/to/python3.13 $(MAKECMDGOALS)" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' >/dev/null 2>&1 || { \
 		echo "$(PYTHON) has no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
-	@echo "installing Capsule with its tools from PyPI into $(VENV), for $$($(PYTHON) --version): a minute or two, once"
+	@echo "installing Capsule, what it needs, and the tools of its tests from PyPI into $(VENV), with $$($(PYTHON) --version):" \
+		"a minute or two, once"
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[test,lint]'

@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from capsule import Store, errors
 from capsule.locks.locks import Locks
@@ -26,6 +27,8 @@ from capsule.store.offered import Offered
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+#: With those for contributors, which have no tour.
+ALL_PAGES = [*PAGES, *sorted(set(ROOT.glob("*.md")) - {README})]
 DONE = "--- done"
 
 
@@ -128,10 +131,11 @@ def test_the_make_targets_that_pages_name_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = [
         target
-        for page in PAGES
+        for page in ALL_PAGES
         for kind, block in blocks_of(page)
         if kind == "sh"
-        for target in re.findall(r"^make ([a-z-]+)", block, re.M)
+        for targets in re.findall(r"^make ([a-z -]+)", block, re.M)
+        for target in targets.split()
     ]
     assert targets
     for target in targets:
@@ -139,10 +143,32 @@ def test_the_make_targets_that_pages_name_exist() -> None:
 
 
 def test_every_link_of_the_documentation_leads_to_a_file() -> None:
-    for page in PAGES:
+    for page in ALL_PAGES:
         text = page.read_text(encoding="utf-8")
         for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
             assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_every_path_that_the_page_for_contributors_names_is_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    paths = [path for path in re.findall(r"`([\w.]+/[\w./]*)`", text) if not re.search("ROOM|FORMAT", path)]
+    assert len(paths) > 10
+    for path in paths:
+        assert (ROOT / path).exists(), path
+    for room in re.findall(r"ROOM=(\S+)", text):
+        assert (ROOT / "tests" / room).is_dir(), room
+
+
+def test_the_hooks_and_the_forms_for_contributors_call_what_there_is() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0]["hooks"]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for hook in hooks:
+        program = " ".join(hook["entry"].split()[:2]).removeprefix(".venv/bin/")
+        assert f"@$(BIN)/{program}" in makefile, hook["id"]
+    for form in (ROOT / ".github" / "ISSUE_TEMPLATE").iterdir():
+        assert {"name", "description", "body"} <= yaml.safe_load(form.read_text(encoding="utf-8")).keys()
+    bug = (ROOT / ".github" / "ISSUE_TEMPLATE" / "bug.yml").read_text(encoding="utf-8")
+    assert "`capsule --version --json`" in bug and "`capsule doctor --report`" in bug
 
 
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
