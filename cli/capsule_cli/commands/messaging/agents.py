@@ -88,8 +88,8 @@ def set_(
         if project is not None:
             store.agents.move(id or store.agent or "", os.path.realpath(project))
         changed = store.agents.policy(id, dm=dm, discoverable=discoverable)
-    facts = f"in the project {changed.project}, " if changed.project else ""
-    answer(changed.as_json(), f"{changed.id}: {facts}dm {changed.dm_policy}, discoverable {changed.discoverable}")
+    moved = f"in the project {changed.project}, " if project is not None else ""
+    answer(changed.as_json(), f"{changed.id}: {moved}dm {changed.dm_policy}, discoverable {changed.discoverable}")
 
 
 def forget(agent: Agent, yes: Yes = False) -> None:
