@@ -20,7 +20,7 @@ ROOM = Room(
     },
     package="capsule_cli.commands.messaging",
     commands={
-        "messages": "send, inbox, listen, history, message status",
+        "messages": "send, inbox, listen, history, message status, message edit, message react",
         "agents": "agent list, agent register, agent show, agent set, agent status, agent forget, agent discover, "
         "agent allow, agent block, agent unblock, agent requests",
         "wake": "agent wake install, agent wake uninstall, agent wake test",
@@ -30,7 +30,7 @@ ROOM = Room(
         "channel invite, channel remove, channel mute, channel unmute, channel members, channel topics",
         "groups": "group list, group new, group set, group add, group leave",
         "notes": "note list, note write, note search, note share, note unshare",
-        "mentions": "mention list, mention done",
+        "mentions": "mention list, mention done, mention reopen",
         "projects": "project list, project show, project link, project unlink",
         "config": "config plan, config apply, config history, config rollback",
     },
@@ -46,7 +46,7 @@ ROOM = Room(
         "group": "Make groups of agents. Only its participants read a group and write to it.",
         "note": "Write notes that only the agent reads, and choose who else may read them.",
         "mention": "List the messages that mention the agent, and note which of them are done.",
-        "message": "Say what became of a message.",
+        "message": "See what became of a message, change its text, or react to it.",
         "project": "See the projects of the agents, and choose which of them see each other.",
         "config": "Apply what files declare: capsule.toml, and the .claude/agents/*.md of projects and of your home.",
     },

@@ -237,7 +237,7 @@ class Messages(Sending):
         return self._unread.mentions(who, _STATES[state], kind, limit)
 
     def done(self, message: str, *, agent: str | None = None) -> None:
-        """Note that an agent is done with what a message asked of it when it mentioned the agent.
+        """Note that an agent is done with what a message asked of it by mentioning it; `reopen` takes it back.
 
         Args:
             message: The message's id.
@@ -248,10 +248,17 @@ class Messages(Sending):
 
         Cost: as `mentions`, and writing a small file.
         """
+        self._mark(message, agent, is_done=True)
+
+    def reopen(self, message: str, *, agent: str | None = None) -> None:
+        """Note that an agent is not done with a message that mentioned it. Arguments, errors and cost as of `done`."""
+        self._mark(message, agent, is_done=False)
+
+    def _mark(self, message: str, agent: str | None, *, is_done: bool) -> None:
         who = self._people.known(agent)
         for mention in self._unread.mentioned(who):
             if mention.message == message:
-                return self._receipts.done(who, message, mention.conversation)
+                return self._receipts.done(who, message, mention.conversation, is_done=is_done)
         raise NotFound(f"no message {message[:80]!r} mentions {who}", id=message)
 
     def history(

@@ -113,12 +113,14 @@ class Receipts:
             _log.warning("the doorbells of %s do not know that it has read: %s", agent, error)
         notices.update(self._store, agent)
 
-    def done(self, agent: str, message: str, conversation: str) -> None:
-        """Note that an agent is done with a message that mentions it."""
+    def done(self, agent: str, message: str, conversation: str, *, is_done: bool) -> None:
+        """Note that an agent is done with a message that mentions it, or that it is not."""
 
         def change(document: Document) -> None:
             concerns, now = document.get("concerns") or {}, timestamps.now()
             about = {"conversation": conversation, "readAt": now, "doneAt": now} | concerns.get(message, {})
+            if not is_done:
+                del about["doneAt"]
             document["concerns"] = concerns | {message: about}
 
         self._people.documents.edit(agent, change)

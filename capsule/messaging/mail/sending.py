@@ -32,6 +32,7 @@ from capsule.store.change.appends import appended, keyed_message
 
 if TYPE_CHECKING:
     from capsule.format.documents.channels import Channel
+    from capsule.format.models import Message
     from capsule.store.change.conversation import Conversation
     from capsule.store.store import CoreStore
 
@@ -236,6 +237,46 @@ class Sending:
         interest = Interest.of(reading, self._people.directory.profile(agent))
         return interest.wakes and interest.counts(entry, agent) and self._takes_part(agent, object)
 
+    def react(self, message: str, emoji: str, *, agent: str | None = None) -> Sent:
+        """Answer a message with a sign: a message of the intent `reaction` that replies to it.
+
+        Args:
+            message: The message's id.
+            emoji: The sign, a character or a short word.
+            agent: Who reacts; None: the agent that the store acts for.
+
+        Raises the errors of `send`; NotFound: there is no such message that the agent may read. Cost: as `send`.
+        """
+        _, id, _, about = self._found(message, agent)
+        return self.send(
+            emoji, agent=agent, conversation=id, thread=about.get("thread"), reply_to=message, intent="reaction"
+        )
+
+    def edit(self, message: str, content: str, *, agent: str | None = None) -> Message:
+        """Change the text of a message where it stands, as `edits.message` does. The former text goes to the trash.
+
+        Args:
+            message: The message's id.
+            content: The new text.
+            agent: Who edits; None: the one that the store acts for, or the store's owner. An agent edits its own.
+
+        Raises the errors of `edits.message`; NotFound: there is no such message that the agent may read.
+
+        Cost: reading and writing the whole file.
+        """
+        reader, id, _, _ = self._found(message, agent)
+        return reader.edits.message(id, message, content)
+
+    def _found(self, message: str, agent: str | None) -> tuple[CoreStore, str, int, Entry]:
+        """Where a message is, by its id: the store as its reader sees it, the conversation, the place, the message."""
+        reader, sent = self._reader(agent), Entry()
+        id, at = self._owner.questions.find(message) or ("", 0)
+        with suppress(NotFound, Refused):  # Either would name the conversation.
+            sent = entry_at(reader, id, at) if id else sent
+        if not sent:
+            raise NotFound(f"there is no message {message[:80]!r}", id=message)
+        return reader, id, at, sent
+
     def status(self, message: str, *, agent: str | None = None) -> Sent:
         """Say what became of a message: for each recipient `stored`, `rung` or `read`.
 
@@ -248,12 +289,7 @@ class Sending:
 
         Cost: bringing the index up to date, and a look at each recipient.
         """
-        reader, sent = self._reader(agent), Entry()
-        id, at = self._owner.questions.find(message) or ("", 0)
-        with suppress(NotFound, Refused):  # Either would name the conversation.
-            sent = entry_at(reader, id, at) if id else sent
-        if not sent:
-            raise NotFound(f"there is no message {message[:80]!r}", id=message)
+        reader, id, at, sent = self._found(message, agent)
         head = reader.head(id)
         time, keys = sent.get("timestamp") or "", [key_of(id, part) for part in (None, *parts_of(sent))]
         states = {}

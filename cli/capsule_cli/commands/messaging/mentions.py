@@ -23,15 +23,22 @@ list_ = does(
     Rows(
         {"id": "mail.id", "state": "state", "kind": "mail.mention", "from": "mail.from_"}
         | {"conversation": "mail.conversation", "text": "mail.content"},
-        "no message mentions you so",
+        "no message mentions you",
     ),
     state=(Annotated[State, option("--state STATE", "Print those in this state; open: not done.", ...)], "open"),
     kind=Annotated[Kind | None, option("--kind KIND", "Print those of this kind.", ...)],
     limit=(Annotated[int, option("--limit -n N", "Print at most N.", ..., min=1)], 100),
 )
+Mentioning = Annotated[str, argument("ID", "The message: its id.", ...)]
 done = does("Note that the agent is done with what a message asked of it.")(
     "messages.done",
     "{message}: done",
     value=lambda _, message: {"message": message, "done": True},
-    message=Annotated[str, argument("ID", "The message: its id.", ...)],
+    message=Mentioning,
+)
+reopen = does("Note that the agent is not done with what a message asked of it.")(
+    "messages.reopen",
+    "{message}: open",
+    value=lambda _, message: {"message": message, "done": False},
+    message=Mentioning,
 )

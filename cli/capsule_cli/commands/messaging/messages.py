@@ -25,6 +25,7 @@ _CONVERSATION = "The conversation: its id, a unique beginning of it, or @last."
 Conversation = Annotated[str | None, option("--conversation ID", _CONVERSATION, ..., autocompletion=complete_id)]
 Topic = Annotated[str | None, option("--topic TOPIC", "Only what is in this topic.", ...)]
 Thread = Annotated[str | None, option("--thread MESSAGE", "Only what is in the thread of this message.", ...)]
+Message = Annotated[str, argument("ID", "The message: its id.", ...)]
 #: Seconds of one wait of many.
 _WAIT_S = 3600
 
@@ -78,11 +79,30 @@ def send(
     _tell_sent(sent, sent.message)
 
 
-def status(id: Annotated[str, argument("ID", "The message: its id.", ...)]) -> None:
+def status(id: Message) -> None:
     """Say for each recipient of a message whether it was stored, rung (a wake was delivered), or read."""
     with named() as store:
         sent = store.messages.status(id)
     _tell_sent(sent, "\n".join(f"{name}\t{state}" for name, state in sent.recipients.items()))
+
+
+def edit(
+    id: Message,
+    text: str | None = argument("TEXT", "The new text. Without it: the text of --file, or of standard input."),
+    file: File = None,
+) -> None:
+    """Change the text of a message. The former text goes to the trash; an agent changes only its own messages."""
+    content = message_text(text, file)
+    with named() as store:
+        edited = store.messages.edit(id, content)
+    answer({"id": edited.id, "editedAt": edited.edited_at}, f"{edited.id}: changed", line=True)
+
+
+def react(id: Message, emoji: Annotated[str, argument("EMOJI", "The sign.", ...)]) -> None:
+    """Answer a message with a sign, such as 👍, and print the id of the answer."""
+    with acting() as (store, agent):
+        sent = store.messages.react(id, emoji, agent=agent)
+    _tell_sent(sent, sent.message)
 
 
 def _tell_sent(sent: Sent, plain: str) -> None:

@@ -1,0 +1,39 @@
+"""A message that was sent is changed or reacted to by those who may."""
+
+from __future__ import annotations
+
+import pytest
+
+from capsule import NotFound, Refused, Store
+
+
+@pytest.fixture
+def sent(each_store: Store) -> str:
+    for agent in ("anna", "bob", "carl"):
+        each_store.agents.register(agent)
+    return each_store.messages.send("The build is red.", agent="anna", to="bob").message
+
+
+def test_an_agent_changes_its_own_message_and_nobody_elses(each_store: Store, sent: str) -> None:
+    edited = each_store.messages.edit(sent, "The build is green.", agent="anna")
+    assert (edited.id, edited.content) == (sent, "The build is green.") and edited.edited_at
+    with pytest.raises(Refused):
+        each_store.messages.edit(sent, "No.", agent="bob")
+    with pytest.raises(NotFound):
+        each_store.messages.edit(sent, "No.", agent="carl")
+    assert each_store.messages.history("direct_anna_bob", agent="bob").messages[0].content == "The build is green."
+
+
+def test_a_reaction_is_an_answer_of_its_own_intent(each_store: Store, sent: str) -> None:
+    reaction = each_store.messages.react(sent, "👍", agent="bob")
+    [_, answer] = each_store.messages.history(reaction.conversation, agent="anna").messages
+    assert (answer.content, answer.reply_to, answer.more.get("intent")) == ("👍", sent, "reaction")
+    with pytest.raises(NotFound):
+        each_store.messages.react(sent, "👍", agent="carl")
+
+
+def test_a_mention_that_was_done_is_open_again(each_store: Store, sent: str) -> None:
+    asking = each_store.messages.send("@bob --review", agent="anna", to="bob").message
+    for act, state in ((each_store.messages.done, "done"), (each_store.messages.reopen, "read")):
+        act(asking, agent="bob")
+        assert [each.state for each in each_store.messages.mentions(agent="bob", state="all")] == [state]
