@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from capsule.disk.whole_files import Signature
+    from capsule.engines.files.disk.derived import Derived
     from capsule.engines.values import Trashed
     from capsule.format.saved.repair import Mended
 
@@ -101,7 +102,13 @@ class HeldFile(Protocol):
 
 
 class OutsideEdits(Protocol):
-    """Documents that are files, which other programs may write, move and leave beside others."""
+    """Documents that are files, which other programs may write, move and leave beside others.
+
+    Attributes:
+        derived: The files that are made of them, such as the index.
+    """
+
+    derived: Derived
 
     def hold(self, kind: str, id: str) -> AbstractContextManager[HeldFile]:
         """One file, whose mutex is held in a `with` block. Raises StoreBusy, Refused."""

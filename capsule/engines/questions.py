@@ -149,10 +149,6 @@ class Questions(Protocol):
     False, from what the last one knew.
     """
 
-    @property
-    def is_kept(self) -> bool:
-        """Whether what answers is kept in a file, and not made anew by each process. It is known after a question."""
-
     def conversations(self, asked: Listing, progress: Progress | None = None) -> Listed:
         """A page of conversations.
 

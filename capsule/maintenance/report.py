@@ -64,7 +64,7 @@ def report(store: CoreStore, progress: Progress | None = None) -> dict[str, Any]
 def _index(store: CoreStore) -> dict[str, Any]:
     stats = store.questions.stats()
     return {
-        "kept": store.questions.is_kept,
+        "kept": store.engine.outside_edits().derived.has_index,
         "conversations": stats.conversations,
         "damaged": stats.damaged,
         "messages": stats.messages,

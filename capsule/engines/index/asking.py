@@ -49,10 +49,6 @@ class Asking(Questions):
     def _opened(self, cursor: str) -> str:
         return cursor if self._seal is None else self._seal.open(cursor)
 
-    @property
-    def is_kept(self) -> bool:
-        return self._index.is_kept
-
     # -- Lists and searches ---------------------------------------------------------------------------------------
 
     def conversations(self, asked: Listing, progress: Progress | None = None) -> Listed:

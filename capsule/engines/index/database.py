@@ -19,15 +19,14 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from capsule.engines.files.disk.derived import Derived
+from capsule.engines.files.disk.derived import INDEX, Derived
 from capsule.engines.index.tables import schema
 from capsule.errors import CapsuleError, StoreBusy
 
 _log = logging.getLogger("capsule")
 
-NAME = "index.sqlite3"
 _LOCK = "index.lock"
-_LOGS = (f"{NAME}-wal", f"{NAME}-shm", f"{NAME}-journal")
+_LOGS = (f"{INDEX}-wal", f"{INDEX}-shm", f"{INDEX}-journal")
 _BUSY_S = 30.0
 _POLL_S = 0.02
 _BUILT_S = 600.0
@@ -94,11 +93,6 @@ class Database:
         self.generation = ""
 
     @property
-    def is_kept(self) -> bool:
-        """Whether it is in a file."""
-        return not self._only_memory
-
-    @property
     def _derived(self) -> Derived:
         assert self._kept is not None
         return self._kept
@@ -111,7 +105,7 @@ class Database:
         Raises:
             sqlite3.Error, Unusable: There is something wrong with the file.
         """
-        is_same = os.getpid() == self._pid and (self._kept is None or self._inode in (0, self._kept.inode(NAME)))
+        is_same = os.getpid() == self._pid and (self._kept is None or self._inode in (0, self._kept.inode(INDEX)))
         if self._main is not None and is_same:
             return self._main, False
         self.forget()
@@ -124,16 +118,16 @@ class Database:
 
     def _open(self) -> bool:
         """Open the file, when there is a sound one of this version."""
-        inode = self._derived.inode(NAME)
+        inode = self._derived.inode(INDEX)
         if not inode:
             return False
-        uri = f"file:{_quoted(self._derived.path(NAME))}?mode=rw"
+        uri = f"file:{_quoted(self._derived.path(INDEX))}?mode=rw"
         db = None
         try:
             db = sqlite3.connect(uri, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
             # The first read opens the log; only then is it certain whose log that is.
             db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            if self._derived.inode(NAME) != inode:
+            if self._derived.inode(INDEX) != inode:
                 raise Unusable("replaced while it was opened")
             db.execute("PRAGMA synchronous = NORMAL")
             db.execute(f"PRAGMA cache_size = -{_CACHE}")
@@ -190,7 +184,7 @@ class Database:
         return release
 
     def _build_aside(self, progress: Progress | None) -> None:
-        aside = f"{NAME}-{os.urandom(6).hex()}.new"
+        aside = f"{INDEX}-{os.urandom(6).hex()}.new"
         path = self._derived.make(aside)
         db = sqlite3.connect(path, isolation_level=None)
         try:
@@ -200,8 +194,8 @@ class Database:
             db.execute("PRAGMA main.locking_mode = NORMAL").close()
             db.execute("PRAGMA main.journal_mode = WAL").close()
             db.close()
-            self._derived.drop(NAME, *_LOGS)
-            self._derived.put(aside, NAME)
+            self._derived.drop(INDEX, *_LOGS)
+            self._derived.put(aside, INDEX)
         except BaseException:
             db.close()
             with suppress(CapsuleError):
@@ -230,7 +224,7 @@ class Database:
     def _sweep(self) -> None:
         """Drop what builders left that are dead; the lock is held."""
         for name in self._derived.names():
-            if name.startswith(f"{NAME}-") and ".new" in name:
+            if name.startswith(f"{INDEX}-") and ".new" in name:
                 self._derived.drop(name)
 
     def stay_in_memory(self, why: Exception) -> None:
@@ -257,8 +251,8 @@ class Database:
         """Remove the file with this inode (None: any), its logs, and what a builder left."""
         release = self._lock()
         try:
-            if inode in (None, self._derived.inode(NAME)):
-                self._derived.drop(NAME, *_LOGS)
+            if inode in (None, self._derived.inode(INDEX)):
+                self._derived.drop(INDEX, *_LOGS)
                 self._sweep()
         finally:
             release()

@@ -50,11 +50,6 @@ class Index:
         _all.add(self)
         self._reset()
 
-    @property
-    def is_kept(self) -> bool:
-        """Whether it is in a file."""
-        return self._database.is_kept
-
     def _reset(self) -> None:
         """Forget everything about the rows."""
         self._heads: dict[str, Head] | None = None

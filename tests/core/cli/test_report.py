@@ -80,3 +80,11 @@ def test_a_report_of_a_store_that_cannot_be_opened_says_by_which_error(secretive
 def test_a_report_is_no_repair(capsule: Any) -> None:
     for other in ("--repair", "--flush"):
         assert "--report" in capsule("doctor", "--report", other, expect=2).stderr
+
+
+def test_a_report_says_whether_the_index_is_kept(capsule: Any) -> None:
+    capsule.new("A")
+    (capsule.root / ".capsule" / "index.sqlite3").unlink(missing_ok=True)
+    (capsule.root / ".capsule" / "index.sqlite3").mkdir()
+    facts = capsule.json("doctor", "--report")
+    assert facts["index"]["kept"] is False and facts["index"]["conversations"] == 1

@@ -16,6 +16,8 @@ from capsule.disk.syscalls import Syscalls
 from capsule.engines.files.disk.layout import Directory, Layout
 from capsule.errors import CapsuleError, Refused
 
+#: The file of the index.
+INDEX = "index.sqlite3"
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -37,6 +39,11 @@ class Derived:
         except (OSError, Refused):
             return 0
         return status.st_ino if stat.S_ISREG(status.st_mode) else 0
+
+    @property
+    def has_index(self) -> bool:
+        """Whether the index is in its file; else each process makes its own in memory, once it needs one."""
+        return bool(self.inode(INDEX))
 
     def make(self, name: str) -> str:
         """Make an empty file, and the directory around it; the path. Raises `Refused`, `StorageFailed`."""
