@@ -12,12 +12,17 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-__all__ = ["disk_directory", "file_system", "moment", "record"]
+__all__ = ["disk_directory", "file_system", "moment", "record", "usual"]
 
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 _VERSIONS = (
     "orjson", "pydantic", "portalocker", "typer", "rich", "tinydb", "langchain-community", "llm", "matplotlib"
 )  # fmt: skip
+
+
+def usual() -> dict[str, str]:
+    """The environment, with compiled modules kept, as they are wherever a program is started twice."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def file_system(path: Path) -> str:

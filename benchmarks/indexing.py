@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import corpus
+from benchmarks.environment import usual
 from benchmarks.fixtures import texts
 from benchmarks.harness import Contestant, Samples, interleave
 from benchmarks.peers.fts import BareText, OurText
@@ -30,7 +31,8 @@ _OPEN, _NOTHING = "changes(), a store that is open", "the same, when nothing cha
 _OPENED, _SCAN = "open and changes(), in this process", "scandir + stat"
 _COLD, _COLD_SCAN = "open and changes(), in a new process", "scandir + stat, in a new process"
 
-#: In a process of its own: the seconds it takes. What it needs it has imported by then, for an empty store.
+#: In a process of its own: the seconds it takes. What it needs it has imported by then, for a store of one
+#: conversation, which was appended to as well.
 _UP_TO_DATE = """
 import sys, time
 from capsule import Store
@@ -137,7 +139,7 @@ def _look(directory: Path) -> None:
 
 def _alone(source: str, roots: tuple[Path, ...], into: Samples) -> None:
     """A sample that a process of its own takes."""
-    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])}
+    env = usual() | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])}
     done = subprocess.run(
         [sys.executable, "-c", source, *map(str, roots)], check=True, stdout=subprocess.PIPE, text=True, env=env
     )
@@ -150,7 +152,9 @@ def _up_to_date(bench: Bench, report: Report, made: corpus.Corpus) -> None:
     directory = made.root / "conversations"
     cold, cold_scan = Samples(_COLD), Samples(_COLD_SCAN)
     Store.init(bench.directory)
-    with Store.open(made.root) as writer, Store.open(made.root) as store:
+    with Store.open(made.root) as writer, Store.open(made.root) as store, Store.open(bench.directory) as small:
+        other = small.create(title="Small").id
+        small.changes()
         ids = itertools.cycle([head.id for head in store.heads()][:20])
         cursor = store.changes().cursor
 
@@ -200,6 +204,7 @@ def _up_to_date(bench: Bench, report: Report, made: corpus.Corpus) -> None:
         with bench.progress("the same in new processes", processes) as step:
             for _ in range(processes):
                 append_to_one_up_to_date()
+                small.append(other, content=next(pool))
                 _alone(_UP_TO_DATE, (made.root, bench.directory), cold)
                 _alone(_LOOK, (made.root,), cold_scan)
                 step()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import corpus
+from benchmarks.environment import usual
 from benchmarks.fixtures import texts, write_capsule
 from benchmarks.harness import Contestant, Samples, interleave
 from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows, times
@@ -83,17 +84,12 @@ def _python(source: str) -> list[str]:
     return [sys.executable, "-c", source]
 
 
-def _usual() -> dict[str, str]:
-    """The environment, with compiled modules kept, as they are wherever a program is started twice."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-
-
 class _Pipes:
     """A server started in a directory, and the other end of its pipes: one JSON a line."""
 
     def __init__(self, words: list[str], where: Path) -> None:
         self.process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=where, env=_usual()
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=where, env=usual()
         )
         self._numbers = itertools.count(1)
 
@@ -136,7 +132,7 @@ def _ready(bench: Bench, report: Report, root: Path) -> None:
         started[-1].ask("initialize", _INITIALIZE)
 
     def plain() -> None:
-        subprocess.run([sys.executable, "-c", "import mcp.server.mcpserver"], check=True, env=_usual())
+        subprocess.run([sys.executable, "-c", "import mcp.server.mcpserver"], check=True, env=usual())
 
     rounds = bench.rounds(25, 5)
     with bench.progress("MCP servers, ready", rounds) as step:
@@ -172,7 +168,7 @@ def _ready(bench: Bench, report: Report, root: Path) -> None:
 async def _client(words: list[str], where: Path) -> AsyncIterator[Any]:
     from mcp import Client, StdioServerParameters
 
-    server = StdioServerParameters(command=words[0], args=words[1:], cwd=where, env=_usual())
+    server = StdioServerParameters(command=words[0], args=words[1:], cwd=where, env=usual())
     async with Client(server) as client:
         yield client
 

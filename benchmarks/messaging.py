@@ -22,6 +22,7 @@ from typing import Any
 
 import orjson
 
+from benchmarks.environment import usual
 from benchmarks.fixtures import STAMP, history
 from benchmarks.harness import Contestant, Samples, interleave
 from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows
@@ -257,12 +258,11 @@ def _commands(bench: Bench, report: Report) -> None:
         for name in ("anna", "bob"):
             store.agents.register(name)
         store.messages.send("hello", agent="anna", to="bob")
-    usual = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
     def process(*words: str) -> Contestant:
         def once() -> None:
             command = [str(program), *words, "--store", str(root)]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=root, env=usual)
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=root, env=usual())
 
         return Contestant(f"capsule {words[0]}", once)
 

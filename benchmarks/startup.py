@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.environment import usual
 from benchmarks.fixtures import write_capsule
 from benchmarks.harness import Contestant, interleave
 from benchmarks.report import Bar, Bench, Report, Table, micro, times
@@ -42,12 +42,9 @@ def run(bench: Bench) -> Report:
     with Store.open(root) as agents:
         agents.agents.register("bob")
 
-    # Compiled modules are kept, as they are wherever a program is started twice.
-    usual = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-
     def process(*words: str, said: bytes = b"") -> Callable[[], None]:
         def run_it() -> None:
-            subprocess.run(words, check=True, input=said, stdout=subprocess.DEVNULL, cwd=root, env=usual)
+            subprocess.run(words, check=True, input=said, stdout=subprocess.DEVNULL, cwd=root, env=usual())
 
         return run_it
 

@@ -18,6 +18,7 @@ from uuid import UUID
 
 import orjson
 
+from benchmarks.environment import usual
 from benchmarks.fixtures import texts
 from benchmarks.harness import Samples
 from benchmarks.report import Bar, Bench, Report, Table, micro
@@ -181,6 +182,7 @@ def _imported(store: Path, path: Path) -> list[float]:
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parent.parent,
+        env=usual(),
     )
     found: list[float] = json.loads(done.stdout)
     assert not found[4], "the files are whole"

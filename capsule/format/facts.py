@@ -29,16 +29,16 @@ UNSEEN = frozenset(names("history")) - {*FIELDS, "mentions"}
 Fact = tuple[str, int, str | float]
 
 
-def facts_of(entry: Mapping[str, Any]) -> list[Fact]:
+def facts_of(entry: Mapping[str, Any]) -> tuple[Fact, ...]:
     """The facts in a message. Costs a tenth of a microsecond if there are none."""
     if _ANY.isdisjoint(entry):
-        return []
+        return ()
     given = [(name, entry[name]) for name in FIELDS if name in entry]
     if isinstance(mentions := entry.get("mentions"), dict):
         given.append(("mentions", mentions.get("valid")))
     if isinstance(metadata := entry.get("metadata"), dict):
         given += metadata.items()
-    return list(_flat(given))
+    return tuple(_flat(given))
 
 
 def _flat(given: list[tuple[str, Any]]) -> Iterator[Fact]:

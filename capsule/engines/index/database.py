@@ -186,7 +186,7 @@ class Database:
     def _build_aside(self, progress: Progress | None) -> None:
         aside = f"{INDEX}-{os.urandom(6).hex()}.new"
         path = self._derived.make(aside)
-        db = sqlite3.connect(path, isolation_level=None)
+        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
             for setting in _BUILDING:
                 db.execute(f"PRAGMA {setting}").close()
@@ -205,6 +205,7 @@ class Database:
     def _filled(self, db: sqlite3.Connection, progress: Progress | None) -> None:
         from capsule.engines.index.search import words  # Only where something is written: a list mostly writes nothing.
 
+        db.execute("PRAGMA temp_store = MEMORY")  # Texts go through a table there, and it needs no directory.
         db.execute("BEGIN")
         schema.create(db)
         if not db.in_transaction:

@@ -59,7 +59,7 @@ class Message(NamedTuple):
     content: str
     tools: str | None
     digest: int
-    facts: list[Fact]
+    facts: tuple[Fact, ...]
 
 
 #: Makes a message of a tuple, at a third of the cost.

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from capsule import InvalidInput, Store
 from capsule.engines.index.search import search as module
 from capsule.engines.index.search.folding import composed, is_continuous, tokens
+from capsule.engines.index.tables import rows
 
 #: Several languages, with and without spaces; what a person looks for in them.
 CORPUS = (
@@ -70,6 +71,20 @@ def test_a_search_in_any_language_finds_what_a_full_scan_finds(store: Store) -> 
         wanted = [f"c@{at}" for at, text in enumerate(CORPUS) if holds(text, needle)]
         assert wanted, "each needle is somewhere"
         assert found(store, needle) == sorted(wanted)
+
+
+def test_an_index_that_is_built_at_once_finds_what_one_finds_that_grew(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "_BATCH_BYTES", 5000)  # Several conversations together, and several times.
+    for number, text in enumerate(CORPUS):
+        calls = [{"id": "1", "name": "run", "arguments": {"text": CORPUS[~number]}}]
+        said = ({"content": "plain"}, {"content": text}, {"content": "", "toolCalls": calls})
+        store.create(id=f"c{number}", title="~", messages=[{"role": "assistant", **message} for message in said])
+        store.search("plain")
+    grown = [found(store, needle, in_tools=True) for needle in ("plain", *NEEDLES)]
+    store.reindex()
+    assert [found(store, needle, in_tools=True) for needle in ("plain", *NEEDLES)] == grown
 
 
 @pytest.fixture(scope="module")

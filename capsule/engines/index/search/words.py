@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import orjson
 
@@ -25,6 +26,11 @@ _NO_TITLE: Title = ("", "[]")
 _WORDS = "CREATE VIRTUAL TABLE words USING fts5(content, tools, content='', tokenize='ascii')"
 _NAMES = "CREATE VIRTUAL TABLE names USING fts5(title, tags, content='', tokenize='ascii')"
 _ADD = "INSERT INTO words(rowid, content, tools) VALUES(?, ?, ?)"
+_FOLDED = "CREATE TEMP TABLE folded(num INTEGER PRIMARY KEY, content TEXT NOT NULL, tools TEXT)"
+#: The same of messages that are rows already, in one statement, so that another thread may run meanwhile.
+_ADD_ROWS = """INSERT INTO words(rowid, content, tools)
+    SELECT num, coalesce(f.content, m.content), coalesce(f.tools, m.tools)
+    FROM messages AS m LEFT JOIN folded AS f USING(num) WHERE num BETWEEN ? AND ? ORDER BY num"""
 _REMOVE = "INSERT INTO words(words, rowid, content, tools) VALUES('delete', ?, ?, ?)"
 _ADD_NAME = "INSERT INTO names(rowid, title, tags) VALUES(?, ?, ?)"
 _REMOVE_NAME = "INSERT INTO names(names, rowid, title, tags) VALUES('delete', ?, ?, ?)"
@@ -46,6 +52,17 @@ def add(db: sqlite3.Connection, rows: Iterable[Row]) -> None:
     db.executemany(_ADD, _folded(rows))
 
 
+def adding(db: sqlite3.Connection, rows: list[Row]) -> Callable[[], object]:
+    """What adds the texts of messages that came into their table one behind the other; only while `build` fills it.
+
+    It needs next to nothing of Python, so that it may run in a thread of its own. Nothing else uses `db` meanwhile.
+    """
+    db.execute("DELETE FROM folded")
+    others = (row for row in rows if not (row[1].isascii() and (row[2] or "").isascii()))
+    db.executemany("INSERT INTO folded VALUES(?, ?, ?)", _folded(others))
+    return partial(db.execute, _ADD_ROWS, (rows[0][0], rows[-1][0]) if rows else (0, 0))
+
+
 def remove(db: sqlite3.Connection, rows: Iterable[Row]) -> None:
     """Take out the texts of messages, which must be those that were added."""
     db.executemany(_REMOVE, _folded(rows))
@@ -64,7 +81,9 @@ def build(db: sqlite3.Connection, fill: Callable[[], None]) -> None:
     The part then lies above the level where later texts come, so that they are not merged with it for a long time.
     """
     _configure(db, _BUILDING_HASH)
+    db.execute(_FOLDED)
     fill()
+    db.execute("DROP TABLE folded")
     # Parts of several levels are joined above all of these, but those of one level, which are few, on the next one. A
     # text that comes and goes makes them several.
     parts = db.execute("SELECT count(DISTINCT segid) FROM words_idx").fetchone()[0]

@@ -7,7 +7,7 @@ rows that differ are touched.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import count, repeat
 from typing import Any
 
@@ -25,8 +25,8 @@ _MESSAGE = (
     "INSERT INTO messages(num, capsule, at, front, id, parent, role, sender, time_ms, words, content, tools, digest,"
     " active) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)"
 )
-#: The number of a message, its conversation, its place there, the digest of the ids up to it, and the message.
-_Placed = tuple[int, int, int, int, Message]
+#: The number of a message, its conversation, its place there, the digest of the ids up to it; and the message.
+_Placed = tuple[tuple[int, int, int, int], Message]
 #: The bytes of the conversations that come into an empty index together.
 _BATCH_BYTES = 4 << 20
 
@@ -94,7 +94,7 @@ class Rows:
 
     def _new(self, id: str, row: Row | None, state: Found) -> None:
         num = row["num"] if row else self._db.execute("SELECT coalesce(max(num), 0) + 1 FROM capsules").fetchone()[0]
-        self._insert([(num, id, state)])
+        words.add(self._db, _words_of(self._insert([(num, id, state)])))
         ids = [message.id for message in state.messages or []]
         kind = "created" if row is None else "restored"
         self._tell(kind, id, state, messages=ids, count=state.entries)
@@ -104,19 +104,21 @@ class Rows:
             self._tell("locked", id, state, lock=state.head.lock, count=state.entries)
 
     def fill(self, conversations: Iterable[tuple[str, Found]]) -> None:
-        """Fill an empty index; many messages at a time, as that is the quickest."""
-        batch: list[tuple[int, str, Found]] = []
-        size = 0
-        for num, (id, state) in enumerate(conversations, 1):
-            batch.append((num, id, state))
-            size += state.version.size
-            if size > _BATCH_BYTES:
-                self._insert(batch)
-                batch, size = [], 0
-        self._insert(batch)
+        """Fill an empty index; many messages at a time, as that is the quickest.
 
-    def _insert(self, conversations: list[tuple[int, str, Found]]) -> None:
-        """Make the rows of conversations that have no messages there."""
+        While another thread has SQLite take in the words of some conversations, this one reads the next.
+        """
+        from concurrent.futures import Future, ThreadPoolExecutor  # Only a first indexing has a use for them.
+
+        with ThreadPoolExecutor(1) as beside:
+            adding: Future[object] = beside.submit(object)
+            for batch in _batches(conversations):
+                adding.result()
+                adding = beside.submit(words.adding(self._db, _words_of(self._insert(batch))))
+            adding.result()
+
+    def _insert(self, conversations: list[tuple[int, str, Found]]) -> list[_Placed]:
+        """Make the rows of conversations that have no messages there; the words of their messages are not added."""
         placed, branched = [], []
         for num, id, state in conversations:
             messages = state.messages or []
@@ -126,23 +128,27 @@ class Rows:
             placed += self._placed(num, 0, messages)
             if not linear:
                 branched.append((num, state.current))
-        self._insert_messages(placed)
+        self._insert_rows(placed)
         for num, current in branched:
             self._mark_active(num, current)
+        return placed
 
     def _placed(self, capsule: int, at: int, messages: list[Message], first: int = 0) -> list[_Placed]:
         """Messages from place `at` on, numbered from `first`; 0: as the newest."""
         if not first:
             first, self._next = self._next, self._next + len(messages)
         fronts = self._fronts(capsule, at, [message.id for message in messages])
-        return list(zip(count(first), repeat(capsule), count(at), fronts, messages, strict=False))
+        return list(zip(zip(count(first), repeat(capsule), count(at), fronts, strict=False), messages, strict=True))
 
     def _insert_messages(self, placed: list[_Placed]) -> None:
         """Put messages there, in the order of their numbers, as that is the quickest."""
-        self._db.executemany(_MESSAGE, ((*place, *message[:-1]) for *place, message in placed))
-        facts = [(num, *fact) for num, *_, message in placed for fact in message.facts]
+        self._insert_rows(placed)
+        words.add(self._db, _words_of(placed))
+
+    def _insert_rows(self, placed: list[_Placed]) -> None:
+        self._db.executemany(_MESSAGE, [place + message[:-1] for place, message in placed])
+        facts = [(place[0], *fact) for place, message in placed for fact in message.facts]
         self._db.executemany("INSERT OR IGNORE INTO facts VALUES(?, ?, ?, ?)", facts)
-        words.add(self._db, ((num, message.content, message.tools) for num, *_, message in placed))
 
     def _fronts(self, capsule: int, at: int, ids: list[str]) -> list[int]:
         """For each of these messages from place `at` on, the digest of the ids up to it."""
@@ -293,6 +299,23 @@ class Rows:
         if _owner(old_lock) != _owner(head.lock):
             kind, lock = ("locked", head.lock) if head.lock is not None else ("unlocked", old_lock)
             self._tell(kind, id, state, row["tag"], lock=lock, count=state.entries)
+
+
+def _batches(conversations: Iterable[tuple[str, Found]]) -> Iterator[list[tuple[int, str, Found]]]:
+    """Conversations with their numbers, of which some are taken in together."""
+    batch: list[tuple[int, str, Found]] = []
+    size = 0
+    for num, (id, state) in enumerate(conversations, 1):
+        batch.append((num, id, state))
+        size += state.version.size
+        if size > _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    yield batch
+
+
+def _words_of(placed: list[_Placed]) -> list[words.Row]:
+    return [(place[0], message.content, message.tools) for place, message in placed]
 
 
 def _file(state: Found) -> dict[str, Any]:
