@@ -140,20 +140,21 @@ class Log:
                 that the checkpoints among the writes stay, and there is no other one.
             room: How many bytes it is to have space for besides; None: none at all, as there is little.
         """
-        data, crc, checkpoint = b"", 0, 0
+        lines, end, crc, checkpoint = list[bytes](), 0, 0, 0
         for records in writes if at is None else [*without_checkpoints(writes)[0], [_CHECKPOINT % at]]:
             line, crc = _line(records, crc)
-            data += line
-            checkpoint = len(data) if records[0].startswith(_CHECKPOINT_MARK) else checkpoint
+            lines.append(line)
+            end += len(line)
+            checkpoint = end if records[0].startswith(_CHECKPOINT_MARK) else checkpoint
         size = _SMALLEST
-        while room is not None and size < (len(data) + room) * 3 // 2:  # So that the next one is some way off.
+        while room is not None and size < (end + room) * 3 // 2:  # So that the next one is some way off.
             size *= 2
-        size = max(size, len(data))
+        size = max(size, end)
         directory, name = os.path.split(path)
         temporary = f"{directory}/.{name}.tmp"
 
         def write(fd: int) -> None:
-            pwrite_all(sys, fd, data.ljust(size, b"\0"), 0)
+            pwrite_all(sys, fd, b"".join(lines).ljust(size, b"\0"), 0)
 
         try:
             fd = write_new(sys, temporary, mode, write)
@@ -163,7 +164,7 @@ class Log:
         try:
             sys.rename(temporary, path)
             sync_directory(sys, directory)
-            return cls(sys, path, fd, Position(sys.fstat(fd).st_ino, size, len(data), crc, checkpoint))
+            return cls(sys, path, fd, Position(sys.fstat(fd).st_ino, size, end, crc, checkpoint))
         except BaseException:
             sys.close(fd)
             with suppress(OSError):
@@ -179,13 +180,15 @@ class Log:
                 break
         writes: list[Records] = []
         at = crc = checkpoint = 0
-        while (stop := data.find(b"\n", at)) > 0:
-            seeded = zlib.crc32(data[at + 9 : stop], crc)
-            if data[at : at + 9] != b"%08x " % seeded:
+        for line in data.split(b"\n")[:-1]:
+            body = line[9:]
+            seeded = zlib.crc32(body, crc)
+            if line[:9] != b"%08x " % seeded:
                 break
-            writes.append(data[at + 9 : stop].split(b"\t"))
-            at, crc = stop + 1, seeded
-            checkpoint = at if writes[-1][0].startswith(_CHECKPOINT_MARK) else checkpoint
+            writes.append(body.split(b"\t"))
+            at, crc = at + len(line) + 1, seeded
+            if body.startswith(_CHECKPOINT_MARK):
+                checkpoint = at
         self.position = self.position._replace(end=at, crc=crc, checkpoint=checkpoint)
         return writes
 
