@@ -29,6 +29,7 @@ from capsule.engines.files.document import HeldDocument
 from capsule.engines.files.protocols import Known
 from capsule.engines.values import Tracker
 from capsule.errors import CapsuleError, Interfered, NotFound
+from capsule.forks import call_in_child
 from capsule.format.json.anatomy import last_entries
 from capsule.ids import check_id, is_id
 
@@ -78,7 +79,7 @@ class FileStorage:
         self.behind = FlushBehind(self._make_durable)
         #: The directories that are no symlinks, by kind, or for a nested kind by their path.
         self._checked: dict[str, str] = {}
-        _open_storages.add(self)
+        call_in_child(self, FileStorage.forget_parent)
 
     def hold(self, kind: str, id: str, timeout_s: float | None = None) -> HeldDocument:
         """One document, whose mutex is held in a `with` block. Raises `StoreBusy`, `Refused`."""
@@ -384,15 +385,3 @@ class FileStorage:
         self.behind = FlushBehind(self._make_durable)
         self.mutexes.forget()
         self.leases.forget()
-
-
-_open_storages: weakref.WeakSet[FileStorage] = weakref.WeakSet()
-
-
-def _in_forked_child() -> None:
-    for storage in list(_open_storages):
-        storage.forget_parent()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_forked_child)
