@@ -247,9 +247,10 @@ class LoggedDocument:
             return
         self._owes_flush = True
         try:
-            log = self._mutex.log
-            if log is None or not log.is_at(self._position) or not log.put(records):
-                self._roomy(records).put(records)
+            log, position = self._mutex.log, self._position
+            if log is None or position is None or not log.put(records, position):
+                log = self._roomy(records)
+                log.put(records, log.position)
         except OSError:
             self.give_up_log()
             raise
@@ -288,13 +289,17 @@ class LoggedDocument:
 
     def give_up_log(self) -> None:
         """Have the log written anew by the next one: after a flush that failed, another one proves nothing."""
-        known = self.known()  # First: looking it up gives the position that is forgotten here.
         log, self._mutex.log = self._mutex.log, None
         if log is not None:
             with suppress(OSError):
                 log.withdraw()
             with suppress(OSError):
                 log.close(is_trusted=False)
+        self._leave_log()
+
+    def _leave_log(self) -> None:
+        """Have the header name no log, before its file goes: another process that has it open would write to it."""
+        known = self.known()
         self._position = None
         if known is not None:
             self._write(known, None)
@@ -306,10 +311,13 @@ class LoggedDocument:
         mode = self.storage.logs.file_mode
         if log is None:
             self.storage.logs.ensure()
-            writes = [self.base()] if self.base else []
-            log = mutex.log = Log.make(self.sys, self._path(), mode, writes, self._secure())
+            writes, at = [self.base()] if self.base else [], self._secure()
+            self._leave_log()
+            log = mutex.log = Log.make(self.sys, self._path(), mode, writes, at)
         if log.lacks_room(records):
-            mutex.log = log = log.renewed(records, mode, self._secure())
+            at = self._secure()
+            self._leave_log()
+            mutex.log = log = log.renewed(records, mode, at)
         else:
             log.make_room(records)
         if self._position is None or self._position[:2] != log.position[:2]:
@@ -321,8 +329,7 @@ class LoggedDocument:
     def note_down(self, known: Known) -> Known:
         """Count what was begun for done, and note how the document is now. Fails silently: derived, see above."""
         if self._mutex.log is not None and self._position is not None:
-            self._mutex.log.take()
-            self._position = self._mutex.log.position
+            self._position = self._mutex.log.take()
         self._write(known, self._position)
         return known
 
@@ -357,6 +364,7 @@ class LoggedDocument:
         if self._log() is None:
             return
         mode, at = self.storage.logs.file_mode, self._secure()
+        self._leave_log()
         try:
             made = Log.make(self.sys, self._path(), mode, writes, at)
         except OSError as error:
@@ -375,7 +383,7 @@ class LoggedDocument:
     def drop_log(self) -> None:
         """Remove the log, durably: what it tells is of another document."""
         self._close_log()
-        self._position = None
+        self._leave_log()
         try:
             self.sys.unlink(self._path())
         except FileNotFoundError:
