@@ -191,16 +191,12 @@ class HeldDocument(LoggedDocument):
             doing = f"undo what it began to {doing}, so that it may still appear in"
         return whole_files.failure(error, self.path, doing)
 
-    def _done(self, known: Known, now: Signature, anatomy: Anatomy | None, tag: str, stamp: str, time: str) -> Known:
-        """The document as a write left it, noted."""
-        newest = max(known.newest, known.stamp, stamp)
-        return self.note_down(Known(now, anatomy, tag, stamp, self.storage.boot, "", newest, time))
-
     def _done_whole(
         self, known: Known, now: Signature, anatomy: Anatomy | None, tag: str, stamp: str, time: str
     ) -> Known:
         """The document as a write left it that put a durable file in its place, noted."""
-        done = self._done(known, now, anatomy, tag, stamp, time)
+        newest = max(known.newest, known.stamp, stamp)
+        done = self.note_down(Known(now, anatomy, tag, stamp, self.storage.boot, "", newest, time))
         with whole_files.naming(self.path, "log a change of"):
             self.set_checkpoint(done, is_other=True)
         self._owes_flush = False
@@ -234,7 +230,8 @@ class HeldDocument(LoggedDocument):
             raise
         except OSError as error:
             raise self._refused(error, "append to") from error
-        return self._done(known, signature, after, known.tag, stamp, time)
+        newest = max(known.newest, known.stamp, stamp)
+        return self.note_down(Known(signature, after, known.tag, stamp, self.storage.boot, "", newest, time))
 
     def flush(self, known: Known) -> Known:
         """Make the document durable, bytes and name, as it is. Raises `Interfered`, `StorageFailed`."""
