@@ -250,7 +250,7 @@ class HeldDocument(LoggedDocument):
 
         `is_done` says whether the write that was begun is in the file all the same.
         """
-        note = self.note_down if is_done else self.doubt
+        note = self.note_down if is_done else self.write_note
         note(Known(Signature(0, 0, 0, 0), None, new_tag(), "", self.storage.boot, doubt))
         self.close()
 
