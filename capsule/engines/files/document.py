@@ -178,13 +178,6 @@ class HeldDocument(LoggedDocument):
             else:
                 self.drop_log()
 
-    def _begin(self, records: list[bytes]) -> None:
-        """Log what is about to be written."""
-        try:
-            self.log_write(records)
-        except OSError as error:
-            raise self._refused(error, "log a change of") from error
-
     def _refused(self, error: OSError, doing: str) -> CapsuleError:
         """The error for a write that did not change the document."""
         if not self.withdraw():
@@ -267,7 +260,8 @@ class HeldDocument(LoggedDocument):
         Raises `Interfered`, `StorageFailed`. Costs copying the file in the kernel, and reading the context it replaces.
         """
         version = Rehead(self.sys, self._mutex.document_fd, self._anatomy(known), head, entries, context)
-        self._begin(records)
+        with whole_files.naming(self.path, "log a change of"):
+            self.log_write(records)
         try:
             signature = self._put(known.signature, version.write)
         except Interfered:
@@ -293,7 +287,8 @@ class HeldDocument(LoggedDocument):
             before, records = None, []
             with whole_files.naming(self.path, "drop the log of"):
                 self.drop_log()
-        self._begin(records)
+        with whole_files.naming(self.path, "log a change of"):
+            self.log_write(records)
         signature = self._put(expected, lambda fd: whole_files.pwrite_all(self.sys, fd, data, 0))
         stamp = data[anatomy.updated_at :][:WIDTH].decode("ascii") if anatomy else ""
         return self._done_whole(

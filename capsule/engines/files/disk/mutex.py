@@ -26,6 +26,8 @@ _FIRST_WAIT_S = 0.000_05
 _SHORT_WAIT_S = 0.000_3
 _LONG_S = 0.02
 _LONGEST_WAIT_S = 0.002
+#: Lets another process run, if one is ready to; much shorter than the shortest sleep.
+_pause = getattr(os, "sched_yield", lambda: None)
 
 
 class Mutex:
@@ -224,12 +226,6 @@ class Mutexes:
                 mutex.log.forget()
                 mutex.log = None
             self._close(mutex)
-
-
-def _pause() -> None:
-    """Let another process run, if one is ready to; much shorter than the shortest sleep."""
-    if hasattr(os, "sched_yield"):
-        os.sched_yield()
 
 
 def _holder(lock_file: os.stat_result) -> str:
