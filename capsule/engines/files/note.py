@@ -132,7 +132,7 @@ class LoggedDocument:
             return
         mutexes.unlock(mutex)
         try:
-            self.storage.behind.add(self.kind, self.id)
+            self.storage.behind.add(self.kind, self.id, self.storage.make_durable)
             if self.waits:
                 log.flush()
         except OSError as unflushed:

@@ -76,7 +76,7 @@ class FileStorage:
         self.mutexes = Mutexes(self.sys, self.mutex_files)
         self.sys.give_up_idle = weakref.WeakMethod(self.mutexes.give_up_idle)  # Weak, as a cycle would keep them open.
         self.leases = FileLeases(self.sys, self.layout, self.mutexes)
-        self.behind = FlushBehind(self._make_durable)
+        self.behind = FlushBehind()
         #: The directories that are no symlinks, by kind, or for a nested kind by their path.
         self._checked: dict[str, str] = {}
         call_in_child(self, FileStorage.forget_parent)
@@ -369,7 +369,8 @@ class FileStorage:
                     held.forget()
                 return f"{leftover.path}: forgotten"
 
-    def _make_durable(self, kind: str, id: str, timeout_s: float) -> None:
+    def make_durable(self, kind: str, id: str, timeout_s: float) -> None:
+        """Make a document durable, if it is there; its mutex is waited for so many seconds. Raises `StoreBusy`."""
         if self.exists(kind, id):
             with suppress(Interfered), self.hold(kind, id, timeout_s) as held:
                 held.make_durable()  # Whoever takes in what another program has just written does the rest.
@@ -382,6 +383,6 @@ class FileStorage:
 
     def forget_parent(self) -> None:
         """In a forked child: share nothing with the parent."""
-        self.behind = FlushBehind(self._make_durable)
+        self.behind = FlushBehind()
         self.mutexes.forget()
         self.leases.forget()

@@ -206,10 +206,10 @@ def test_the_end_of_the_thread_waits_for_no_document_that_is_busy() -> None:
             raise StoreBusy("", id=id, holder="")
 
     busy, settling = Busy(), threading.Event()
-    documents = behind.FlushBehind(busy.settle)
+    documents = behind.FlushBehind()
     thread = behind._thread
     behind._DELAY_S = 0
-    documents.add("conversations", "plan")
+    documents.add("conversations", "plan", busy.settle)
     assert settling.wait(240)
     thread.stop()
     assert documents._names
