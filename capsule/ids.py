@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterable
 
 from capsule.errors import InvalidInput
+from capsule.forks import call_in_child
 
 _MAX_BYTES = 128
 _ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@-]{{0,{_MAX_BYTES - 1}}}")
@@ -98,15 +99,15 @@ class _MessageIds:
         self._guard = threading.Lock()
         self._ms = 0
         self._counter = 0
+        self._random = b""
 
-    def new(self) -> str:
-        """An id of this moment."""
-        return self.at(time.time_ns() // 1_000_000)
-
-    def at(self, ms: int) -> str:
-        """An id of a time in milliseconds since 1970; later than the one before in any case."""
-        entropy = int.from_bytes(os.urandom(10), "big")
+    def new(self, ms: int | None = None) -> str:
+        """An id of a time in milliseconds since 1970, or of this moment; later than the one before in any case."""
+        if ms is None:
+            ms = time.time_ns() // 1_000_000
         with self._guard:
+            self._random = self._random[10:] or os.urandom(640)
+            entropy = int.from_bytes(self._random[:10], "big")
             if ms > self._ms:
                 self._ms, self._counter = ms, entropy & 0x7FF
             elif self._counter < 0xFFF:
@@ -120,8 +121,8 @@ class _MessageIds:
 
 
 _message_ids = _MessageIds()
-# A forked child must not find the guard held by a thread that it doesn't have.
-os.register_at_fork(after_in_child=_message_ids.__init__) if hasattr(os, "register_at_fork") else None  # type: ignore[misc]
+# A forked child must not make the same ids, nor find the guard held by a thread that it doesn't have.
+call_in_child(_message_ids, _MessageIds.__init__)
 
 
 #: Makes a new message id: a UUIDv7, so that ids sort by the time they were made.
@@ -130,7 +131,7 @@ new_message_id = _message_ids.new
 
 def message_ids_at(times_ms: Iterable[int]) -> list[str]:
     """New message ids for messages of these times (milliseconds since 1970), which sort in this order."""
-    return list(map(_MessageIds().at, times_ms))
+    return list(map(_MessageIds().new, times_ms))
 
 
 def message_id_for(conversation: str, position: int, role: str, timestamp: str, content: str) -> str:

@@ -20,6 +20,7 @@ LAYERS = (
     (
         "capsule",
         "capsule.errors",
+        "capsule.forks",
         "capsule.ids",
         "capsule.timestamps",
         "capsule.settings",

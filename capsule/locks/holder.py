@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from capsule import timestamps
 from capsule.errors import CapsuleError, InvalidDocument, Locked, LockLost, Refused, Remedy
+from capsule.forks import call_in_child
 from capsule.format.documents.new import inactive_lock
 from capsule.ids import named_instance_id, new_id
 from capsule.rules import locking
@@ -67,6 +68,9 @@ class Holder:
         keep_locks: Whether the lock that a save of an exclusive conversation takes is kept.
         name: The name of an instance that outlives its process; else None.
         user: The user that the locks name; None: the user of this process.
+
+    Attributes:
+        identity: This instance.
     """
 
     def __init__(
@@ -84,25 +88,21 @@ class Holder:
         self._write = write
         self._keep_locks = keep_locks
         self._name = name
-        self._user = user
+        self._user = user or _user()
         self._begin()
+        call_in_child(self, Holder._begin)
 
     def _begin(self) -> None:
-        user, host = self._user or _user(), os.uname().nodename
+        """Begin without locks: a forked child is a new instance."""
+        user, host = self._user, os.uname().nodename
         instance = new_id() if self._name is None else named_instance_id(user, host, self._name)
-        self._identity = Identity(instance, user, host, os.getpid(), self._name)
+        self.identity = Identity(instance, user, host, os.getpid(), self._name)
         self._held: dict[str, int] = {}
         self._released = False
         self._guard = threading.Lock()
         self._closing = threading.RLock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-
-    def me(self) -> Identity:
-        """This instance. A forked child becomes a new instance without locks."""
-        if self._identity.pid != os.getpid():
-            self._begin()
-        return self._identity
 
     def admit(self, conversation: Conversation) -> dict[str, Any] | None:
         """Check that this instance may write; the lock to record with the write, if any. Raises Locked, LockLost."""
@@ -120,9 +120,8 @@ class Holder:
 
     def _admitted(self, id: str, lock: dict[str, Any] | None) -> dict[str, Any] | None:
         """As `locking.admit`, for this store; a takeover is logged."""
-        me = self.me()
         try:
-            orphan = locking.admit(id, lock, me, held=id in self._held, state=self.state_of)
+            orphan = locking.admit(id, lock, self.identity, held=id in self._held, state=self.state_of)
         except LockLost:
             self._forget(id)
             raise
@@ -132,11 +131,11 @@ class Holder:
 
     def lock_for_new(self, type: str) -> dict[str, Any] | None:
         """The lock that a save of a conversation of this type takes."""
-        return self._take() if self._keep_locks and locking.is_exclusive(type) else None
+        return self._take() if self._keep_locks and type == locking.EXCLUSIVE else None
 
     def _take(self, client: str | None = None, agent: str | None = None) -> dict[str, Any] | None:
         """The record of a lock for this instance; None after `close`."""
-        me = self.me()
+        me = self.identity
         # Under the guard: an instance that was closed meanwhile must not be announced as alive.
         with self._guard:
             if self._released:
@@ -147,7 +146,7 @@ class Holder:
 
     def state_of(self, lock: dict[str, Any]) -> str:
         """As `locking.state_of`, for this store."""
-        return locking.state_of(lock, self.me().host, self._is_live(lock), self._settings.lock_ttl_s)
+        return locking.state_of(lock, self.identity.host, self._is_live(lock), self._settings.lock_ttl_s)
 
     def _is_live(self, lock: dict[str, Any]) -> bool | None:
         """Whether the instance that took a lock lives, as the engine says; None: it does not know."""
@@ -184,7 +183,6 @@ class Holder:
 
     def give_back(self, id: str) -> None:
         """Leave a `with` block; the outermost one unlocks."""
-        self.me()
         with self._guard:
             left = self._held.get(id, 0) - 1
             if left > 0:
@@ -200,7 +198,7 @@ class Holder:
 
         def act(conversation: Conversation) -> bool:
             lock = conversation.head.lock
-            is_own = lock is not None and lock.get("instanceId") == self.me().instance
+            is_own = lock is not None and lock.get("instanceId") == self.identity.instance
             if not is_own:
                 conversation.ensure_may("append")
             if lock is None:
@@ -261,7 +259,7 @@ class Holder:
     def _refresh(self, id: str) -> None:
         def act(conversation: Conversation) -> None:
             lock = conversation.head.lock
-            if lock is not None and lock.get("instanceId") == self.me().instance:
+            if lock is not None and lock.get("instanceId") == self.identity.instance:
                 conversation.set_lock(conversation.refreshed_lock())
 
         self._write(id, act)
@@ -272,7 +270,6 @@ class Holder:
 
     def close(self) -> None:
         """Release the locks of this instance, and keep none from now on. A named instance keeps its locks."""
-        self.me()
         with self._guard:
             self._released = True
         with self._closing:  # A second caller waits for the first, because it may end the process next.

@@ -17,6 +17,8 @@ import orjson
 from capsule import timestamps
 from capsule.errors import Locked, LockLost, Remedy
 
+#: The type of conversations that a save locks; others have many writers.
+EXCLUSIVE = "chat"
 #: The lock is the first object with that name: inside a text, a quote has a backslash before it.
 _IN_DAMAGED = rb'[^\\]"lock"\s*:\s*(\{[^{}]*\})'
 
@@ -43,11 +45,6 @@ def in_damaged(data: bytes) -> dict[str, Any] | None:
     except orjson.JSONDecodeError:
         return None
     return lock if isinstance(lock, dict) and lock.get("active") is True else None
-
-
-def is_exclusive(type: str) -> bool:
-    """Whether a save locks conversations of this type: chats are exclusive, other types have many writers."""
-    return type == "chat"
 
 
 def new_lock(identity: Identity, stamp: str, client: str | None = None, agent: str | None = None) -> dict[str, Any]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 S = TypeVar("S")
 T = TypeVar("T")
 Document = dict[str, Any]
+_UNWATCHED = nullcontext()
 
 
 class Guard:
@@ -194,22 +195,25 @@ class Inner(Generic[S]):
         """
         own = self.own if is_own else None
         for tries in range(TRIES):  # Not by `again`: an append goes this way, through as few functions as can be.
-            with suppress(Interfered), self.engine.transaction(CONVERSATIONS, id) as transaction:
-                conversation = Conversation(
-                    transaction,
-                    admit or self.holder.admit,
-                    tries,
-                    agent=self.agent,
-                    state_of=self.state_of,
-                    limits=self.settings,
-                    own=own,
-                    is_ruled=admit is None,
-                )
-                with nullcontext() if own is None else own.writing(transaction):
-                    result = edit(conversation)
-                if conversation.recorded is not None:
-                    self.holder.now_held(id, conversation.recorded)
-                return result
+            try:
+                with self.engine.transaction(CONVERSATIONS, id) as transaction:
+                    conversation = Conversation(
+                        transaction,
+                        admit or self.holder.admit,
+                        tries,
+                        agent=self.agent,
+                        state_of=self.state_of,
+                        limits=self.settings,
+                        own=own,
+                        is_ruled=admit is None,
+                    )
+                    with _UNWATCHED if own is None else own.writing(transaction):
+                        result = edit(conversation)
+                    if conversation.recorded is not None:
+                        self.holder.now_held(id, conversation.recorded)
+                    return result
+            except Interfered:
+                continue
         raise overtaken(f"conversation {id}", id)
 
     def change_unasked(self, id: str, action: Callable[[Conversation], T]) -> T:
@@ -236,7 +240,7 @@ class Inner(Generic[S]):
 
     def under_way(self, id: str) -> AbstractContextManager[None]:
         """Hold back reports of changes of a conversation while the body writes it, if the store is watched."""
-        return nullcontext() if self.own is None else self.own.under_way(id)
+        return _UNWATCHED if self.own is None else self.own.under_way(id)
 
     def marked(self, changes: list[Change], cursor: str) -> Changes:
         """Changes as a caller gets them, with own ones marked."""

@@ -204,7 +204,7 @@ class CoreStore(Writing):
     @property
     def instance_id(self) -> str:
         """The id of this instance."""
-        return self.inner.holder.me().instance
+        return self.inner.holder.identity.instance
 
     def release(self) -> None:
         """Release the locks of this instance, and keep none from now on; for a process that is about to end.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import select
 import socket
 import threading
@@ -19,6 +18,8 @@ import weakref
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+from capsule.forks import call_in_child
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -89,6 +90,7 @@ class Hub:
         self.closed = False
         self._begin()
         _hubs.add(self)
+        call_in_child(self, Hub.forget_parent)
 
     def _begin(self) -> None:
         self._changed = threading.Condition()
@@ -290,11 +292,4 @@ def _stop_all() -> None:
         hub.close()
 
 
-def _in_forked_child() -> None:
-    for hub in list(_hubs):
-        hub.forget_parent()
-
-
 atexit.register(_stop_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_forked_child)

@@ -6,15 +6,14 @@ A write in progress is reported only after its author is known. A store without 
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from capsule.engines.changes import Change
+from capsule.forks import call_in_child
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Transaction
@@ -30,7 +29,7 @@ class Own:
 
     def __init__(self) -> None:
         self.forget_all()
-        _all.add(self)
+        call_in_child(self, Own.forget_all)
 
     def forget_all(self) -> None:
         """Start over: a forked child is an instance of its own, without the threads that hold the guard."""
@@ -130,15 +129,3 @@ class Own:
 
 def _of(change: Change, *, own: bool) -> Change:
     return replace(change, own=True, source="store") if own else change
-
-
-_all: weakref.WeakSet[Own] = weakref.WeakSet()
-
-
-def _in_forked_child() -> None:
-    for own in list(_all):
-        own.forget_all()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_forked_child)

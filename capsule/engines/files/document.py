@@ -178,29 +178,18 @@ class HeldDocument(LoggedDocument):
             else:
                 self.drop_log()
 
-    def _begin(self, records: list[bytes]) -> None:
-        """Log what is about to be written."""
-        try:
-            self.log_write(records)
-        except OSError as error:
-            raise self._refused(error, "log a change of") from error
-
     def _refused(self, error: OSError, doing: str) -> CapsuleError:
         """The error for a write that did not change the document."""
         if not self.withdraw():
             doing = f"undo what it began to {doing}, so that it may still appear in"
         return whole_files.failure(error, self.path, doing)
 
-    def _done(self, known: Known, now: Signature, anatomy: Anatomy | None, tag: str, stamp: str, time: str) -> Known:
-        """The document as a write left it, noted."""
-        newest = max(known.newest, known.stamp, stamp)
-        return self.note_down(Known(now, anatomy, tag, stamp, self.storage.boot, "", newest, time))
-
     def _done_whole(
         self, known: Known, now: Signature, anatomy: Anatomy | None, tag: str, stamp: str, time: str
     ) -> Known:
         """The document as a write left it that put a durable file in its place, noted."""
-        done = self._done(known, now, anatomy, tag, stamp, time)
+        newest = max(known.newest, known.stamp, stamp)
+        done = self.note_down(Known(now, anatomy, tag, stamp, self.storage.boot, "", newest, time))
         with whole_files.naming(self.path, "log a change of"):
             self.set_checkpoint(done, is_other=True)
         self._owes_flush = False
@@ -234,7 +223,8 @@ class HeldDocument(LoggedDocument):
             raise
         except OSError as error:
             raise self._refused(error, "append to") from error
-        return self._done(known, signature, after, known.tag, stamp, time)
+        newest = max(known.newest, known.stamp, stamp)
+        return self.note_down(Known(signature, after, known.tag, stamp, self.storage.boot, "", newest, time))
 
     def flush(self, known: Known) -> Known:
         """Make the document durable, bytes and name, as it is. Raises `Interfered`, `StorageFailed`."""
@@ -253,7 +243,7 @@ class HeldDocument(LoggedDocument):
 
         `is_done` says whether the write that was begun is in the file all the same.
         """
-        note = self.note_down if is_done else self.doubt
+        note = self.note_down if is_done else self.write_note
         note(Known(Signature(0, 0, 0, 0), None, new_tag(), "", self.storage.boot, doubt))
         self.close()
 
@@ -270,7 +260,8 @@ class HeldDocument(LoggedDocument):
         Raises `Interfered`, `StorageFailed`. Costs copying the file in the kernel, and reading the context it replaces.
         """
         version = Rehead(self.sys, self._mutex.document_fd, self._anatomy(known), head, entries, context)
-        self._begin(records)
+        with whole_files.naming(self.path, "log a change of"):
+            self.log_write(records)
         try:
             signature = self._put(known.signature, version.write)
         except Interfered:
@@ -296,7 +287,8 @@ class HeldDocument(LoggedDocument):
             before, records = None, []
             with whole_files.naming(self.path, "drop the log of"):
                 self.drop_log()
-        self._begin(records)
+        with whole_files.naming(self.path, "log a change of"):
+            self.log_write(records)
         signature = self._put(expected, lambda fd: whole_files.pwrite_all(self.sys, fd, data, 0))
         stamp = data[anatomy.updated_at :][:WIDTH].decode("ascii") if anatomy else ""
         return self._done_whole(

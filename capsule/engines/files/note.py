@@ -95,7 +95,7 @@ class LoggedDocument:
             since, those before the last checkpoint; None: all are. Known likewise.
         checkpoint: Where the entries of the document ended at that checkpoint; -1: not known, or not needed.
         is_restarted: Whether the header is of another run of the machine.
-        base: Gives what a new log is to begin with; set by who knows it.
+        base: Gives the record that a new log is to begin with; set by who knows it.
     """
 
     _mutex: Mutex
@@ -113,7 +113,7 @@ class LoggedDocument:
         self.under_way = self.is_restarted = self._owes_flush = False
         self.sure: int | None = None
         self.checkpoint = -1
-        self.base: Callable[[], list[bytes]] | None = None
+        self.base: Callable[[], bytes] | None = None
 
     def __enter__(self) -> Self:
         mutexes, name = self.storage.mutexes, f"{self.kind}-{self.id}"
@@ -132,7 +132,7 @@ class LoggedDocument:
             return
         mutexes.unlock(mutex)
         try:
-            self.storage.behind.add(self.kind, self.id)
+            self.storage.behind.add(self.kind, self.id, self.storage.make_durable)
             if self.waits:
                 log.flush()
         except OSError as unflushed:
@@ -225,7 +225,7 @@ class LoggedDocument:
     def distrust_all(self) -> None:
         """As `mark_unflushed`, under the mutex: a flush has failed."""
         self.give_up_log()
-        self.doubt(Known(Signature(0, 0, 0, 0), None, new_tag(), "", self.storage.boot, "bytes"))
+        self.write_note(Known(Signature(0, 0, 0, 0), None, new_tag(), "", self.storage.boot, "bytes"))
 
     @property
     def is_unsettled(self) -> bool:
@@ -247,9 +247,10 @@ class LoggedDocument:
             return
         self._owes_flush = True
         try:
-            log = self._mutex.log
-            if log is None or not log.is_at(self._position) or not log.put(records):
-                self._roomy(records).put(records)
+            log, position = self._mutex.log, self._position
+            if log is None or position is None or not log.put(records, position):
+                log = self._roomy(records)
+                log.put(records, log.position)
         except OSError:
             self.give_up_log()
             raise
@@ -272,7 +273,7 @@ class LoggedDocument:
                 self.give_up_log()
                 raise
             self._position = log.position
-        self._write(known, self._position)
+        self.write_note(known)
         return known
 
     def log_remark(self, records: list[bytes]) -> None:
@@ -288,16 +289,20 @@ class LoggedDocument:
 
     def give_up_log(self) -> None:
         """Have the log written anew by the next one: after a flush that failed, another one proves nothing."""
-        known = self.known()  # First: looking it up gives the position that is forgotten here.
         log, self._mutex.log = self._mutex.log, None
         if log is not None:
             with suppress(OSError):
                 log.withdraw()
             with suppress(OSError):
                 log.close(is_trusted=False)
+        self._leave_log()
+
+    def _leave_log(self) -> None:
+        """Have the header name no log, before its file goes: another process that has it open would write to it."""
+        known = self.known()
         self._position = None
         if known is not None:
-            self._write(known, None)
+            self.write_note(known)
 
     def _roomy(self, records: list[bytes]) -> Log:
         """The log, with space for a write."""
@@ -306,39 +311,38 @@ class LoggedDocument:
         mode = self.storage.logs.file_mode
         if log is None:
             self.storage.logs.ensure()
-            writes = [self.base()] if self.base else []
-            log = mutex.log = Log.make(self.sys, self._path(), mode, writes, self._secure())
+            writes, at = [[self.base()]] if self.base else [], self._secure()
+            self._leave_log()
+            log = mutex.log = Log.make(self.sys, self._path(), mode, writes, at)
         if log.lacks_room(records):
-            mutex.log = log = log.renewed(records, mode, self._secure())
+            at = self._secure()
+            self._leave_log()
+            mutex.log = log = log.renewed(records, mode, at)
         else:
             log.make_room(records)
         if self._position is None or self._position[:2] != log.position[:2]:
             self._position = log.position
             if mutex.memo is not None and (known := self.known()) is not None:
-                self._write(known, log.position)  # Before the line is there: it must lie behind what the header counts.
+                self.write_note(known)  # Before the line is there: it must lie behind what the header counts.
         return log
 
     def note_down(self, known: Known) -> Known:
         """Count what was begun for done, and note how the document is now. Fails silently: derived, see above."""
         if self._mutex.log is not None and self._position is not None:
-            self._mutex.log.take()
-            self._position = self._mutex.log.position
-        self._write(known, self._position)
+            self._position = self._mutex.log.take()
+        self.write_note(known)
         return known
 
-    def doubt(self, known: Known) -> None:
-        """Note that the document is to be looked at; what was begun stays in the log, and is not counted."""
-        self._write(known, self._position)
-
-    def _write(self, known: Known, position: Position | None) -> None:
+    def write_note(self, known: Known) -> None:
+        """Note how the document is now; what was begun stays in the log, and is not counted."""
         mutex = self._mutex
-        raw = encode_header(known, position)
+        raw = encode_header(known, self._position)
         self._is_looked_up = True
         try:
             self.sys.pwrite(mutex.fd, raw, 0)
             if mutex.size > HEADER_BYTES:  # A note of an earlier version of Capsule.
                 self.sys.ftruncate(mutex.fd, HEADER_BYTES)
-            mutex.size, mutex.memo = HEADER_BYTES, (raw, known, position)
+            mutex.size, mutex.memo = HEADER_BYTES, (raw, known, self._position)
         except OSError:
             mutex.memo = None
 
@@ -357,6 +361,7 @@ class LoggedDocument:
         if self._log() is None:
             return
         mode, at = self.storage.logs.file_mode, self._secure()
+        self._leave_log()
         try:
             made = Log.make(self.sys, self._path(), mode, writes, at)
         except OSError as error:
@@ -370,12 +375,12 @@ class LoggedDocument:
         self._position = made.position
         known = self.known()
         if known is not None:
-            self._write(known, made.position)
+            self.write_note(known)
 
     def drop_log(self) -> None:
         """Remove the log, durably: what it tells is of another document."""
         self._close_log()
-        self._position = None
+        self._leave_log()
         try:
             self.sys.unlink(self._path())
         except FileNotFoundError:

@@ -7,14 +7,13 @@ editor's save got in the way of takes back what it wrote and says so. Nothing is
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import suppress
 
 import orjson
 
 from capsule.disk.syscalls import Syscalls
-from capsule.disk.whole_files import SIGNATURE, Signature, pread_all, pwrite_all, signature
+from capsule.disk.whole_files import SIGNATURE, Signature, pread_all, pwrite_all
 from capsule.engines.files.protocols import Known
 from capsule.errors import Interfered
 from capsule.format.json.anatomy import Anatomy, closing_of, spliced
@@ -77,19 +76,19 @@ def splice(
                 pwrite_all(sys, fd, before, anatomy.updated_at)
                 sys.fdatasync(fd)  # No sector of it may be found behind those of the next one.
         raise
-    named: os.stat_result | None = None
-    with suppress(FileNotFoundError):
-        named = sys.lstat(path)
-    if named is not None and named.st_ino != inode:
-        named = None
-    size = (named or sys.fstat(fd)).st_size
+    try:
+        status = sys.lstat(path)
+        is_named = status.st_ino == inode
+    except FileNotFoundError:
+        is_named = False
+    size = status.st_size if is_named else sys.fstat(fd).st_size
     there = around[: anatomy.tail - start] + block[:_BEFORE]
     if not undisturbed or size != after.size or sys.pread(fd, len(there), start) != there:
         _withdraw(sys, fd, anatomy, block)
         raise Interfered
-    if named is None:
+    if not is_named:
         raise Overtaken
-    return signature(named), after
+    return Signature(*SIGNATURE(status)), after
 
 
 def _withdraw(sys: Syscalls, fd: int, anatomy: Anatomy, block: bytes) -> None:

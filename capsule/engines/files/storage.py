@@ -29,6 +29,7 @@ from capsule.engines.files.document import HeldDocument
 from capsule.engines.files.protocols import Known
 from capsule.engines.values import Tracker
 from capsule.errors import CapsuleError, Interfered, NotFound
+from capsule.forks import call_in_child
 from capsule.format.json.anatomy import last_entries
 from capsule.ids import check_id, is_id
 
@@ -75,10 +76,10 @@ class FileStorage:
         self.mutexes = Mutexes(self.sys, self.mutex_files)
         self.sys.give_up_idle = weakref.WeakMethod(self.mutexes.give_up_idle)  # Weak, as a cycle would keep them open.
         self.leases = FileLeases(self.sys, self.layout, self.mutexes)
-        self.behind = FlushBehind(self._make_durable)
+        self.behind = FlushBehind()
         #: The directories that are no symlinks, by kind, or for a nested kind by their path.
         self._checked: dict[str, str] = {}
-        _open_storages.add(self)
+        call_in_child(self, FileStorage.forget_parent)
 
     def hold(self, kind: str, id: str, timeout_s: float | None = None) -> HeldDocument:
         """One document, whose mutex is held in a `with` block. Raises `StoreBusy`, `Refused`."""
@@ -368,7 +369,8 @@ class FileStorage:
                     held.forget()
                 return f"{leftover.path}: forgotten"
 
-    def _make_durable(self, kind: str, id: str, timeout_s: float) -> None:
+    def make_durable(self, kind: str, id: str, timeout_s: float) -> None:
+        """Make a document durable, if it is there; its mutex is waited for so many seconds. Raises `StoreBusy`."""
         if self.exists(kind, id):
             with suppress(Interfered), self.hold(kind, id, timeout_s) as held:
                 held.make_durable()  # Whoever takes in what another program has just written does the rest.
@@ -381,18 +383,6 @@ class FileStorage:
 
     def forget_parent(self) -> None:
         """In a forked child: share nothing with the parent."""
-        self.behind = FlushBehind(self._make_durable)
+        self.behind = FlushBehind()
         self.mutexes.forget()
         self.leases.forget()
-
-
-_open_storages: weakref.WeakSet[FileStorage] = weakref.WeakSet()
-
-
-def _in_forked_child() -> None:
-    for storage in list(_open_storages):
-        storage.forget_parent()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_forked_child)

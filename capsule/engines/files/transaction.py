@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -112,15 +113,11 @@ class FileTransaction:
         except BaseException:
             held.__exit__(*sys.exc_info())
             raise
-        held.base = self._base
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._held.waits = self.waits
         self._held.__exit__(kind, error, at)
-
-    def _base(self) -> list[bytes]:
-        return [head_record(self.state.updated_at, self.head.document, self.state.entries)]
 
     def _go_on(self, known: Known, head: Document | None = None, document: Document | None = None) -> None:
         """Go on from the document as it is now.
@@ -143,6 +140,7 @@ class FileTransaction:
             whole = self.document()
             stamp, count, ends_active = str(whole["updatedAt"]), len(whole["history"]), False
         newest = max(known.newest, stamp)
+        self._held.base = partial(head_record, stamp, self.head.document, count)  # No method, which would be a cycle.
         self.state = DocumentState(stamp, known.tag, count, known.signature.size, ends_active, newest, known.time)
 
     def _read_head(self) -> Document:

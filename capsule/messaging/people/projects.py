@@ -122,7 +122,7 @@ class Projects:
         """
         if direction not in _OPPOSITE:
             raise InvalidInput(f"{direction[:40]!r} is no direction; it is one of {', '.join(_OPPOSITE)}")
-        made = {"enabled": True, "createdBy": self._store.inner.holder.me().user, "createdAt": timestamps.now()}
+        made = {"enabled": True, "createdBy": self._store.inner.holder.identity.user, "createdAt": timestamps.now()}
         return self._set(a, b, {"direction": direction} | made, {"direction": _OPPOSITE[direction]} | made)
 
     def unlink(self, a: str, b: str) -> Project:

@@ -152,7 +152,7 @@ class Forks:
         holder, deleted = self._store.inner.holder, []
         for each in family:
             with suppress(InvalidDocument, NotFound):
-                locking.admit(each, self._store.head(each).lock, holder.me(), held=False, state=holder.state_of)
+                locking.admit(each, self._store.head(each).lock, holder.identity, held=False, state=holder.state_of)
         for each in reversed(family):
             try:
                 deleted.append(discard(self._store, each))

@@ -17,7 +17,7 @@ OURS = os.path.dirname(capsule.__file__)
 TO_DISK = {"pwrite", "fdatasync", "fsync"}
 #: The most functions on the way from `Store.append` to one such call, and the most that run before the last of them.
 #: One of the latter runs only in the first append of a second.
-DEEPEST, DISTINCT = 9, 62
+DEEPEST, DISTINCT = 8, 50
 
 
 def paths_of_an_append(store: Store, id: str) -> tuple[dict[str, list[str]], list[str]]:

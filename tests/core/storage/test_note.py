@@ -58,7 +58,7 @@ def put(log: Log, *records: bytes) -> Log:
     if log.lacks_room(list(records)):
         log = log.renewed(list(records), 0o600, 7)
     log.make_room(list(records))
-    log.put(list(records))
+    log.put(list(records), log.position)
     log.take()
     return log
 
@@ -79,8 +79,8 @@ def test_a_log_is_read_up_to_its_first_wrong_byte(log: Log, tmp_path: Path) -> N
 
 
 def test_a_withdrawn_line_and_its_remains_are_not_read(log: Log) -> None:
-    log.put([b"a" * 100])
-    log.put([b"a" * 100])
+    log.put([b"a" * 100], log.position)
+    log.put([b"a" * 100], log.position)
     log.withdraw()
     assert log.read() == [[b"0"], CHECKPOINT]
     put(log, b"short")

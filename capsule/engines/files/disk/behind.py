@@ -11,7 +11,6 @@ import atexit
 import logging
 import os
 import threading
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -23,22 +22,19 @@ _DELAY_S = 0.5
 
 
 class FlushBehind:
-    """The documents of one store that this process appended to and that are not flushed yet.
+    """The documents of one store that this process appended to and that are not flushed yet."""
 
-    Args:
-        make_durable: A method of the store for one document: its kind, its id, and how long to wait for its mutex, in
-            seconds. It is held weakly, unless there is something to flush.
-    """
-
-    def __init__(self, make_durable: Callable[[str, str, float], None]) -> None:
-        self._make_durable = weakref.WeakMethod(make_durable)
+    def __init__(self) -> None:
         self._names: dict[tuple[str, str], Callable[[str, str, float], None]] = {}
         self._turn = threading.Lock()
 
-    def add(self, kind: str, id: str) -> None:
-        """Have a document flushed within a second."""
-        if (make_durable := self._make_durable()) is None:
-            return
+    def add(self, kind: str, id: str, make_durable: Callable[[str, str, float], None]) -> None:
+        """Have a document flushed within a second.
+
+        Args:
+            kind, id: The document.
+            make_durable: Its store's method, which also takes how long to wait for its mutex, in seconds.
+        """
         self._names[kind, id] = make_durable
         _thread.waiting[self] = None
         if not _thread.wake.is_set():
@@ -47,17 +43,17 @@ class FlushBehind:
     def flush(self, timeout_s: float = 10.0) -> None:
         """Flush them now. One whose mutex can't be had in so many seconds stays for later; an error is logged."""
         with self._turn:
-            later = list[tuple[str, str]]()
+            later = {}
             while self._names:
                 (kind, id), make_durable = self._names.popitem()
                 try:
                     make_durable(kind, id, timeout_s)
                 except StoreBusy:
-                    later.append((kind, id))
+                    later[kind, id] = make_durable
                 except CapsuleError as error:
                     _log.warning("%s %s is not flushed: %s", kind, id, error)
-        for kind, id in later:
-            self.add(kind, id)
+        for (kind, id), make_durable in later.items():
+            self.add(kind, id, make_durable)
 
 
 class _Thread:

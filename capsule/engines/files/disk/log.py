@@ -92,7 +92,7 @@ class Log:
     def __init__(self, sys: Syscalls, path: str, fd: int, position: Position | None, *, is_sure: bool = True) -> None:
         status = sys.fstat(fd)
         self._sys, self._path, self.fd = sys, path, fd
-        self._next: tuple[int, int] | None = None
+        self._next: Position | None = None
         self._is_sure = is_sure
         self._flushing = threading.Lock()
         self._flushed = 0
@@ -140,20 +140,21 @@ class Log:
                 that the checkpoints among the writes stay, and there is no other one.
             room: How many bytes it is to have space for besides; None: none at all, as there is little.
         """
-        data, crc, checkpoint = b"", 0, 0
+        lines, end, crc, checkpoint = list[bytes](), 0, 0, 0
         for records in writes if at is None else [*without_checkpoints(writes)[0], [_CHECKPOINT % at]]:
             line, crc = _line(records, crc)
-            data += line
-            checkpoint = len(data) if records[0].startswith(_CHECKPOINT_MARK) else checkpoint
+            lines.append(line)
+            end += len(line)
+            checkpoint = end if records[0].startswith(_CHECKPOINT_MARK) else checkpoint
         size = _SMALLEST
-        while room is not None and size < (len(data) + room) * 3 // 2:  # So that the next one is some way off.
+        while room is not None and size < (end + room) * 3 // 2:  # So that the next one is some way off.
             size *= 2
-        size = max(size, len(data))
+        size = max(size, end)
         directory, name = os.path.split(path)
         temporary = f"{directory}/.{name}.tmp"
 
         def write(fd: int) -> None:
-            pwrite_all(sys, fd, data.ljust(size, b"\0"), 0)
+            pwrite_all(sys, fd, b"".join(lines).ljust(size, b"\0"), 0)
 
         try:
             fd = write_new(sys, temporary, mode, write)
@@ -163,7 +164,7 @@ class Log:
         try:
             sys.rename(temporary, path)
             sync_directory(sys, directory)
-            return cls(sys, path, fd, Position(sys.fstat(fd).st_ino, size, len(data), crc, checkpoint))
+            return cls(sys, path, fd, Position(sys.fstat(fd).st_ino, size, end, crc, checkpoint))
         except BaseException:
             sys.close(fd)
             with suppress(OSError):
@@ -179,13 +180,15 @@ class Log:
                 break
         writes: list[Records] = []
         at = crc = checkpoint = 0
-        while (stop := data.find(b"\n", at)) > 0:
-            seeded = zlib.crc32(data[at + 9 : stop], crc)
-            if data[at : at + 9] != b"%08x " % seeded:
+        for line in data.split(b"\n")[:-1]:
+            body = line[9:]
+            seeded = zlib.crc32(body, crc)
+            if line[:9] != b"%08x " % seeded:
                 break
-            writes.append(data[at + 9 : stop].split(b"\t"))
-            at, crc = stop + 1, seeded
-            checkpoint = at if writes[-1][0].startswith(_CHECKPOINT_MARK) else checkpoint
+            writes.append(body.split(b"\t"))
+            at, crc = at + len(line) + 1, seeded
+            if body.startswith(_CHECKPOINT_MARK):
+                checkpoint = at
         self.position = self.position._replace(end=at, crc=crc, checkpoint=checkpoint)
         return writes
 
@@ -228,24 +231,25 @@ class Log:
             raise
         self.position = self.position._replace(size=size)
 
-    def put(self, records: Records) -> bool:
+    def put(self, records: Records, position: Position) -> bool:
         """Write a line behind the end, which is there once `take` is called, and durable after `flush`.
 
         Args:
             records: Of one write.
+            position: Where the log ends, as the header of the note has it.
 
         Returns:
-            False when there is no room for it (`make_room`); nothing was written then.
+            False: it ends in another file, or there is no room (`make_room`); nothing was written then.
         """
-        at = self.position.end
-        line, crc = _line(records, self.position.crc)
+        inode, size, at, crc, checkpoint = position
+        line, crc = _line(records, crc)
         end = at + len(line)
-        if end > self.position.size or not self._is_sure:
+        if inode != self.position.inode or end > size or not self._is_sure:
             return False
         if at < self._flushed:  # A line that was counted by nobody stood here.
             with self._flushing:
                 self._flushed = at
-        self._next = end, crc
+        self.position, self._next = position, Position(inode, size, end, crc, checkpoint)
         pwrite_all(self._sys, self.fd, line, at)
         return True
 
@@ -268,9 +272,7 @@ class Log:
 
     def note(self, records: Records) -> None:
         """Write a line behind the end, durable with the next one that is `put`."""
-        line, crc = _line(records, self.position.crc)
-        pwrite_all(self._sys, self.fd, line, self.position.end)
-        self._next = self.position.end + len(line), crc
+        self.put(records, self.position)
         self.take()
 
     def set_checkpoint(self, at: int) -> None:
@@ -278,12 +280,10 @@ class Log:
         self.note([_CHECKPOINT % at])
         self.position = self.position._replace(checkpoint=self.position.end)
 
-    def take(self) -> None:
-        """Take the line that was put for written: the document has it."""
-        if self._next is not None:
-            end, crc = self._next
-            self.position = Position(self.position.inode, self.position.size, end, crc, self.position.checkpoint)
-            self._next = None
+    def take(self) -> Position:
+        """Take the line that was put for written: the document has it. Where the log ends then."""
+        self.position, self._next = self._next or self.position, None
+        return self.position
 
     def withdraw(self) -> None:
         """Take the line that was put out again, durably: the document does not have it."""
@@ -293,7 +293,8 @@ class Log:
             self._sys.fdatasync(self.fd)
 
     def is_at(self, position: Position | None) -> bool:
-        """Whether this is still the file that its name stands for, as the header of the note has it."""
+        """Whether this is still the file that its name stands for, as the header of the note has it: that names none
+        when the store removes a file, but somebody else may have done so."""
         status = self._sys.fstat(self.fd)
         if position is None or position.inode != status.st_ino or status.st_size < position.size or not status.st_nlink:
             return False

@@ -26,6 +26,8 @@ _FIRST_WAIT_S = 0.000_05
 _SHORT_WAIT_S = 0.000_3
 _LONG_S = 0.02
 _LONGEST_WAIT_S = 0.002
+#: Lets another process run, if one is ready to; much shorter than the shortest sleep.
+_pause = getattr(os, "sched_yield", lambda: None)
 
 
 class Mutex:
@@ -87,8 +89,8 @@ class Mutexes:
         with self._registry:
             mutex = self._kept.get(name)
             if mutex is None:
+                self._close_idle(_KEPT_OPEN - 1)
                 mutex = self._kept[name] = Mutex(name)
-                self._shrink()
             mutex.users += 1
         try:
             deadline = time.monotonic() + (timeout_s or 0)
@@ -134,22 +136,17 @@ class Mutexes:
                 self._kept.pop(mutex.name, None)
                 self._close(mutex)
 
-    def _shrink(self) -> None:
-        """Close the descriptors that nobody uses, the oldest first, until few enough are left."""
-        for name in list(self._kept):
-            if len(self._kept) <= _KEPT_OPEN:
-                return
-            if not self._kept[name].users:
-                mutex = self._kept.pop(name)
-                self._close(mutex)
+    def _close_idle(self, most: int = 0) -> bool:
+        """Close the oldest mutexes that nobody uses until so many are left; whether there were any."""
+        idle = [name for name, mutex in self._kept.items() if not mutex.users][: max(0, len(self._kept) - most)]
+        for name in idle:
+            self._close(self._kept.pop(name))
+        return bool(idle)
 
     def give_up_idle(self) -> bool:
         """Close the descriptors that nobody uses just now; whether there were any."""
         with self._registry:
-            idle = [name for name, mutex in self._kept.items() if not mutex.users]
-            for name in idle:
-                self._close(self._kept.pop(name))
-        return bool(idle)
+            return self._close_idle()
 
     def _close(self, mutex: Mutex) -> None:
         for fd in (mutex.fd, mutex.document_fd):
@@ -168,11 +165,13 @@ class Mutexes:
                 status = self._sys.fstat(mutex.fd)
                 mutex.place = status.st_ino, status.st_dev
             if self._sys.try_lock(mutex.fd, False, timeout_s is None):
-                with suppress(FileNotFoundError, NotADirectoryError):
+                try:
                     status = self._sys.lstat(f"{self._directory.path}/{name}")
                     if (status.st_ino, status.st_dev) == mutex.place:
                         mutex.size = status.st_size
                         return
+                except (FileNotFoundError, NotADirectoryError):
+                    pass
                 self._sys.close(mutex.fd)
                 mutex.fd = -1
                 continue
@@ -214,9 +213,7 @@ class Mutexes:
         """
         with self._registry:
             self._is_closed = True
-            for mutex in [mutex for mutex in self._kept.values() if not mutex.users]:
-                del self._kept[mutex.name]
-                self._close(mutex)
+            self._close_idle()
 
     def forget(self) -> None:
         """In a forked child: drop the parent's descriptors and thread locks, held or not.
@@ -229,12 +226,6 @@ class Mutexes:
                 mutex.log.forget()
                 mutex.log = None
             self._close(mutex)
-
-
-def _pause() -> None:
-    """Let another process run, if one is ready to; much shorter than the shortest sleep."""
-    if hasattr(os, "sched_yield"):
-        os.sched_yield()
 
 
 def _holder(lock_file: os.stat_result) -> str:

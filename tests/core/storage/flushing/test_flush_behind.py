@@ -28,6 +28,21 @@ say()
 hear()
 """
 
+#: A child that is killed in the moment when it has written a full log anew, and no note says so.
+RENEWS = """
+import os, signal
+store = Store.open(sys.argv[1])
+system = store.engine.storage.sys
+rename = system.rename
+def last(source, target):
+    rename(source, target)
+    os.kill(os.getpid(), signal.SIGKILL)
+system.rename = last
+say()
+while True:
+    store.append("plan", content="x" * 50_000)
+"""
+
 
 def test_an_append_flushes_its_log_and_the_thread_the_document(
     root: Path, store: Store, system: Flushes, monkeypatch: pytest.MonkeyPatch
@@ -57,6 +72,16 @@ def test_a_flush_of_the_store_makes_durable_what_a_killed_writer_left(
     assert not is_checkpoint(root)
     assert store.flush() == 0
     assert system.flushed == ["logs", "conversations"] and is_checkpoint(root)
+
+
+def test_a_log_whose_successor_a_killed_writer_has_named_is_not_written_to(
+    root: Path, store: Store, child: Start
+) -> None:
+    writer = child(RENEWS, root)
+    writer.hear()
+    writer.end()
+    store.append("plan", content="acknowledged")
+    assert b"acknowledged" in (root / ".capsule" / "logs" / "conversations-plan").read_bytes()
 
 
 def test_the_document_is_flushed_before_lines_leave_its_log(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,10 +206,10 @@ def test_the_end_of_the_thread_waits_for_no_document_that_is_busy() -> None:
             raise StoreBusy("", id=id, holder="")
 
     busy, settling = Busy(), threading.Event()
-    documents = behind.FlushBehind(busy.settle)
+    documents = behind.FlushBehind()
     thread = behind._thread
     behind._DELAY_S = 0
-    documents.add("conversations", "plan")
+    documents.add("conversations", "plan", busy.settle)
     assert settling.wait(240)
     thread.stop()
     assert documents._names
