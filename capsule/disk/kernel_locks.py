@@ -1,27 +1,29 @@
-"""Kernel locks of open files, taken by portalocker: the only place that takes one.
+"""Kernel locks of open files, taken as portalocker does: the only place that takes one.
 
 What must stay true: a lock goes with its process, however that dies (flock, not lockf: it belongs to the open file, so
-closing another descriptor of the same file does not release it). Cost beside the system calls: 2.6 us for both.
+closing another descriptor of the same file does not release it).
 """
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING
 
 from capsule.disk.parts import load_part
 
 if TYPE_CHECKING:
     from portalocker import constants as _constants
-    from portalocker import exceptions as _exceptions
     from portalocker import portalocker as _portalocker
 else:
     _portalocker = load_part("portalocker.portalocker")
-    _constants, _exceptions = _portalocker.constants, _portalocker.exceptions
+    _constants = _portalocker.constants
 
-_LOCKER, _FLAGS = _portalocker.FlockLocker(), _constants.LockFlags
+#: Without the checks around it, which cost more than the system call.
+_flock, _FLAGS = _portalocker.FlockLocker().locker, _constants.LockFlags
+_UNLOCK = int(_FLAGS.UNBLOCK)
 #: By whether the lock is shared, and whether to wait for it.
 _WAYS = {
-    (shared, wait): (_FLAGS.SHARED if shared else _FLAGS.EXCLUSIVE) | (_FLAGS(0) if wait else _FLAGS.NON_BLOCKING)
+    (shared, wait): int(_FLAGS.SHARED if shared else _FLAGS.EXCLUSIVE) | int(0 if wait else _FLAGS.NON_BLOCKING)
     for shared in (False, True)
     for wait in (False, True)
 }
@@ -42,17 +44,14 @@ def lock(fd: int, shared: bool = False, wait: bool = False) -> bool:
         OSError: As the system does.
     """
     try:
-        _LOCKER.lock(fd, _WAYS[shared, wait])
-    except _exceptions.AlreadyLocked:
+        _flock(fd, _WAYS[shared, wait])
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EAGAIN):
+            raise
         return False
-    except _exceptions.LockException as error:
-        raise error.args[0] from None
     return True
 
 
 def unlock(fd: int) -> None:
     """Give back the lock of an open file. Raises OSError."""
-    try:
-        _LOCKER.unlock(fd)
-    except _exceptions.LockException as error:
-        raise error.args[0] from None
+    _flock(fd, _UNLOCK)
