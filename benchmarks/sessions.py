@@ -34,7 +34,7 @@ from capsule.sessions.session import Session
 
 __all__ = ["run"]
 
-_START_S, _TIMES, _CPU, _DONE = 0.050, 10, 1.0, 10_000
+_START_S, _TIMES, _CPU, _DONE = 0.050, 5, 1.0, 10_000
 _IDLE_S, _PATIENCE_S = 60, 60.0
 _BYTES = 2_000_000
 

@@ -144,7 +144,7 @@ def message_id_for(conversation: str, position: int, role: str, timestamp: str, 
         timestamp: The message's time as the format writes it.
         content: The message's text.
     """
-    return _uuid5(_MESSAGES, conversation, str(position), role, timestamp, content)
+    return uuid5(_MESSAGES, conversation, str(position), role, timestamp, content)
 
 
 def version_id_for(conversation: str, message: str, digest: str) -> str:
@@ -155,12 +155,12 @@ def version_id_for(conversation: str, message: str, digest: str) -> str:
         message: The message's id.
         digest: The digest of the version.
     """
-    return _uuid5(_VERSIONS, conversation, message, digest)
+    return uuid5(_VERSIONS, conversation, message, digest)
 
 
 def keyed_message_id(conversation: str, key: str) -> str:
     """The id of the message that is appended to a conversation under an idempotency key: always the same."""
-    return _uuid5(_KEYS, conversation, key)
+    return uuid5(_KEYS, conversation, key)
 
 
 def keyed_conversation_id(made_by: str, source: str, key: str) -> str:
@@ -171,7 +171,7 @@ def keyed_conversation_id(made_by: str, source: str, key: str) -> str:
         source: The source of a fork or summary; else empty.
         key: The key.
     """
-    return _uuid5(_KEYS, f"{made_by}:{source}", key)  # No id of a conversation has a colon.
+    return uuid5(_KEYS, f"{made_by}:{source}", key)  # No id of a conversation has a colon.
 
 
 def imported_conversation_id(format: str, source: str) -> str:
@@ -181,15 +181,15 @@ def imported_conversation_id(format: str, source: str) -> str:
         format: The name of the format.
         source: The id that the conversation has there.
     """
-    return _uuid5(_SOURCES, format, source)
+    return uuid5(_SOURCES, format, source)
 
 
 def imported_message_id(conversation: str, source: str) -> str:
     """The id of the message of a conversation that has this id in another program: the same in every store."""
-    return _uuid5(_SOURCES, conversation, source, "")  # No other name has two of them.
+    return uuid5(_SOURCES, conversation, source, "")  # No other name has two of them.
 
 
-def _uuid5(namespace: bytes, *names: str) -> str:
+def uuid5(namespace: bytes, *names: str) -> str:
     """As `uuid.uuid5`, in a tenth of the time: an import makes many."""
     from hashlib import sha1
 
@@ -200,4 +200,4 @@ def _uuid5(namespace: bytes, *names: str) -> str:
 
 def named_instance_id(user: str, host: str, name: str) -> str:
     """The id of a named instance: the same in every process that uses the name."""
-    return _uuid5(_INSTANCES, user, host, name)
+    return uuid5(_INSTANCES, user, host, name)

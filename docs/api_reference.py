@@ -156,7 +156,9 @@ def _object(thing: type) -> list[str]:
         else:
             about += [_block(block), ""]
     typed = {
-        name: kind for base in reversed(thing.__mro__) for name, kind in vars(base).get("__annotations__", {}).items()
+        name: getattr(kind, "__forward_arg__", kind)  # A named tuple keeps the words in an object.
+        for base in reversed(thing.__mro__)
+        for name, kind in vars(base).get("__annotations__", {}).items()
     }
     if hasattr(thing, "model_fields"):
         told = {field.name: field.says for field in PARTS["history" if thing is capsule.Message else ""]}

@@ -97,8 +97,9 @@ class Transaction(Protocol):
     def document(self) -> Document:
         """The whole document, current and in canonical order; not to be changed in place. Cost: one parse."""
 
-    def follow(self, since: Any = None) -> News:
-        """As `Engine.follow`, of the document as it is here."""
+    def follow(self, since: Any = None, own: list[Document] | None = None) -> News:
+        """As `Engine.follow`, of the document as it is here. If this transaction alone appended since then, `own` has
+        its entries, which are not read again."""
 
     def find(self, id: str) -> tuple[int, Document] | None:
         """The place of the entry with an id, and the entry; None: there is none.

@@ -14,8 +14,9 @@ from capsule.format.references import moment
 from capsule.timestamps import sortable
 
 if TYPE_CHECKING:
-    from capsule.engines.answers import Behind, Found, Listed, Mine, Place, Said, Stats, Value
+    from capsule.engines.answers import Found, Listed, Stats, Value
     from capsule.engines.changes import Changes
+    from capsule.engines.marks import Behind, Mine, Place, Said
     from capsule.format.documents.head import Head
     from capsule.format.filters import Filter as Where
 

@@ -6,7 +6,6 @@ What must stay true: nothing here belongs to one kind of engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from capsule.engines.leases import Lease
@@ -25,8 +24,7 @@ class Version(Protocol):
 Reads = Mapping[tuple[str, str], Version | Lease | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Trashed:
+class Trashed(NamedTuple):
     """A document in the trash: a deleted conversation, or messages that were taken out of one.
 
     Attributes:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from capsule import timestamps
-from capsule.engines.questions import Listing
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.format.documents.agents import GLOBAL
 from capsule.format.documents.channels import Channel, check_channel_name
@@ -375,6 +374,8 @@ class Channels(OfOneType):
         """
         who = self._who(agent)
         state = self._people.directory.state(who)
+        from capsule.engines.questions import Listing
+
         heads = self._store.inner.whole.questions().conversations(Listing()).heads
         channels = (head for head in heads if head.channel and not head.channel.owner)
         listed = (_listed(Object.listed(head), head.description, who, state) for head in channels)

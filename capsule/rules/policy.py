@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from capsule.errors import NotFound, Refused, Remedy
 from capsule.format.documents.agents import GLOBAL as GLOBAL
@@ -102,8 +102,7 @@ def _pair(id: str) -> frozenset[str]:
     return frozenset(pair.groups() if pair else ())
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """The answer to a question.
 
     Attributes:

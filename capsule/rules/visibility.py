@@ -6,8 +6,7 @@ so an engine may keep the answer as long as both are the same, or decide in its 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capsule.rules import policy
 from capsule.timestamps import ms_of, sortable
@@ -24,8 +23,7 @@ def reads_from(subject: str, object: policy.Object, created_at: str) -> str:
     return since if since > sortable(created_at) else ""  # Nothing was said before it was made.
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
+class Sight(NamedTuple):
     """An agent that asks; in its place, None is the store's owner, who reads everything.
 
     Attributes:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Required, TypedDict, Unpack, get_args
-from uuid import UUID, uuid5
 
 from capsule import timestamps
 from capsule.errors import InvalidInput
 from capsule.format.values import canonical_time
+from capsule.ids import uuid5
 from capsule.sessions.cron import next_at
 
 Event = dict[str, Any]
@@ -29,7 +29,7 @@ Outcome = Literal["wake", "accumulate", "ignored"]
 #: The fields that say when a series recurs.
 OF_TIME = ("cron", "timeZone", "catchUp")
 #: The namespace of the ids of replies. It is part of the format: changing it changes ids.
-_REPLIES = UUID("3d0b8b0e-7c55-5f4d-9a1b-64f2c8e7a911")
+_REPLIES = bytes.fromhex("3d0b8b0e7c555f4d9a1b64f2c8e7a911")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def reply_id(session: str, message: str, number: int | str) -> str:
         message: The message's id, of a batch the one that its claim names as `batch`.
         number: 0: the answer itself; 1 and up: what the agent sends meanwhile, in order. A word: what the host says.
     """
-    return str(uuid5(_REPLIES, f"{session}\0{message}\0{number}"))
+    return uuid5(_REPLIES, session, message, str(number))
 
 
 class Incoming(TypedDict, total=False):

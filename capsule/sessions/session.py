@@ -36,7 +36,7 @@ Box = Literal["inbox", "outbox"]
 #: What the heartbeat of a session is noted for.
 KIND = "sessions"
 F = TypeVar("F", bound=Inbound | Outbound)
-T = TypeVar("T")
+Written = TypeVar("Written", bound=list[Event] | None)
 
 
 class _File(Generic[F]):
@@ -63,17 +63,20 @@ class _File(Generic[F]):
             self.fold.apply(event)
         self._place = news.place
 
-    def write(self, other: _File[Any], act: Callable[[Transaction], T], lease: Lease | None) -> T:
-        """What `act` gives, in a transaction in which both folds are up to date, for who has the lease."""
+    def write(self, other: _File[Any], act: Callable[[Transaction], Written], lease: Lease | None) -> Written:
+        """What `act` appended, in a transaction in which both folds are up to date, for who has the lease.
 
-        def write() -> T:
+        None: it wrote in another way.
+        """
+
+        def write() -> Written:
             with self._engine.transaction(self.kind, self.id) as transaction:
                 transaction.reads = {} if lease is None else lease.reads
                 self._take(transaction.follow(self._place))
                 other.look()  # A writer there has taken in its file before it looks here: nobody waits for it.
-                result = act(transaction)
-                self._take(transaction.follow(self._place))
-                return result
+                written = act(transaction)
+                self._take(transaction.follow(self._place, written))
+                return written
 
         return again(write, self._engine.name(self.kind, self.id), self.id)
 

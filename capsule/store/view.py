@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from capsule.engines.interface import CONVERSATIONS, missing
-from capsule.engines.questions import Listing
 from capsule.engines.trashed import deleted_last, document_in
 from capsule.errors import CapsuleError, InvalidDocument, NotFound, Refused
 from capsule.format.json import codec
@@ -179,6 +178,8 @@ class AgentView:
         ids = self._of(kind).ids(kind)
         if kind != CONVERSATIONS:
             return ids
+        from capsule.engines.questions import Listing
+
         seen = {head.id for head in self.questions().conversations(Listing()).heads}
         return [id for id in ids if id in seen]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.engines.answers import first_unread
+from capsule.engines.marks import first_unread
 from capsule.messaging.mail.cursors import MarksAt, cursor_at, marks_of, trail_of
 
 

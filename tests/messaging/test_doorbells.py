@@ -16,6 +16,7 @@ from capsule import Store, timestamps
 from capsule.messaging.doorbells import registry
 from capsule.messaging.doorbells.interface import Target, bell_text
 from capsule.messaging.doorbells.registry import Bell
+from capsule.messaging.people.documents import KIND_OF_BELLS
 from tests.processes import Child
 
 START = 1_750_000_000_000
@@ -200,12 +201,12 @@ def test_a_process_that_was_killed_waits_for_nothing(root: Path, child: Callable
         assert registry.claim(store, "bob", session) is None
         other.kill()
         assert registry.claim(store, "bob", session) is not None
-        assert Path(store.engine.name(registry.KIND, "bob")).parent.parent.name == ".capsule"
+        assert Path(store.engine.name(KIND_OF_BELLS, "bob")).parent.parent.name == ".capsule"
 
 
 def test_a_file_of_targets_that_says_something_else_is_taken_for_none(store: Store) -> None:
     registry.register(store, "bob", Target("codex", {"session": "one"}))
-    store.engine.machine.edit(registry.KIND, "bob", lambda before: {"bells": [1]})
+    store.engine.machine.edit(KIND_OF_BELLS, "bob", lambda before: {"bells": [1]})
     assert registry.bells(store, "bob") == registry.Bells()
     registry.register(store, "bob", Target("codex", {"session": "two"}))
     assert len(registry.bells(store, "bob").bells) == 1

@@ -160,8 +160,10 @@ class FileTransaction:
                 self._whole = canonical.in_order(document)
         return self._whole
 
-    def follow(self, since: Place | None = None) -> News:
+    def follow(self, since: Place | None = None, own: list[Document] | None = None) -> News:
         place = Place.of(self._known)
+        if since == place or own is not None:
+            return News(place, own or [], False)
         if since is None or not since.goes_on_in(self._known):
             return News(place, self.document()["history"], True)
         return News(place, entries_in(self._held.history(self._known, since.tail), self.name), False)

@@ -12,15 +12,14 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from capsule.engines.answers import Listed
 from capsule.engines.index.hidden import NOTHING, Hidden, hide
-from capsule.engines.questions import Questions
 
 if TYPE_CHECKING:
-    from capsule.engines.answers import Behind, Found, Mine, Place, Said, Stats, Value
+    from capsule.engines.answers import Found, Listed, Stats, Value
     from capsule.engines.changes import Change, Changes
     from capsule.engines.index.index import Index
     from capsule.engines.interface import Engine
+    from capsule.engines.marks import Behind, Mine, Place, Said
     from capsule.engines.questions import Listing, Progress, Search
     from capsule.format.documents.head import Head
     from capsule.rules.visibility import Sight
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Asking(Questions):
-    """The questions of one asker to an index.
+class Asking:
+    """The questions of one asker to an index. See `Questions`, which describes the methods.
 
     Args:
         index: The index.
@@ -60,6 +59,8 @@ class Asking(Questions):
             else:
                 heads = asked.of(self._shown(self._candidates(asked)))
             if asked.order in (None, "latest"):
+                from capsule.engines.answers import Listed
+
                 return Listed(heads, {}, len(heads), lambda shown: None)
             from capsule.engines.index.pages import listed
 
@@ -176,8 +177,8 @@ class Asking(Questions):
         self, asker: Sight, since: str | None, limit: int, ids: Iterable[str] | None
     ) -> tuple[list[Change], str, dict[str, int | None], dict[str, dict[str, int]]]:
         """As `Index.changes`; and what is hidden of these conversations, and the places of what was said since."""
-        from capsule.engines.answers import Behind
         from capsule.engines.index.tables.participation import behind
+        from capsule.engines.marks import Behind
 
         def read(db: sqlite3.Connection, _: Hidden) -> Any:
             changes, cursor = self._index.changes(db, since, limit)

@@ -69,7 +69,7 @@ class MemoryTransaction:
     def document(self) -> Document:
         return self._now.document
 
-    def follow(self, since: tuple[str, int] | None = None) -> News:
+    def follow(self, since: tuple[str, int] | None = None, own: list[Document] | None = None) -> News:
         return self._now.follow(since)
 
     def find(self, id: str) -> tuple[int, Document] | None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from functools import lru_cache
 from math import isfinite
 from typing import Any, NoReturn
@@ -56,10 +55,12 @@ def decode(data: bytes, path: str) -> dict[str, Any]:
     Cost: for bytes as `encode` writes them, about twice what `orjson.loads` takes; else several times that.
     """
     if data.startswith(b"{\n"):
-        with suppress(ValueError, TypeError):  # What can't be read or written so is left to the exact reader.
+        try:
             quick: dict[str, Any] = orjson.loads(data)
             if orjson.dumps(quick, option=_FILE) == data:
                 return quick
+        except (ValueError, TypeError):
+            pass  # What can't be read or written so is left to the exact reader.
     text = _text(data, path)
     try:
         document = _DECODER.decode(text)

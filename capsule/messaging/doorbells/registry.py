@@ -18,12 +18,11 @@ from capsule import timestamps
 from capsule.errors import CapsuleError
 from capsule.messaging.doorbells.clients import CLIENTS
 from capsule.messaging.doorbells.interface import Doorbell, Target, bell_text
+from capsule.messaging.people.documents import KIND_OF_BELLS
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
 
-#: The kind of document that holds an agent's targets.
-KIND = "doorbells"
 #: The group of the entry points of other packages.
 GROUP = "capsule.doorbells"
 #: Seconds from the first ring to the second, from the second to the third, and from the third to the last.
@@ -120,7 +119,7 @@ def doorbell(client: str) -> Doorbell | None:
 
 def bells(store: CoreStore, agent: str) -> Bells:
     """The targets of an agent. Cost: a look, and reading one small file if there is one."""
-    return _decoded(store.engine.machine.read(KIND, agent))
+    return _decoded(store.engine.machine.read(KIND_OF_BELLS, agent))
 
 
 def is_there(store: CoreStore, bell: Bell) -> bool:
@@ -273,7 +272,7 @@ def _edit(store: CoreStore, agent: str, change: Callable[[Bells], Bells]) -> Bel
         after = change(before)
         return None if after == before else {"read": after.read, "bells": [bell.as_json() for bell in after.bells]}
 
-    store.engine.machine.edit(KIND, agent, edit)
+    store.engine.machine.edit(KIND_OF_BELLS, agent, edit)
     return after
 
 

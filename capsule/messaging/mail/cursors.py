@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from capsule.engines.answers import first_unread
+from capsule.engines.marks import first_unread
 from capsule.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from capsule.engines.answers import Mark
+    from capsule.engines.marks import Mark
 
 Cursor = dict[str, Any]
 #: A part of a conversation: `("topic", its name)`, or `("thread", the id of its root)`.

@@ -17,11 +17,11 @@ from capsule.messaging.mail.cursors import key_of, named_by, part_named
 from capsule.messaging.mail.listening import Asked, Listener
 from capsule.messaging.mail.mail import Heard, History, Inbox, Mail, Mention
 from capsule.messaging.mail.mentions import KINDS
-from capsule.messaging.mail.receipts import Receipts, marks_in
 from capsule.messaging.mail.sending import Sending
 from capsule.messaging.people.people import People
 
 if TYPE_CHECKING:
+    from capsule.messaging.mail.receipts import Receipts
     from capsule.store.store import CoreStore
 
 #: The states of a mention that each word asks for.
@@ -43,6 +43,8 @@ class Messages(Sending):
 
     @cached_property
     def _receipts(self) -> Receipts:
+        from capsule.messaging.mail.receipts import Receipts
+
         return Receipts(self._owner)  # Of this object alone: another one gives again what was not acknowledged here.
 
     def listen(
@@ -176,7 +178,7 @@ class Messages(Sending):
         """
         who, questions = self._people.known(agent), self._owner.questions
         if cursor is not None or conversation is None:
-            if marks := self._receipts.pending(who) if cursor is None else marks_in(cursor):
+            if marks := self._receipts.pending(who) if cursor is None else self._receipts.marks_in(cursor):
                 questions.refresh({named_by(key)[0] for key in marks})
                 self._receipts.acknowledge(who, marks)
         else:

@@ -7,25 +7,23 @@ listener goes on where it stood, whatever others of the same agent read meanwhil
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capsule.errors import InvalidDocument, NotFound, Refused
 from capsule.messaging.mail.cursors import Part, trail_of
 from capsule.messaging.mail.unread import mail_at
 
 if TYPE_CHECKING:
-    from capsule.engines.answers import Mark, Mine, Place
     from capsule.engines.changes import Changes
+    from capsule.engines.marks import Mark, Mine, Place
     from capsule.messaging.mail.mail import Mail
     from capsule.messaging.mail.unread import Seat, Unread, Wishes
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """What a call of `listen` asks for.
 
     Attributes:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from capsule.rules.policy import Profile
@@ -48,8 +47,7 @@ def mentioned(text: str) -> dict[str, str]:
     return dict(islice(kinds.items(), _MOST_NAMES))
 
 
-@dataclass(frozen=True, slots=True)
-class Interest:
+class Interest(NamedTuple):
     """What an agent wants to hear of in a conversation.
 
     Attributes:

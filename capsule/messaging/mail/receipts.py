@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from capsule import timestamps
-from capsule.engines.answers import Behind
+from capsule.engines.marks import Behind
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.messaging import notices
 from capsule.messaging.doorbells import registry as doorbells
@@ -22,7 +22,7 @@ from capsule.messaging.mail.cursors import cursor_at, first_behind, key_of, mark
 from capsule.messaging.people.people import People
 
 if TYPE_CHECKING:
-    from capsule.engines.answers import Mark
+    from capsule.engines.marks import Mark
     from capsule.engines.values import Version
     from capsule.messaging.mail.cursors import Part
     from capsule.messaging.mail.mail import Mail
@@ -125,11 +125,11 @@ class Receipts:
 
         self._people.documents.edit(agent, change)
 
-
-def marks_in(cursor: str) -> Marks:
-    """What a cursor names. Raises InvalidInput."""
-    try:
-        parts = [part.split(":") for part in cursor.split(",") if part]
-        return {unquote(key): (int(place), unquote(message)) for key, place, message in parts}
-    except ValueError:
-        raise InvalidInput("that is no cursor; take `cursor` of what `listen` returned") from None
+    @staticmethod
+    def marks_in(cursor: str) -> Marks:
+        """What a cursor names. Raises InvalidInput."""
+        try:
+            parts = [part.split(":") for part in cursor.split(",") if part]
+            return {unquote(key): (int(place), unquote(message)) for key, place, message in parts}
+        except ValueError:
+            raise InvalidInput("that is no cursor; take `cursor` of what `listen` returned") from None

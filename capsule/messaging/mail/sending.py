@@ -16,16 +16,13 @@ from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.format.documents.agents import direct_id
 from capsule.format.documents.message import check_message
 from capsule.format.json.canonical import order_message
-from capsule.messaging import notices
-from capsule.messaging.channels import Channels
 from capsule.messaging.conversations import ensure_direct
-from capsule.messaging.doorbells import registry as doorbells
 from capsule.messaging.mail.cursors import first_behind, key_of, marks_of, parts_of
 from capsule.messaging.mail.mail import Sent
 from capsule.messaging.mail.mentions import EVERYBODY, KINDS, Interest, mentioned
 from capsule.messaging.mail.unread import TYPES, Unread
 from capsule.messaging.people.agents import Agents
-from capsule.messaging.people.documents import KIND_OF_HOMES
+from capsule.messaging.people.documents import KIND_OF_BELLS, KIND_OF_HOMES
 from capsule.messaging.people.people import People
 from capsule.rules import policy
 from capsule.store.change.appends import appended, keyed_message
@@ -113,6 +110,8 @@ class Sending:
         if (to, conversation, channel).count(None) < 2:
             raise InvalidInput("give one of `to`, `conversation` and `channel`")
         if channel is not None:
+            from capsule.messaging.channels import Channels
+
             conversation = acting.inner.part(Channels).resolve(channel, sender)
         elif conversation is None:
             to = self._only_other(sender) if to is None else self._people.directory.resolve(to, sender)
@@ -216,12 +215,15 @@ class Sending:
         else:
             recipients = {id for id in object.present - {sender} if self._people.documents.exists(id)}
         states = dict.fromkeys(sorted(recipients), "stored")
-        here = {id for kind in (doorbells.KIND, KIND_OF_HOMES) for id in owner.engine.machine.ids(kind)} - {sender}
+        here = {id for kind in (KIND_OF_BELLS, KIND_OF_HOMES) for id in owner.engine.machine.ids(kind)} - {sender}
         idle = [id for id in sorted(here) if policy.relation(id, object) == "member" and not people.listened(id)]
         online = people.online() if idle else {}
         for agent in idle:
             if online.get(agent) or not self._wakes(agent, entry, object):
                 continue
+            from capsule.messaging import notices
+            from capsule.messaging.doorbells import registry as doorbells
+
             if doorbells.ring(owner, agent, partial(self._unread.pointer, agent)):
                 states[agent] = "rung"
             if agent not in online:
@@ -293,13 +295,15 @@ class Sending:
         head = reader.head(id)
         time, keys = sent.get("timestamp") or "", [key_of(id, part) for part in (None, *parts_of(sent))]
         states = {}
+        from capsule.messaging.doorbells.registry import was_rung
+
         for member in head.participants:
             was_in = member.joined_at <= time and (not member.left_at or member.left_at > time or member.is_in)
             if was_in and member.id != sent.get("from"):
                 cursors = self._people.documents.part(member.id, "cursors")
                 marks_at = partial(self._owner.questions.marks, id)
                 is_read = any(first_behind(marks_of(cursors.get(key)), marks_at) > at for key in keys)
-                rung = not is_read and doorbells.was_rung(self._owner, member.id, time)
+                rung = not is_read and was_rung(self._owner, member.id, time)
                 states[member.id] = "read" if is_read else "rung" if rung else "stored"
         return Sent(id, message, states, sent.get("mentions") or {})
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from capsule.engines.answers import Behind
+from capsule.engines.marks import Behind
 from capsule.errors import InvalidDocument, NotFound, Refused
 from capsule.format.json import codec
 from capsule.format.kinds import AGENT
@@ -26,7 +26,7 @@ from capsule.store.reading import KIND
 from capsule.timestamps import ms_of
 
 if TYPE_CHECKING:
-    from capsule.engines.answers import Mark, Mine, Place
+    from capsule.engines.marks import Mark, Mine, Place
     from capsule.store.store import CoreStore
 
 #: The types of conversations that are messages between agents.
@@ -126,7 +126,7 @@ class Unread:
 
     def unread(self, seat: Seat, read: tuple[Mark, ...] | None = None) -> list[Place]:
         """The unread messages of a conversation; those behind `read`, if a listener stands elsewhere than the agent."""
-        behind = seat.behind if read is None else replace(seat.behind, read=read)
+        behind = seat.behind if read is None else seat.behind._replace(read=read)
         unread = self.questions.behind(behind, seat.mine.id, refresh=False)
         seat.is_read = seat.is_read or (not unread and behind.read == seat.behind.read)
         return unread
@@ -200,7 +200,7 @@ class Unread:
 def _at(seat: Seat, part: Part) -> Seat:
     """A seat, as far as a part is concerned."""
     read = (*seat.behind.read, *dict(seat.behind.covered).get(part, ()))
-    behind = replace(seat.behind, read=read, part=part)
+    behind = seat.behind._replace(read=read, part=part)
     return Seat(seat.agent, seat.mine, behind, seat.interest, seat.is_read or _is_read(seat.mine, behind))
 
 

@@ -11,17 +11,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
 from capsule.errors import CapsuleError, InvalidInput, Refused
-from capsule.messaging import notices
-from capsule.messaging.people.contacts import Agent, Contact
-from capsule.messaging.people.documents import KIND_OF_HOMES, Document
+from capsule.messaging.people.documents import KIND_OF_BELLS, KIND_OF_HOMES, Document
 from capsule.messaging.people.people import People
 from capsule.messaging.people.registration import Registration
 from capsule.rules.consent import DISCOVERABLE, DM_POLICIES, consent
 from capsule.rules.policy import Object, Profile, ensure, may
+
+if TYPE_CHECKING:
+    from capsule.messaging.people.contacts import Agent, Contact
 
 
 class Agents(Registration):
@@ -151,6 +152,8 @@ class Agents(Registration):
         return self._contacts(me, self._directory.found_by(me.id))
 
     def _contacts(self, me: Profile, others: Iterable[str]) -> Sequence[Contact]:
+        from capsule.messaging.people.contacts import Agent, Contact
+
         presence = self._people.online()
         return [
             Contact(
@@ -245,10 +248,10 @@ class Agents(Registration):
         if id is None:
             raise InvalidInput("say which agent to forget, or of which other one")
         ensure(may(self._store.agent, "delete", Object(id, "agent")), id)
+        from capsule.messaging import notices
+
         notices.withdraw(self._store, self.documents.known(id))
         self.documents.delete(id)
-        from capsule.messaging.doorbells.registry import KIND as KIND_OF_BELLS
-
         for kind in (KIND_OF_HOMES, KIND_OF_BELLS):
             self._store.engine.machine.delete(kind, id)
 
@@ -286,6 +289,8 @@ class Agents(Registration):
         return [self._agent(id, presence) for id in self.names()]
 
     def _agent(self, id: str, presence: dict[str, bool]) -> Agent:
+        from capsule.messaging.people.contacts import Agent
+
         return Agent.of(self.documents.read(id), presence, is_known=self._store.agent in (None, id))
 
 

@@ -13,7 +13,6 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from capsule.engines.interface import CONVERSATIONS
-from capsule.engines.questions import Listing
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound
 from capsule.format.documents.agents import GLOBAL, direct_id, is_agent_id, project_id
 from capsule.format.kinds import AGENT, PROJECT
@@ -129,6 +128,8 @@ class Directory(Guard):
 
         Raises StoreBusy. Cost: taking the mutex of each group, of each channel and of each direct of these agents.
         """
+        from capsule.engines.questions import Listing
+
         for head in self._engine.questions().conversations(Listing()).heads:
             is_theirs = head.type == "direct" and any(member.id in agents for member in head.participants)
             if is_theirs or head.type in ("group", "channel"):

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: The local kind of document that holds the folder in which an agent works on this machine.
 KIND_OF_HOMES = "homes"
+#: The one that holds where an agent can be rung.
+KIND_OF_BELLS = "doorbells"
 _SEEN_S = 60.0
 
 Document = dict[str, Any]

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING
 from capsule.errors import InvalidInput, Remedy
 from capsule.format.documents.agents import GLOBAL, MAX_AGENT_ID, check_agent_id, project_id, project_of
 from capsule.ids import folder_ids
-from capsule.messaging import notices
-from capsule.messaging.channels import Channels
 from capsule.messaging.people.directory import meant
 from capsule.messaging.people.documents import Document, new_project, new_record
 from capsule.messaging.people.people import People
@@ -205,10 +203,14 @@ class Registration:
     def _set_home(self, id: str, path: str) -> None:
         """Note the folder where a person says that an agent works here: what waits for it is told there."""
         if self.documents.home(id) not in (None, path):
-            notices.withdraw(self._store, id)
+            from capsule.messaging.notices import withdraw
+
+            withdraw(self._store, id)
         self.documents.set_home(id, path)
 
     def _with_defaults(self, id: str, exclude: Iterable[str]) -> Agent:
+        from capsule.messaging.channels import Channels
+
         self._store.inner.part(Channels).join_defaults(id, exclude)
         return self.get(id)
 

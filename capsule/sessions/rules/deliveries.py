@@ -54,11 +54,11 @@ def _deliveries(folds: Folds, now: str) -> Iterator[tuple[OutMessage, str]]:
 
     A change waits for the message that it changes.
     """
-    furthest = later(now, FIRST_WAIT_S * 2**ATTEMPTS)
     for message in (*_notices(folds), *folds.undelivered()):
         tried = folds.inbound.attempts.get(message.id, Attempts(next_at=message.due))
         if message.target not in folds.outbound.open or folds.inbound.attempts.get(message.target, Attempts()).round:
-            yield message, "" if tried.failed and tried.next_at > furthest else tried.next_at
+            is_early = tried.failed and tried.next_at > later(now, FIRST_WAIT_S * 2**ATTEMPTS)
+            yield message, "" if is_early else tried.next_at
 
 
 def _notices(folds: Folds) -> Iterator[OutMessage]:

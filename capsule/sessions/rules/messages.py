@@ -111,12 +111,12 @@ def _pending(folds: Folds, now: str, *, first: bool) -> Iterator[tuple[InMessage
     """What a worker may get, with the time from which on it is due: at once if the clock went back while it waited."""
     if "" in folds.inbound.paused:
         return
-    furthest = later(now, FIRST_RETRY_S * 2**RETRIES)
     for message in folds.unfinished():
         is_held = message.kind == "system" or message.series in folds.inbound.paused
         is_for_later = not first and message.event.get("onWake") is True
         if not (is_held or is_for_later) and folds.status(message.id) == "pending":
-            yield message, "" if message.waits and message.due > furthest else message.due
+            is_early = message.waits and message.due > later(now, FIRST_RETRY_S * 2**RETRIES)
+            yield message, "" if is_early else message.due
 
 
 def _wakes(folds: Folds, id: str) -> bool:

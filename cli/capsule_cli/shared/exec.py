@@ -6,7 +6,6 @@ What must stay true: a command that fails is reported, and is no reason to miss 
 from __future__ import annotations
 
 import os
-import subprocess
 from typing import Any
 
 import orjson
@@ -24,6 +23,8 @@ def run_for(heard: dict[str, Any], command: str, variable: str, *, short: dict[s
         variable: The name of the variable that holds the JSON.
         short: What replaces the long fields of `heard` where it is too long for the environment.
     """
+    import subprocess
+
     data = orjson.dumps(heard)
     # A variable that is too long would keep the command from being run at all.
     fitting = data if len(data) <= ENVIRONMENT else orjson.dumps(heard | short)

@@ -47,9 +47,9 @@ def _cell(value: Any) -> str:
 
 def as_json(value: Any) -> Any:
     """What a call returned, as JSON."""
-    if isinstance(value, list | tuple):
-        return [as_json(item) for item in value]
-    return value.as_json() if hasattr(value, "as_json") else value
+    if hasattr(value, "as_json"):  # First, as it may be a named tuple.
+        return value.as_json()
+    return [as_json(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def passing(opens: Opens) -> Callable[[str], Callable[..., Callable[..., None]]]:

@@ -349,7 +349,8 @@ def modules_of(capsule: Any, words: list[str]) -> set[str]:
     return set(done.stderr.decode().split())
 
 
-def ensure_light(capsule: Any, words: list[str]) -> None:
+def ensure_light(capsule: Any, words: list[str]) -> set[str]:
+    """Check what a command loads; the modules."""
     (capsule.root / "capsule.toml").write_text(settings.TEMPLATE, encoding="utf-8")  # As `init` makes it.
     time.sleep(0.06)  # A file that is younger than 50 ms is read again by the next command.
     capsule("list")  # The index is built once, under a lock.
@@ -377,6 +378,7 @@ def ensure_light(capsule: Any, words: list[str]) -> None:
             "capsule.format.text.shown",
             "capsule.rooms",
         }
+    return loaded
 
 
 def test_the_shell_completes_ids_and_commands_and_choices(capsule: Any) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from capsule import Store
-from capsule.engines.answers import Behind, Said
 from capsule.engines.interface import CONVERSATIONS
+from capsule.engines.marks import Behind, Said
 from capsule.engines.questions import Questions
 from capsule.format.documents.new import new_capsule
 from capsule.ids import new_message_id

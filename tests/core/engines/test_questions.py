@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from capsule import InvalidInput, Store
-from capsule.engines.answers import Behind
 from capsule.engines.changes import Changes
 from capsule.engines.interface import CONVERSATIONS
+from capsule.engines.marks import Behind
 from capsule.engines.questions import Filter, Listing, Questions, Search
 from capsule.format.documents.new import new_capsule
 from capsule.rules.policy import State

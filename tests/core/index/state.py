@@ -82,7 +82,8 @@ def state(store: Store) -> dict[str, Any]:
         return {"capsules": db.execute(SOUND).fetchall(), "messages": messages, "words": found, **told}
 
     # What the index remembers of the answers before is the same as what it reads.
-    mine = {agent: sorted(store.questions.mine(agent), key=lambda mine: mine.id) for agent in AGENTS}
+    # No file has the tag.
+    mine = {agent: sorted(each._replace(tag="") for each in store.questions.mine(agent)) for agent in AGENTS}
     return {"heads": heads, "mine": mine} | asked(store, ask)
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from capsule import Store
 from capsule.disk.syscalls import Syscalls
-from capsule.engines.answers import Behind
 from capsule.engines.index.tables.rows import Rows
+from capsule.engines.marks import Behind
 from capsule.format.json import codec
 from tests.core.index.state import asked, index_of, state, state_of_the_files
 from tests.core.storage.faults import store_on

@@ -222,9 +222,13 @@ def test_an_agent_gets_its_id_from_the_folder(capsule: Any, tmp_path: Path, monk
     assert capsule.json("agent", "show", id)["projectPath"] == str(tmp_path / "Größe 1")
 
 
-def test_an_inbox_imports_nothing_heavy(capsule: Any) -> None:
-    capsule("agent", "register", "--as", "anna")
-    ensure_light(capsule, ["inbox", "--as", "anna"])
+@pytest.mark.parametrize("words", ["inbox --as anna", "send hello --to bob --as anna"])
+def test_messages_import_nothing_heavy(capsule: Any, words: str) -> None:
+    for agent in ("anna", "bob"):
+        capsule("agent", "register", "--as", agent)
+    unused = {"subprocess", "capsule.engines.answers", "capsule.engines.questions"}
+    unused |= {"capsule.messaging.people.contacts", "capsule.messaging.mail.receipts"}
+    assert not ensure_light(capsule, words.split()) & unused
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import orjson
 
 from capsule import timestamps
-from capsule.engines.answers import Place, Value
+from capsule.engines.answers import Value
 from capsule.engines.index.hidden import Hidden
 from capsule.engines.index.search.folding import composed, tokens
+from capsule.engines.marks import Place
 from capsule.errors import InvalidInput
 from capsule.format import filters
 from capsule.format.facts import BOOL, IN_LIST, LIST, NULL, NUMBER, OBJECT, TEXT

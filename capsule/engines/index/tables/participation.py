@@ -14,9 +14,9 @@ from typing import Any
 import orjson
 
 from capsule import timestamps
-from capsule.engines.answers import Behind, Last, Mark, Mine, Place, Said, first_unread
 from capsule.engines.index.heads import HEAD_FIELDS
 from capsule.engines.index.hidden import NOTHING, Hidden
+from capsule.engines.marks import Behind, Last, Mark, Mine, Place, Said, first_unread
 from capsule.format.documents.channels import Channel
 from capsule.format.documents.members import members_in
 from capsule.format.facts import IN_LIST, TEXT
