@@ -23,7 +23,8 @@ def generated() -> Iterator[tuple[Path, str]]:
             yield ROOT / "schemas" / schema.file_name(kind, version), schema.text(kind, version)
     yield ROOT / "docs" / "cli.md", cli_page.text()
     yield ROOT / "docs" / "mcp.md", mcp_page.text()
-    yield ROOT / "docs" / "api.md", api_reference.text()
+    for name, text in api_reference.pages():
+        yield ROOT / "docs" / "api" / name, text
     drawing = (ROOT / "docs" / "drawing.txt").read_text(encoding="utf-8")
     yield ROOT / "docs" / "architecture.svg", draw.svg(drawing)
 

@@ -48,9 +48,9 @@ class Agents(Registration):
         Cost: reading a small file, and a look at each instance that is alive; for a name, also at each document.
         """
         me, named = self._store.agent, id
-        id = id if self.documents.exists(id) else self._directory.resolve(id, me)
+        id = id if self._documents.exists(id) else self._directory.resolve(id, me)
         if me != id and not may(me, "find", Object(id, "agent"), self._directory.state(me, None, [id])).allowed:
-            raise self.documents.missing(named)
+            raise self._documents.missing(named)
         return self._agent(id, self._people.online())
 
     # -- Who may write to it ---------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class Agents(Registration):
 
     def _asked(self, id: str) -> Document:
         with suppress(CapsuleError):
-            return self.documents.read(id).get("requests") or {}
+            return self._documents.read(id).get("requests") or {}
         return {}
 
     @contextmanager
@@ -185,7 +185,7 @@ class Agents(Registration):
             for other in Object(direct, "direct").present - {agent}:
                 theirs = self._directory.profile(other)
                 if theirs.dm == "restricted" and agent not in theirs.entries and other not in self._asked(agent):
-                    self.documents.edit(agent, partial(_ask, other))
+                    self._documents.edit(agent, partial(_ask, other))
             raise
 
     def set_status(self, agent: str | None, text: str, *, busy: bool | None = None) -> Agent:
@@ -219,8 +219,8 @@ class Agents(Registration):
 
         It waits too if nothing changes: another process may have made the change, and wait still.
         """
-        self._ensure_manages(self.documents.known(id))
-        self.documents.edit(id, change)
+        self._ensure_manages(self._documents.known(id))
+        self._documents.edit(id, change)
         if decides:
             self._directory.drain(id)
         return self.get(id)
@@ -245,8 +245,8 @@ class Agents(Registration):
         if id is None:
             raise InvalidInput("say which agent to forget, or of which other one")
         ensure(may(self._store.agent, "delete", Object(id, "agent")), id)
-        notices.withdraw(self._store, self.documents.known(id))
-        self.documents.delete(id)
+        notices.withdraw(self._store, self._documents.known(id))
+        self._documents.delete(id)
         from capsule.messaging.doorbells.registry import KIND as KIND_OF_BELLS
 
         for kind in (KIND_OF_HOMES, KIND_OF_BELLS):
@@ -273,7 +273,7 @@ class Agents(Registration):
         """
         by_project: dict[str, list[str]] = {}
         for id in self.names():
-            by_project.setdefault(self.documents.read(id).get("projectPath") or "", []).append(id)
+            by_project.setdefault(self._documents.read(id).get("projectPath") or "", []).append(id)
         above = accumulate(os.path.abspath(folder).split("/"), "{}/{}".format)
         return next((by_project[each] for each in reversed(list(above)) if each and each in by_project), [])
 
@@ -286,7 +286,7 @@ class Agents(Registration):
         return [self._agent(id, presence) for id in self.names()]
 
     def _agent(self, id: str, presence: dict[str, bool]) -> Agent:
-        return Agent.of(self.documents.read(id), presence, is_known=self._store.agent in (None, id))
+        return Agent.of(self._documents.read(id), presence, is_known=self._store.agent in (None, id))
 
 
 def _ask(other: str, document: Document) -> None:
