@@ -33,7 +33,7 @@ $(STAMP): pyproject.toml constraints.txt
 		echo "$(PYTHON) has no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	@echo "setting up $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt hatchling
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[test,lint]'
 	@touch $@
 

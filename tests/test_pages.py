@@ -40,6 +40,7 @@ def blocks_of(page: Path) -> list[tuple[str, str]]:
     return re.findall(r"^```(\w+)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
 
 
+TYPED = [page for page in PAGES if page.parent.name != "api"]  # The others have signatures, and no examples.
 TOURS = [page for page in PAGES if any(kind == "console" for kind, _ in blocks_of(page))]
 
 
@@ -124,7 +125,7 @@ def test_every_block_of_a_page_runs() -> None:
     assert {page.stem for page in TOURS} >= {"README", "quickstart", "howto"}
     for page in TOURS:
         kinds = [kind for kind, _ in blocks_of(page)]
-        # `test_rooms` runs the last two.
+        # `test_rooms` runs the last two of the how-tos; a type checker reads the others.
         assert set(kinds) <= {"console", "python", "text", "sh", "py", "toml"}, page.name
         for at, kind in enumerate(kinds):
             assert kind != "python" or kinds[at + 1] == "text", f"{page.name}: a python block without its output"
@@ -239,6 +240,20 @@ def test_every_method_of_a_store_documents_its_arguments_errors_and_cost() -> No
                 if word not in ("self", "cls") and not re.search(rf"\b{word}\b", text)
             ]
     assert not missing
+
+
+@pytest.mark.slow
+def test_examples_have_the_right_types_in_a_project_that_installed_this_package(tmp_path: Path) -> None:
+    settings = "[mypy]\nstrict = true\n[mypy-agents,claude_agent_sdk]\nignore_missing_imports = true\n"
+    (tmp_path / "mypy.ini").write_text(settings, encoding="utf-8")
+    examples = [block for page in TYPED for kind, block in blocks_of(page) if kind in ("py", "python")]
+    for number, block in enumerate(examples):
+        (tmp_path / f"example_{number}.py").write_text(block, encoding="utf-8")
+    outside = {name: value for name, value in os.environ.items() if name not in ("MYPYPATH", "PYTHONPATH")}
+    command = [sys.executable, "-m", "mypy", "."]
+    done = subprocess.run(command, cwd=tmp_path, env=outside, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"no issues found in {len(examples)} source files" in done.stdout
 
 
 def test_recordings_load_no_other_resource() -> None:
