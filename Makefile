@@ -34,7 +34,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "installing Capsule, what it needs, and the tools of its tests from PyPI into $(VENV), with $$($(PYTHON) --version):" \
 		"a minute or two, once"
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt hatchling
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[test,lint]'
 	@touch $@
 
@@ -61,7 +61,7 @@ format: $(STAMP)  ## put the code in ruff's format
 types: $(STAMP)  ## check the types
 	@$(BIN)/mypy
 
-docs: $(STAMP)  ## write what is generated: schemas/, docs/cli.md, mcp.md, api.md, architecture.svg
+docs: $(STAMP)  ## write what is generated: schemas/, docs/cli.md, mcp.md, api/, architecture.svg
 	@$(BIN)/python docs/generate.py
 
 docs-check: $(STAMP)  ## say whether what is generated is what is committed

@@ -59,8 +59,16 @@ class CapsuleError(Exception):
         message: The failure, with the id or path; one or more lines of plain text.
         remedy: The next step; None: the message says it, or there is none.
         fields: Values for programs; each becomes an attribute.
+
+    Attributes:
+        message: The failure.
+        remedy: The next step; None: the message says it, or there is none.
+        fields: The values for programs.
     """
 
+    message: str
+    remedy: Remedy | None
+    fields: dict[str, Any]
     exit_code = 1
     #: The meaning of the exit code in two or three words, for the documented table.
     meaning = "failed"
@@ -83,7 +91,9 @@ def _revive(kind: type[CapsuleError], message: str, remedy: Remedy | None, field
 class StorageFailed(CapsuleError):
     """The system refused a read or a write; the document is as it was, or complete.
 
-    Fields: ``path`` (str), ``errno`` (int or None).
+    Attributes:
+        path: The file or directory.
+        errno: The system's number of the error; None: it gave none.
     """
 
     path: str
@@ -98,7 +108,11 @@ class InvalidInput(CapsuleError):
 
 
 class NotFound(CapsuleError):
-    """No such conversation, message, version or store. Fields: ``id`` (str)."""
+    """No such conversation, message, version or store.
+
+    Attributes:
+        id: What there is not.
+    """
 
     exit_code = 3
     meaning = "not found"
@@ -108,7 +122,9 @@ class NotFound(CapsuleError):
 class Locked(CapsuleError):
     """Another instance holds the conversation's lock.
 
-    Fields: ``id`` (str), ``holder`` (dict: the lock as it stands in the capsule).
+    Attributes:
+        id: The conversation.
+        holder: The lock as it stands in the capsule.
     """
 
     exit_code = 4
@@ -143,7 +159,9 @@ class Problem:
 class InvalidDocument(CapsuleError):
     """A file that does not parse, or parses and is no document of its kind.
 
-    Fields: ``path`` (str), ``problems`` (tuple of `Problem`, at least one).
+    Attributes:
+        path: The file.
+        problems: What is wrong with it, at least one.
     """
 
     exit_code = 5
@@ -161,7 +179,11 @@ class InvalidDocument(CapsuleError):
 
 
 class Refused(CapsuleError):
-    """The file system or a rule of the store does not permit the operation. Fields: ``path`` (str)."""
+    """The file system or a rule of the store does not permit the operation.
+
+    Attributes:
+        path: The file or directory; empty: it is not about one.
+    """
 
     exit_code = 6
     meaning = "refused (permission)"
@@ -171,7 +193,9 @@ class Refused(CapsuleError):
 class LockLost(CapsuleError):
     """Another instance took or released the lock of this instance; nothing was changed.
 
-    Fields: ``id`` (str), ``holder`` (dict or None: the lock as it stands in the capsule now).
+    Attributes:
+        id: The conversation.
+        holder: The lock as it stands in the capsule now; None: there is none.
     """
 
     exit_code = 7
@@ -181,7 +205,12 @@ class LockLost(CapsuleError):
 
 
 class StoreBusy(CapsuleError):
-    """The wait for the mutex of a document timed out. Fields: ``id`` (str), ``holder`` (str)."""
+    """The wait for the mutex of a document timed out.
+
+    Attributes:
+        id: The document.
+        holder: Who holds the mutex.
+    """
 
     exit_code = 8
     meaning = "store busy (mutex timeout)"
@@ -192,7 +221,9 @@ class StoreBusy(CapsuleError):
 class GitFailed(CapsuleError):
     """Git failed, or stopped at a decision for a person.
 
-    Fields: ``command`` (list of str: git's arguments), ``words`` (str: git's output).
+    Attributes:
+        command: Git's arguments.
+        words: Git's output.
     """
 
     exit_code = 9

@@ -35,11 +35,16 @@ class Store(CoreStore):
         agent: The agent that it acts for; None: the store's owner.
         locks: Locks on conversations.
         branches: The branches of conversations.
-        forks, summaries: Conversations that were split off from others; those that sum up others.
-        edits, titles: Changes of messages and files that exist; suggested titles.
-        context, servers: Project contexts; MCP servers that are switched on or off.
-        trash, versions: Deleted conversations and messages; earlier versions.
-        conflicts, incoming: Fields that a merge left for a person to decide; versions from other clones.
+        forks: Conversations that were split off from others.
+        summaries: Conversations that sum up others.
+        edits: Changes of messages and files that exist.
+        titles: Suggested titles.
+        context: Project contexts.
+        servers: MCP servers that are switched on or off.
+        trash: Deleted conversations and messages.
+        versions: Earlier versions.
+        conflicts: Fields that a merge left for a person to decide.
+        incoming: Versions from other clones.
         agents: The agents that exchange messages.
         projects: The folders that agents work in, and which of them see which.
         groups: Conversations of several agents.
@@ -48,7 +53,8 @@ class Store(CoreStore):
         notes: What an agent writes for itself.
         configuration: What files declare of channels, agents and links.
         sessions: Workers that messages wake; for the owner only.
-        import_, export: Conversations of other programs, in and out.
+        import_: Conversations of other programs, brought in.
+        export: Conversations in the formats of other programs.
     """
 
     agents: Agents = of_room("messaging")

@@ -1,207 +1,263 @@
-"""Makes docs/api.md: the public names of the package `capsule`, from their docstrings and signatures.
+"""Makes docs/api/: what a program can call, from the signatures and docstrings of the package, by griffe.
 
-What must stay true: nothing is listed by hand. A method that is added to `Store`, or to an object that it offers, is on
-the page at the next `make docs`.
+What must stay true: nothing is listed by hand but the page where it stands. A method that is added to `Store`, or to an
+object that it offers, is there at the next `make docs`, and so is each type of Capsule that a signature names.
 """
 
 from __future__ import annotations
 
-import inspect
-import json
 import re
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
-import capsule
-from capsule import Store
-from capsule.errors import CapsuleError
-from capsule.format.fields import PARTS
-from capsule.store.offered import Offered
+import griffe
 
-__all__ = ["text"]
+from capsule.format.documents.head import camel
+from capsule.format.fields import PARTS
+
+__all__ = ["pages"]
 
 _INTRODUCTION = """\
-# The Python library
-
-<!-- Made by `make docs` from the docstrings of the package. Don't edit it here. -->
-
 Everything that a program needs comes from the package itself: `from capsule import Store, Locked`. Open a store with
 `Store.open`, and close it, or use it in a `with` block. Several threads may use a store at once. When a method that
 writes returns, the write is on the disk; when it raises, nothing was written, unless the error says otherwise.
 
-Every error that Capsule raises on purpose is a [`CapsuleError`](#errors). [troubleshooting.md](troubleshooting.md) says
-what to do about each. If a method "raises as `append`", look at `append` for the list. The same goes for costs.
+Every error that Capsule raises on purpose is a [`CapsuleError`](errors.md). [troubleshooting.md](../troubleshooting.md)
+says what to do about each. If a method "raises as `append`", look at `append` for the list. The same goes for costs.
 
 `id` is always the full id of a conversation; `resolve` finds it for a prefix. To "copy the file" means to copy it in
 the kernel, without reading it: 50 MB took about 35 ms. To "bring the index up to date" means to scan the directory,
 and to read what is new in files that changed.
+
+`store.inner`, `store.engine` and `store.questions` are for packages that extend Capsule, and may change.
 """
 
-#: What the methods are for that the store has itself, by the class that has them.
-_TITLES = {
-    "CoreStore": "Open, delete and follow changes",
-    "Writing": "Make a conversation, append, and change its head",
-    "Reading": "Read, list and search",
+#: The pages: a title, and what stands there: members of `Store`, and functions of modules. A member of `Store` that is
+#: on no page is on that of conversations, and the types stand behind.
+_PAGES = {
+    "index": ("The Python library", "init open in_memory beside instance_id release flush close room"),
+    "conversations": ("Conversations", ""),
+    "search-and-watch": (
+        "Search and watch",
+        "list search stats ids heads resolve reindex changes watch wait_for_changes await_changes remember_own",
+    ),
+    "messaging": ("Messages between agents", "agents projects channels groups messages notes configuration"),
+    "sessions": ("Sessions", "sessions"),
+    "transfer": ("Import and export", "import_ export transfer.registry.formats"),
+    "context": ("Project context", "context context.capture.capture context.drift.check context.drift.diff"),
+    "git": ("Conversations under git", "git.open conflicts incoming"),
+    "models": ("The models of a conversation", ""),
+    "errors": ("Errors", ""),
+    "values": ("Values that methods take and return", ""),
 }
-_HEADING = re.compile(r"(Args|Attributes|Returns|Yields|Raises|Cost):(?:\s+(\S.*))?")
-_ITEM = re.compile(r" {4}(\*{0,2}\w+(?:, \*{0,2}\w+)*):\s+(.*)")
+#: The page of a type: that of the first of these beginnings of its path below the package.
+_TYPES = {name: name for name in ("messaging", "sessions", "transfer", "context", "git", "errors")}
+_TYPES |= {"public": "index", "store.store": "index", "format.models": "models", "": "values"}
+#: What packages that extend Capsule use of a store, and programs do not.
+_INSIDE = ("inner", "engine", "questions")
+#: The types whose fields the format describes, with their parts in `PARTS`. The types of these fields follow from them.
+_PARTS = {
+    "capsule.format.models.Capsule": "",
+    "capsule.format.documents.head.Head": "metadata",
+    "capsule.sessions.registry.AgentGroup": "registry.agents",
+    "capsule.sessions.registry.MessagingGroup": "registry.places",
+    "capsule.sessions.registry.Wiring": "registry.wirings",
+    "capsule.sessions.registry.SessionRow": "registry.sessions",
+    "capsule.sessions.registry.Question": "registry.questions",
+}
+_MADE = "<!-- Made by `make docs` from the docstrings of the package. Don't edit it here. -->\n"
+_ROOT = Path(__file__).resolve().parents[1]
 
 
-def text() -> str:
-    """The whole page."""
-    public = {name: getattr(capsule, name) for name in capsule.__all__}
-    del public["Store"]
-    errors = [thing for thing in public.values() if issubclass(thing, CapsuleError)]
-    others = [thing for thing in public.values() if not issubclass(thing, CapsuleError)]
-    parts = [_INTRODUCTION, "## Store\n", *_described(inspect.getdoc(Store) or "")]
-    for title, owner, prefix in _subjects():
-        parts.append(f"## {title}\n")
-        if prefix != "store.":
-            parts += _described(inspect.getdoc(owner) or "")
-        for base in (owner,) if prefix == "store." else reversed(owner.__mro__):
-            for name in _members(base):
-                parts += _method(base, name, prefix)
-    parts += ["## Objects\n", "What the methods return and take.\n"]
-    for thing in sorted(others, key=lambda thing: thing.__name__):
-        parts += _object(thing)
-    parts.append("## Errors\n")
-    for error in sorted(errors, key=lambda error: (error is not CapsuleError, error.exit_code)):
-        parts.append(f"### `{error.__name__}`\n")
-        if error is not CapsuleError:
-            parts.append(f"Exit code {error.exit_code}: {error.meaning}.\n")
-        parts += _described(inspect.getdoc(error) or "")
-    return "\n".join(parts).rstrip("\n") + "\n"
+def pages() -> Iterator[tuple[str, str]]:
+    """The name of each page's file, and its text."""
+    return ((f"{page}.md", "\n".join(parts).rstrip("\n") + "\n") for page, parts in _Reference().pages().items())
 
 
-def _subjects() -> Iterator[tuple[str, type, str]]:
-    """The subjects of the store: each with its title, the class that has its methods, and what a call begins with."""
-    for owner in Store.__mro__:
-        if owner.__name__ in _TITLES:
-            yield _TITLES[owner.__name__], owner, "store."
-    with Store.in_memory() as store:
-        members = [(name, member) for owner in reversed(Store.__mro__) for name, member in vars(owner).items()]
-        names = ["locks", *(name for name, member in members if isinstance(member, Offered))]
-        offered = {name: getattr(store, name) for name in names}
-    for name, part in offered.items():
-        rooms = ("capsule.store.", "capsule.locks.", "capsule.messaging.", "capsule.sessions.")
-        if not name.startswith("_") and type(part).__module__.startswith(rooms):
-            yield f"store.{name}", type(part), f"store.{name}."
+class _Reference:
+    """The pages while they are made."""
+
+    def __init__(self) -> None:
+        self._package: Any = griffe.load("capsule", search_paths=[_ROOT], resolve_aliases=True)
+        self._members = {name: member for name, member in _public(self._package["public.Store"]) if name not in _INSIDE}
+        #: The page of each member of `Store`, and of each function.
+        self._home = dict.fromkeys(self._members, "conversations")
+        self._home |= {name: page for page, (_, names) in _PAGES.items() for name in names.split()}
+        #: The classes of the objects that a store offers, with their names there.
+        self._objects = {
+            kind.path: name
+            for name, member in self._members.items()
+            for kind in self._types(member)
+            if not _is_call(member) and "NamedTuple" not in map(str, kind.bases)
+        }
+        #: The paths of the types that pages name, with their parts of the format.
+        self._named = dict(_PARTS)
+
+    def pages(self) -> dict[str, list[str]]:
+        pages = {page: [f"# {title}\n", _MADE] for page, (title, _) in _PAGES.items()}
+        pages["index"] += [_INTRODUCTION, *self._type("capsule.public.Store")]
+        paths = {name: path for path, name in self._objects.items()}
+        for name, page in self._home.items():
+            if name in paths:
+                pages[page] += self._type(paths[name])
+            elif (member := self._members.get(name)) is None:
+                module, _, function = f"capsule.{name}".rpartition(".")
+                call = self._call(f"from {module} import {function}\n\n{function}", self._package[name])
+                pages[page] += [f"## `capsule.{name}`\n", *call]
+            elif _is_call(member):
+                call = f"{'Store' if 'classmethod' in member.labels else 'store'}.{name}"
+                pages[page] += [f"## `{call}`\n", *self._call(call, member)]
+        errors = self._package["errors"].classes.values()
+        self._named |= {error.path: "" for error in errors if "exit_code" in error.all_members}
+        types: dict[str, list[str]] = {}
+        while path := next((path for path in self._named if path not in types), ""):
+            types[path] = self._type(path)
+        for path in sorted(types, key=lambda path: path.rpartition(".")[2]):
+            pages[self._place(path)[0]] += types[path]
+        return pages
+
+    def _place(self, path: str) -> tuple[str, str]:
+        """The page of a type, and its heading there."""
+        if name := self._objects.get(path):
+            return self._home[name], f"store.{name}"
+        below = path.removeprefix("capsule.")
+        return next(page for start, page in _TYPES.items() if below.startswith(start)), below.rpartition(".")[2]
+
+    def _type(self, path: str) -> list[str]:
+        """A class with its fields and methods, or another name of a type."""
+        kind, heading = self._package[path.removeprefix("capsule.")], self._place(path)[1]
+        parts = [f"## `{heading}`\n"]
+        if not kind.is_class:
+            return [*parts, f"{_text(f'Another name of `{_code(kind.value)}`. {self._see(kind)}')}\n"]
+        if "exit_code" in kind.all_members and kind.name != "CapsuleError":
+            code, meaning = (kind.all_members[name].value for name in ("exit_code", "meaning"))
+            parts.append(f"Exit code {code}: {meaning[1:-1]}. It has the attributes of a `CapsuleError`, too.\n")
+        parts += _described(kind)
+        if "__call__" in kind.members:
+            parts += self._call(heading, kind.members["__call__"])
+        members = [item for item in _public(kind) if item[0] not in _INSIDE and "classmethod" not in item[1].labels]
+        if kind.name == "Store":  # Its methods stand on several pages.
+            members = [item for item in members if not _is_call(item[1])]
+        elif kind.name == "CoreStore" or "exit_code" in kind.all_members:
+            members = [item for item in members if item[0] in kind.members and kind.name != "CoreStore"]
+        calls = [item for item in members if _is_call(item[1]) and (path in self._objects or not _is_short(item[1]))]
+        parts += self._rows(kind, [item for item in members if item not in calls])
+        for name, member in calls:
+            parts += [f"### `{heading}.{name}`\n", *self._call(f"{heading}.{name}", member)]
+        return parts
+
+    def _rows(self, kind: Any, members: list[tuple[str, Any]]) -> list[str]:
+        """A line for each field, and for each method that a line describes."""
+        meanings = {name: text for title, items in _sections(kind) if title == "Attributes" for name, text in items}
+        if (part := self._named.get(kind.path)) or kind.name == "Capsule":
+            meanings = {field.name: field.says for field in (*PARTS[""], *PARTS.get(part, ()))} | meanings
+            for name, member in members:
+                self._named |= {other.path: f"{part}.{camel(name)}".lstrip(".") for other in self._types(member)}
+        lines = []
+        for name, member in members:
+            meaning = meanings.get(name) or meanings.get(camel(name)) or (member.docstring and member.docstring.value)
+            text = _text(f"{meaning or ''} {self._see(member)}")
+            lines.append(f"- `{_signature(name, member)}`{text and ': '}{text}\n")
+        return ["".join(lines)] if lines else []
+
+    def _call(self, call: str, member: Any) -> list[str]:
+        """The signature of a function or a property, and what it does."""
+        see = [f"{see}\n"] if (see := self._see(member)) else []
+        return [f"```python\n{_signature(call, member)}\n```\n", *_described(member), *see]
+
+    def _see(self, member: Any) -> str:
+        """Links to the types of Capsule that a member names."""
+        links = {}
+        for kind in self._types(member):
+            if kind.path not in self._objects:
+                self._named.setdefault(kind.path, "")
+            page, heading = self._place(kind.path)
+            links[kind.path] = f"[`{kind.name}`]({page}.md#{heading.lower().replace('.', '')})"
+        return f"See {', '.join(links.values())}." if links else ""
+
+    def _types(self, member: Any) -> Iterator[Any]:
+        """The types of Capsule that a member names."""
+        annotations = [getattr(member, "annotation", None) or getattr(member, "value", None)]
+        if member.is_function:
+            annotations = [*(parameter.annotation for parameter in member.parameters), member.returns]
+        for annotation in annotations:
+            for name in annotation.iterate(flat=True) if isinstance(annotation, griffe.Expr) else ():
+                path = name.canonical_path if isinstance(name, griffe.ExprName) else ""
+                kind = _target(self._package[path.removeprefix("capsule.")]) if path.startswith("capsule.") else None
+                if kind and (kind.is_class or (kind.is_attribute and "TypeVar" not in str(kind.value))):
+                    yield kind
 
 
-def _members(owner: type) -> list[str]:
-    """The public methods and properties that a class itself defines and describes, in their order."""
+def _sections(thing: Any) -> Iterator[tuple[str, Any]]:
+    """The sections of a docstring: each with its title, and its text or its items."""
+    options: dict[str, Any] = {"warnings": False, "returns_multiple_items": False}
+    for section in griffe.parse_google(thing.docstring, **options) if thing.docstring else ():
+        title, value = section.kind.value.title(), section.value
+        if title == "Text":
+            yield from (("", paragraph) for paragraph in value.split("\n\n"))
+        elif title == "Admonition":
+            yield value.kind.title(), f"{section.title or ''} {value.description}"
+        elif title in ("Returns", "Yields"):
+            yield title, value[0].description
+        else:  # Of `a, b: ...`, griffe takes `b` for the type of `a,`.
+            named = [(getattr(item, "name", ","), item) for item in value]
+            named = [(name + str(item.annotation) if name[-1] == "," else name, item) for name, item in named]
+            yield title, [(name, item.description) for names, item in named for name in re.findall(r"\w+", names)]
+
+
+def _described(thing: Any) -> list[str]:
+    """The docstring as Markdown; of a class without its attributes, and without the arguments that make one."""
+    parts = []
+    for title, said in _sections(thing):
+        if isinstance(said, str):
+            parts.append(f"**{title}** {_text(said)}\n" if title else f"{_text(said)}\n")
+        elif not thing.is_class:
+            title = title.replace("Parameters", "Arguments")
+            parts.append("\n".join([f"**{title}**\n", *(f"- `{name}`: {_text(text)}" for name, text in said), ""]))
+    return parts
+
+
+def _text(text: str) -> str:
+    """A paragraph on one line; a sentence on errors or the cost begins in bold."""
+    return re.sub(r"(?:^|(?<=\. ))(Raises|Cost)\b:?", r"**\1**", " ".join(text.split()))
+
+
+def _signature(call: str, member: Any) -> str:
+    """A field as it is declared, or the call of a function, with a line for each argument when it is long."""
+    if not member.is_function:
+        is_default = "class-attribute" in member.labels and "(" not in str(member.value or "(")
+        return f"{call}: {_code(member.annotation)}" + (f" = {_code(member.value)}" if is_default else "")
+    line = _code(("await " if "async" in member.labels else "") + member.signature(return_type=True, name=call))
+    if len(line.rpartition("\n")[2]) <= 100:
+        return line
+    start, _, rest = line.partition("(")
+    given, _, returned = rest.rpartition(")")
+    arguments = re.split(r", (?=\*|\w+(?::| =|=))", given)
+    return f"{start}(\n" + "".join(f"    {argument},\n" for argument in arguments) + f"){returned}"
+
+
+def _code(expression: Any) -> str:
+    return str(expression).replace("'", '"')
+
+
+def _public(kind: Any) -> list[tuple[str, Any]]:
+    """The public methods and fields of a class, those of its bases first."""
+    members = [(name, _target(member)) for name, member in kind.all_members.items() if name[0] != "_"]
     return [
-        name
-        for name, member in vars(owner).items()
-        if not name.startswith("_") and _function(member) is not None and inspect.getdoc(getattr(owner, name, None))
+        (name, member)
+        for name, member in members
+        if _is_call(member) or (member.annotation and "instance-attribute" in member.labels)
     ]
 
 
-def _function(member: Any) -> Any:
-    """The function behind a method or a property; None for anything else."""
-    if isinstance(member, property):
-        return member.fget
-    if isinstance(member, staticmethod | classmethod):
-        return member.__func__
-    member = getattr(member, "func", member)
-    return member if inspect.isfunction(member) else None
+def _target(member: Any) -> Any:
+    return member.final_target if member.is_alias else member
 
 
-def _is_property(owner: type, name: str) -> bool:
-    member = vars(owner)[name]
-    return isinstance(member, property) or hasattr(member, "func")
+def _is_call(member: Any) -> bool:
+    return member.is_function or "property" in member.labels
 
 
-def _method(owner: type, name: str, prefix: str) -> list[str]:
-    member = vars(owner)[name]
-    prefix = "Store." if isinstance(member, classmethod | staticmethod) else prefix
-    parts = [f"### `{prefix}{name}`\n"]
-    if _is_property(owner, name):
-        parts.append(f"A property: `{_function(member).__annotations__.get('return', 'Any')}`\n")
-    else:
-        waits = "await " if inspect.iscoroutinefunction(_function(member)) else ""
-        parts.append(f"```python\n{waits}{prefix}{name}{_signature(_function(member))}\n```\n")
-    return parts + _described(getattr(owner, name).__doc__ or "")
-
-
-def _signature(function: Any) -> str:
-    """The signature without `self`, a line for each argument when it is long."""
-    signature = inspect.signature(function)
-    shown, last = [], None
-    for argument in signature.parameters.values():
-        if argument.name in ("self", "cls"):
-            continue
-        if argument.kind is argument.KEYWORD_ONLY and last not in (argument.KEYWORD_ONLY, argument.VAR_POSITIONAL):
-            shown.append("*")
-        last = argument.kind
-        stars = str(argument.replace(annotation=argument.empty, default=argument.empty)).partition(argument.name)[0]
-        typed = f": {argument.annotation}" if argument.annotation is not argument.empty else ""
-        given = "" if argument.default is argument.empty else f" = {json.dumps(argument.default)}"
-        given = {" = null": " = None", " = true": " = True", " = false": " = False"}.get(given, given)
-        shown.append(f"{stars}{argument.name}{typed}{given}")
-    returned = signature.return_annotation
-    line = f"({', '.join(shown)}) -> {returned}"
-    return line if len(line) <= 90 else "(\n" + "".join(f"    {part},\n" for part in shown) + f") -> {returned}"
-
-
-def _object(thing: type) -> list[str]:
-    """A class that methods return: what its docstring says, its fields with their types, and its own methods."""
-    described, about = {}, []
-    for block in _blocks(inspect.getdoc(thing) or ""):
-        if block[0] == "Attributes:":
-            for item in _block(block).splitlines()[2:]:
-                names, _, meaning = item.removeprefix("- ").partition(": ")
-                described.update(dict.fromkeys(re.findall(r"`(\w+)`", names), meaning))
-        else:
-            about += [_block(block), ""]
-    typed = {
-        name: getattr(kind, "__forward_arg__", kind)  # A named tuple keeps the words in an object.
-        for base in reversed(thing.__mro__)
-        for name, kind in vars(base).get("__annotations__", {}).items()
-    }
-    if hasattr(thing, "model_fields"):
-        told = {field.name: field.says for field in PARTS["history" if thing is capsule.Message else ""]}
-        described = {name: told[field.serialization_alias] for name, field in thing.model_fields.items()}
-    elif is_dataclass(thing):
-        described = {field.name: described.get(field.name, "") for field in fields(thing)}
-    rows = [f"- `{name}: {typed.get(name, 'Any')}` {meaning}".rstrip() for name, meaning in described.items()]
-    for name in _members(thing):
-        function = _function(vars(thing)[name])
-        call = (
-            f": {function.__annotations__.get('return', 'Any')}" if _is_property(thing, name) else _signature(function)
-        )
-        summary = " ".join((inspect.getdoc(getattr(thing, name)) or "").partition("\n\n")[0].split())
-        rows.append(f"- `{name}{call}` {summary}")
-    return [f"### `{thing.__name__}`\n", *about, *rows, ""]
-
-
-def _described(docstring: str) -> list[str]:
-    """A docstring of Google's form as Markdown: its sections as lists, everything else as it stands."""
-    return [part for block in _blocks(docstring) for part in (_block(block), "")]
-
-
-def _blocks(docstring: str) -> list[list[str]]:
-    """The paragraphs and sections of a docstring, as lines."""
-    blocks: list[list[str]] = [[]]
-    for line in inspect.cleandoc(docstring).splitlines():
-        is_beside = blocks[-1] and line[:1] not in ("", " ") and blocks[-1][-1].startswith(" ")
-        if not line.strip() or _HEADING.fullmatch(line) or is_beside:
-            blocks.append([])
-        if line.strip():
-            blocks[-1].append(line)
-    return [block for block in blocks if block]
-
-
-def _block(lines: list[str]) -> str:
-    heading = _HEADING.fullmatch(lines[0])
-    title = f"**{heading[1].replace('Args', 'Arguments')}**" if heading else lines[0]
-    parts = [[title, heading[2]] if heading and heading[2] else [title]]
-    for line in lines[1:]:
-        if item := _ITEM.fullmatch(line):
-            names = ", ".join(f"`{name.strip(' `')}`" for name in item[1].split(","))
-            parts.append([f"- {names}: {item[2]}"])
-        else:
-            parts[-1].append(line.strip())
-    texts = [" ".join(part) for part in parts]
-    return texts[0] + "".join(f"\n{'' if at else chr(10)}{text}" for at, text in enumerate(texts[1:]))
+def _is_short(member: Any) -> bool:
+    return member.docstring is None or "\n\n" not in member.docstring.value

@@ -24,7 +24,8 @@ def generated() -> Iterator[tuple[Path, str]]:
             yield ROOT / "schemas" / schema.file_name(kind, version), schema.text(kind, version)
     yield ROOT / "docs" / "cli.md", cli_page.text()
     yield ROOT / "docs" / "mcp.md", mcp_page.text()
-    yield ROOT / "docs" / "api.md", api_reference.text()
+    for name, text in api_reference.pages():
+        yield ROOT / "docs" / "api" / name, text
     for page in figures.PAGES:
         yield page, figures.filled(page.read_text(encoding="utf-8"))
     drawing = (ROOT / "docs" / "drawing.txt").read_text(encoding="utf-8")

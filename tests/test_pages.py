@@ -8,6 +8,9 @@ blocks exist.
 
 from __future__ import annotations
 
+import builtins
+import collections.abc
+import contextlib
 import inspect
 import os
 import re
@@ -15,20 +18,23 @@ import shlex
 import shutil
 import subprocess
 import sys
+import typing
 from pathlib import Path
 
 import pytest
 import yaml
 
+import capsule
 from capsule import Store, errors
 from capsule.locks.locks import Locks
 from capsule.store.offered import Offered
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 #: With those for contributors, which have no tour.
 ALL_PAGES = [*PAGES, *sorted(set(ROOT.glob("*.md")) - {README})]
+API = "\n".join(page.read_text(encoding="utf-8") for page in PAGES if page.parent.name == "api")
 DONE = "--- done"
 
 
@@ -37,6 +43,7 @@ def blocks_of(page: Path) -> list[tuple[str, str]]:
     return re.findall(r"^```(\w+)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
 
 
+TYPED = [page for page in PAGES if page.parent.name != "api"]  # The others have signatures, and no examples.
 TOURS = [page for page in PAGES if any(kind == "console" for kind, _ in blocks_of(page))]
 
 
@@ -121,7 +128,7 @@ def test_every_block_of_a_page_runs() -> None:
     assert {page.stem for page in TOURS} >= {"README", "quickstart", "howto"}
     for page in TOURS:
         kinds = [kind for kind, _ in blocks_of(page)]
-        # `test_rooms` runs the last two.
+        # `test_rooms` runs the last two of the how-tos; a type checker reads the others.
         assert set(kinds) <= {"console", "python", "text", "sh", "py", "toml"}, page.name
         for at, kind in enumerate(kinds):
             assert kind != "python" or kinds[at + 1] == "text", f"{page.name}: a python block without its output"
@@ -171,9 +178,18 @@ def test_the_hooks_and_the_forms_for_contributors_call_what_there_is() -> None:
     assert "`capsule --version --json`" in bug and "`capsule doctor --report`" in bug
 
 
+def test_every_link_to_a_heading_of_the_library_leads_there() -> None:
+    for page in (ROOT / "docs" / "api").glob("*.md"):
+        for link, anchor in re.findall(r"\]\(([\w-]+\.md)#([^)]*)\)", page.read_text(encoding="utf-8")):
+            headings = re.findall(r"^#+ `?([^`\n]*)", (page.parent / link).read_text(encoding="utf-8"), re.M)
+            assert [re.sub(r"[^\w-]", "", text).lower() for text in headings].count(anchor) == 1, (
+                f"{page.name}: {anchor}"
+            )
+
+
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
-    named = re.findall(r": (\w[\w-]*\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
-    assert sorted(named) == sorted(page.name for page in PAGES if page != README)
+    named = re.findall(r": (\w[\w/-]*\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
+    assert sorted(named) == sorted(str(page.relative_to(ROOT / "docs")) for page in PAGES if page != README)
 
 
 def test_troubleshooting_has_a_part_for_every_error() -> None:
@@ -181,6 +197,55 @@ def test_troubleshooting_has_a_part_for_every_error() -> None:
     described = re.findall(r"^## Exit code (\d+): `(\w+)`", text, re.M)
     raised = errors.CapsuleError.__subclasses__()
     assert described == sorted((str(kind.exit_code), kind.__name__) for kind in raised)
+
+
+def test_all_that_a_store_offers_is_in_the_reference_of_the_library() -> None:
+    parts = dict(re.findall(r"^#+ `(?i:store)\.([^`]*)`\n(.*?)(?=^#|\Z)", API, re.M | re.S))
+    fields = re.findall(r"^- `(\w+): ", re.findall(r"^## `Store`\n(.*?)^#", API, re.M | re.S)[0], re.M)
+    missing = []
+    with Store.in_memory() as store:
+        for name in public_names(store):
+            part = getattr(store, name)
+            if not inspect.ismethod(part) and name in fields:
+                within = public_names(part) if name in parts else ()
+                missing += [
+                    f"{name}.{each}"
+                    for each in within
+                    if f"{name}.{each}" not in parts and f"- `{each}: " not in parts[name]
+                ]
+            elif name not in parts:
+                missing.append(name)
+    assert len(parts) > 150 and not missing
+
+
+def public_names(thing: object) -> list[str]:
+    """The public names of a store, or of an object that it offers."""
+    return [name for name in dir(thing) if name[0] != "_" and name not in ("inner", "engine", "questions")]
+
+
+def test_every_public_type_is_in_the_reference_of_the_library() -> None:
+    assert set(capsule.__all__) <= set(re.findall(r"^## `(\w+)`$", API, re.M))
+
+
+def test_every_type_in_a_signature_is_in_the_reference_of_the_library() -> None:
+    signatures = [*re.findall(r"^```python\n(.*?)^```$", API, re.M | re.S), *re.findall(r"^- `([^`]*)`", API, re.M)]
+    named = {name for text in signatures for name in re.findall(r"\b[A-Z]\w*[a-z]\w*", re.sub(r'"[^"]*"', "", text))}
+    others = {
+        *vars(builtins),
+        *typing.__all__,
+        *collections.abc.__all__,
+        *contextlib.__all__,
+        "Connection",
+        "Path",
+        "PathLike",
+        "Popen",
+    }
+    described = {*re.findall(r"^## `(\w+)`$", API, re.M), *re.findall(r"\[`(\w+)`\]\(", API)}
+    assert named - others <= described
+
+
+def test_the_reference_of_the_library_shows_nothing_private() -> None:
+    assert not re.findall(r"(?<![\w/])_[a-z]\w*|<[\w.]+ object|0x[0-9a-f]+", API)
 
 
 def test_every_method_of_a_store_documents_its_arguments_errors_and_cost() -> None:
@@ -201,6 +266,20 @@ def test_every_method_of_a_store_documents_its_arguments_errors_and_cost() -> No
                 if word not in ("self", "cls") and not re.search(rf"\b{word}\b", text)
             ]
     assert not missing
+
+
+@pytest.mark.slow
+def test_examples_have_the_right_types_in_a_project_that_installed_this_package(tmp_path: Path) -> None:
+    settings = "[mypy]\nstrict = true\n[mypy-agents,claude_agent_sdk]\nignore_missing_imports = true\n"
+    (tmp_path / "mypy.ini").write_text(settings, encoding="utf-8")
+    examples = [block for page in TYPED for kind, block in blocks_of(page) if kind in ("py", "python")]
+    for number, block in enumerate(examples):
+        (tmp_path / f"example_{number}.py").write_text(block, encoding="utf-8")
+    outside = {name: value for name, value in os.environ.items() if name not in ("MYPYPATH", "PYTHONPATH")}
+    command = [sys.executable, "-m", "mypy", "."]
+    done = subprocess.run(command, cwd=tmp_path, env=outside, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"no issues found in {len(examples)} source files" in done.stdout
 
 
 def test_recordings_load_no_other_resource() -> None:

@@ -39,7 +39,11 @@ class Lock(_Part):
 
 
 class McpServer(_Part):
-    """How a conversation differs from the default for one MCP server."""
+    """How a conversation differs from the default for one MCP server.
+
+    Attributes:
+        enabled: Whether the server is on.
+    """
 
     enabled: bool
 
@@ -135,7 +139,14 @@ class Context(_Part):
 
 
 class Mentions(_Part):
-    """Who is named in a message."""
+    """Who is named in a message.
+
+    Attributes:
+        valid: The ids of members, or `@all`.
+        invalid: The names of agents that are no members.
+        unknown: The names of nobody.
+        kinds: How each is mentioned, by id: `mention`, `review`, `action` or `fyi`.
+    """
 
     valid: list[str] = []
     invalid: list[str] = []

@@ -16,6 +16,7 @@ from capsule.git.history import ancestors, timeline, versions
 from capsule.git.repository import Repository
 from capsule.git.setup import installation, status
 from capsule.git.setup.attributes import driver_config
+from capsule.git.setup.status import State
 from capsule.store.store import CoreStore
 
 #: How git starts the drivers. `-P`: git does so in a directory whose files must not be imported.
@@ -49,7 +50,7 @@ class Clone:
 
     # -- Set-up -----------------------------------------------------------------------------------------------------
 
-    def setup(self, *, everywhere: bool = False) -> list[installation.Step]:
+    def setup(self, *, everywhere: bool = False) -> list[installation.SetupStep]:
         """Make git understand the conversations of the store: attributes, ignored files, configuration and hook.
 
         Args:
@@ -63,14 +64,14 @@ class Clone:
         """
         return installation.set_up(self._flushed().root, self.program, everywhere=everywhere)
 
-    def teardown(self, *, everywhere: bool = False) -> list[installation.Step]:
+    def teardown(self, *, everywhere: bool = False) -> list[installation.SetupStep]:
         """Remove what `setup` added, and nothing else; the steps say what was left, and why.
 
         With `everywhere`, remove it from the user's own configuration, too. Raises InvalidDocument, Refused.
         """
         return installation.take_down(self.store.root, everywhere=everywhere)
 
-    def status(self) -> status.State:
+    def status(self) -> State:
         """Whether the clone is set up, what changed since the last commit, and what to do.
 
         Cost: some ten starts of git, of which `git status` looks at every document, and a read of those that it names.

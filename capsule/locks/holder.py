@@ -40,7 +40,13 @@ class _Write(Protocol):
 
 
 class HeldLock:
-    """The lock on one conversation, released at the end of a `with` block."""
+    """The lock on one conversation, released at the end of a `with` block.
+
+    Attributes:
+        id: The conversation.
+    """
+
+    id: str
 
     def __init__(self, holder: Holder, id: str) -> None:
         self._holder = holder

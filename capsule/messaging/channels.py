@@ -81,7 +81,7 @@ class Channels(OfOneType):
     acts for, or else the store's owner. Each method raises NotFound if there is no such channel that the agent finds.
     """
 
-    type = "channel"
+    _type = "channel"
 
     def create(
         self,

@@ -60,7 +60,7 @@ def ensure_direct(acting: CoreStore, a: str, b: str) -> str:
 class OfOneType:
     """What the Store offers for the conversations of one type: their heads are changed here, and nowhere else."""
 
-    type = ""
+    _type = ""
 
     def __init__(self, store: CoreStore) -> None:
         self._store = store
@@ -75,8 +75,8 @@ class OfOneType:
         acting = self._store.inner.acting(self._who(agent))
 
         def act(conversation: Conversation) -> Document:
-            if conversation.head.type != self.type:
-                raise InvalidInput(f"conversation {id} is no {self.type}, but a {conversation.head.type}")
+            if conversation.head.type != self._type:
+                raise InvalidInput(f"conversation {id} is no {self._type}, but a {conversation.head.type}")
             # Later than each message that there is, so that times tell who reads what.
             stamp = timestamps.later_than(
                 max(conversation.transaction.state.time, conversation.transaction.state.updated_at)
@@ -89,7 +89,7 @@ class OfOneType:
 class Groups(OfOneType):
     """Conversations of several agents, which only they read and write."""
 
-    type = "group"
+    _type = "group"
 
     def create(
         self, name: str, *, agent: str | None = None, with_: Iterable[str] = (), history: str = "joined"

@@ -44,6 +44,8 @@ class Sessions:
         registry: Agents, places, wirings, sessions and questions, and which commands a person approved here.
     """
 
+    registry: Registry
+
     def __init__(self, store: CoreStore) -> None:
         if store.agent is not None:
             raise Refused(f"sessions are for the store's owner to see, and not for {store.agent}", path="")

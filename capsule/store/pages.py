@@ -43,7 +43,7 @@ class Page:
         tree: The tree of all messages, if the whole file was read; else None, and no other branch was met.
     """
 
-    entries: list[tuple[int, Entry]]
+    entries: list[tuple[int, dict[str, Any]]]
     at: int
     total: int
     on_branch: int

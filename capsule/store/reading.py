@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from capsule.engines.questions import Filter, Order, Questions
     from capsule.format.documents.head import Head
     from capsule.format.models import Capsule, Message
+    from capsule.settings import Settings
     from capsule.store.inner import Inner
     from capsule.store.pages import Page
 
@@ -38,6 +39,9 @@ class Reading:
     Args:
         inner: The inner interface of the store.
     """
+
+    agent: str | None
+    settings: Settings
 
     def __init__(self, inner: Inner[Any]) -> None:
         self.inner = inner

@@ -58,7 +58,9 @@ class CoreStore(Writing):
     conflicts: Conflicts = offered("capsule.store.objects.merges", "Conflicts")
     incoming: Incoming = offered("capsule.store.objects.merges", "Incoming")
 
+    root: str
     inner: Inner[Self]
+    locks: Locks
 
     def __init__(
         self,

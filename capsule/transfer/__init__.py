@@ -3,7 +3,3 @@
 What must stay true: a format is known in its own module and nowhere else. `registry` finds the modules, and those that
 other packages add.
 """
-
-from capsule.transfer.registry import formats
-
-__all__ = ["formats"]

@@ -55,7 +55,7 @@ class Export:
             ids: The conversations.
             file: Where they are written; it need not be seekable. Several conversations in a format that has a file for
                 each make a zip.
-            format: The name of the format, as `transfer.formats()` has it.
+            format: The name of the format, as `transfer.registry.formats()` has it.
             is_archive: Whether it is a zip in any case.
             is_redacted: Whether secrets are replaced, by the rules of a context capture, and home folders by `~`,
                 wherever they stand.

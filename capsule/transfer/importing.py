@@ -69,7 +69,7 @@ class Import:
 
         Args:
             paths: The files, folders and zips.
-            format: The name of the format, as `transfer.formats()` has it. None: the content tells it.
+            format: The name of the format, as `transfer.registry.formats()` has it. None: the content tells it.
             on_conflict: Where the source and this store changed the same message or field: `skip` leaves it, `update`
                 takes what the source has (the former text goes to the trash), and `copy` makes a second conversation.
             is_dry_run: Whether only the report is made.

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from capsule import Store, git
 from capsule.git.repository import Repository
 from capsule.git.setup.attributes import attribute_lines, driver_config
-from capsule.git.setup.installation import Step
+from capsule.git.setup.installation import SetupStep
 
 ROOT = Path(__file__).resolve().parents[2]
 PATHS = os.pathsep.join((str(ROOT), str(ROOT / "cli")))
@@ -111,12 +111,12 @@ class Clone:
     def store(self) -> Store:
         return Store.open(self.root)
 
-    def setup(self, program: Sequence[str] = PROGRAM, *, everywhere: bool = False) -> list[Step]:
+    def setup(self, program: Sequence[str] = PROGRAM, *, everywhere: bool = False) -> list[SetupStep]:
         """What `capsule git setup` does."""
         with self.store() as store:
             return git.open(store, program).setup(everywhere=everywhere)
 
-    def teardown(self, *, everywhere: bool = False) -> list[Step]:
+    def teardown(self, *, everywhere: bool = False) -> list[SetupStep]:
         """What `capsule git teardown` does."""
         with self.store() as store:
             return git.open(store).teardown(everywhere=everywhere)

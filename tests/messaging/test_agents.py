@@ -121,7 +121,7 @@ def test_only_the_owner_moves_an_agent_and_nothing_else_does(memory: Store) -> N
     for folder in "ab":
         anna = memory.agents.move("anna", f"/{folder}")
         assert (anna.id, anna.project_path, anna.project) == ("anna", f"/{folder}", memory.projects.get(folder).id)
-        assert memory.agents.documents.home("anna") == f"/{folder}"
+        assert memory.agents._documents.home("anna") == f"/{folder}"
     assert memory.agents.register("anna", "/a").id != "anna"
     with pytest.raises(InvalidInput, match="already"):
         memory.agents.move("anna", "/a")

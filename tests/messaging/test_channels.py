@@ -325,9 +325,9 @@ def test_what_one_is_told_of_stands_in_the_document_of_the_agent(store: Store) -
     store.channels.mute("news", agent="bob")
     store.channels.mute("news", None, notify="mentions", agent="bob")
     id = store.channels.resolve("news")
-    assert store.agents.documents.read("bob")["reading"] == {id: {"muted": True, "notify": "mentions"}}
+    assert store.agents._documents.read("bob")["reading"] == {id: {"muted": True, "notify": "mentions"}}
     store.channels.mute(id, False, agent="bob")
-    assert store.agents.documents.read("bob")["reading"] == {id: {"muted": False, "notify": "mentions"}}
+    assert store.agents._documents.read("bob")["reading"] == {id: {"muted": False, "notify": "mentions"}}
     with pytest.raises(InvalidInput):
         store.channels.mute(id, notify="some", agent="bob")
     with pytest.raises(NotFound):

@@ -67,7 +67,7 @@ def pair_of() -> Callable[[tuple[Any, Any]], tuple[Store, str, str, str]]:
         store.messages.send("hi", agent=other, to=one)
         for id, to, (policy, entry) in ((one, other, pair[0]), (other, one, pair[1])):
             document = {"dmPolicy": policy, "dm": {} if entry is None else {to: {"permission": entry}}}
-            store.agents.documents.edit(id, lambda there, new=document: there.update(new))
+            store.agents._documents.edit(id, lambda there, new=document: there.update(new))
         return store, one, other, direct_id(one, other)
 
     return make
@@ -126,7 +126,7 @@ def test_the_first_message_to_an_agent_that_did_not_allow_it_makes_no_direct() -
     store = Store.in_memory()
     for id in ("anna", "bob"):
         store.agents.register(id)
-    store.agents.documents.edit("bob", lambda document: document.update(dmPolicy="restricted"))
+    store.agents._documents.edit("bob", lambda document: document.update(dmPolicy="restricted"))
     for write in (
         lambda: store.messages.send("hello", agent="anna", to="bob"),
         lambda: store.beside(agent="anna").create(id="direct_anna_bob", type="direct"),

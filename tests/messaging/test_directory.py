@@ -209,4 +209,4 @@ def test_who_somebody_acts_as_depends_on_the_folder(
     assert made == (set() if found else {id}) == {word.split()[0] for word in caplog.messages}
     for each in made:
         agent = there.agents.get(each)
-        assert (agent.name, agent.project_path, there.agents.documents.home(each)) == (text, folder, None)
+        assert (agent.name, agent.project_path, there.agents._documents.home(each)) == (text, folder, None)

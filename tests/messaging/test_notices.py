@@ -218,7 +218,7 @@ def test_an_agent_that_moves_to_another_folder_takes_its_block_along(store: Stor
     send(store)
     claude.with_name("new").mkdir()
     moved = {"project": None, "projectPath": str(claude.with_name("new"))}
-    store.agents.documents.edit("bob", lambda document: document.update(moved))  # As a person does.
+    store.agents._documents.edit("bob", lambda document: document.update(moved))  # As a person does.
     store.agents.register("bob", str(claude.with_name("new")))
     assert not claude.exists()
     send(store)

@@ -107,7 +107,7 @@ def test_a_policy_that_changes_within_a_write_has_it_decided_anew(store: Store, 
 
         def change_policy() -> None:
             for entry in blocks:  # Once: in the first try.
-                store.agents.documents.edit("bob", lambda document, entry=entry: document.update(dm=entry))  # type: ignore[misc]
+                store.agents._documents.edit("bob", lambda document, entry=entry: document.update(dm=entry))  # type: ignore[misc]
 
         def act(inside: Conversation) -> object:
             if is_before:

@@ -157,7 +157,7 @@ def build(world: World, store: Store, *, without: frozenset[str] = frozenset()) 
             projects.edit(here, lambda document, link=link: document.update(links=link))  # type: ignore[misc]
     for agent, about in world.agents:
         store.agents.register(agent)
-        store.agents.documents.edit(agent, lambda document, about=about: document.update(about))  # type: ignore[misc]
+        store.agents._documents.edit(agent, lambda document, about=about: document.update(about))  # type: ignore[misc]
     write_new(store.inner, new.new_capsule("plan", "Plan", STAMP, messages=[_message("plan", "a plan")]))
     for room in world.rooms:
         if room.id in without:

@@ -63,10 +63,10 @@ class Comparison:
 
     created: bool = False
     deleted: bool = False
-    added: tuple[Message, ...] = ()
-    edited: tuple[tuple[Message, Message], ...] = ()
-    removed: tuple[Message, ...] = ()
-    moved: tuple[Message, ...] = ()
+    added: tuple[Mapping[str, Any], ...] = ()
+    edited: tuple[tuple[Mapping[str, Any], Mapping[str, Any]], ...] = ()
+    removed: tuple[Mapping[str, Any], ...] = ()
+    moved: tuple[Mapping[str, Any], ...] = ()
     reordered: bool = False
     switched: bool = False
     fields: tuple[FieldChange, ...] = ()

@@ -26,7 +26,7 @@ _USE = "^[^#].*[[:space:]](merge|diff|filter)=capsule([[:space:]]|$)"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SetupStep:
     """What setting up, or removing, did or left in one place.
 
     Attributes:
@@ -48,7 +48,7 @@ class Step:
         return asdict(self)
 
 
-def set_up(root: str, program: Sequence[str], *, everywhere: bool = False) -> list[Step]:
+def set_up(root: str, program: Sequence[str], *, everywhere: bool = False) -> list[SetupStep]:
     """Make git understand the conversations of the store at `root`."""
     wanted = wanted_config(program)
     try:
@@ -64,7 +64,7 @@ def set_up(root: str, program: Sequence[str], *, everywhere: bool = False) -> li
     return [*steps, _add_hook(repository, everywhere)]
 
 
-def take_down(root: str, *, everywhere: bool = False) -> list[Step]:
+def take_down(root: str, *, everywhere: bool = False) -> list[SetupStep]:
     """Remove what `set_up` added."""
     try:
         repository = Repository.around(root)
@@ -75,72 +75,76 @@ def take_down(root: str, *, everywhere: bool = False) -> list[Step]:
     steps = [step for kind, (name, lines) in _FILES.items() for step in _remove(os.path.join(root, name), kind, lines)]
     if users := sorted(_users(repository)):
         why = f"left, as other attributes still use it: {', '.join(users)}"
-        steps += [Step(kind, where, why, False) for kind, where in (("config", "repository"), ("hook", "pre-commit"))]
+        steps += [
+            SetupStep(kind, where, why, False) for kind, where in (("config", "repository"), ("hook", "pre-commit"))
+        ]
     else:
         steps += _unconfigure(repository.git, "--local")
         done, left = hook.unchain(repository, everywhere=everywhere)
-        steps += [Step("hook", path, "taken out", True) for path in done]
-        steps += [Step("hook", path, f"left: {why}", False, f"take out {CHECK_LINE}") for path, why in left]
+        steps += [SetupStep("hook", path, "taken out", True) for path in done]
+        steps += [SetupStep("hook", path, f"left: {why}", False, f"take out {CHECK_LINE}") for path, why in left]
     if everywhere:
         steps += _unconfigure(repository.git, "--global")
     elif settings(repository.git, "--global"):
         why = "left: it is for all your clones; take it out with: capsule git teardown --global"
-        steps.append(Step("config", "yours", why, False))
+        steps.append(SetupStep("config", "yours", why, False))
     return steps
 
 
-def _add(path: str, kind: str, lines: Sequence[str]) -> Step:
+def _add(path: str, kind: str, lines: Sequence[str]) -> SetupStep:
     data = blocks.read(path)
     if not blocks.has_block(data) and set(_stripped(data)).issuperset(lines):
-        return Step(kind, path, "has the lines already", False)
+        return SetupStep(kind, path, "has the lines already", False)
     after = blocks.with_block(data, lines, path)
     if after == data:
-        return Step(kind, path, "is as it should be", False)
+        return SetupStep(kind, path, "is as it should be", False)
     replace_file(path, data, after, mode=0o666)
-    return Step(kind, path, "has the lines now" if data is not None else "is made", True)
+    return SetupStep(kind, path, "has the lines now" if data is not None else "is made", True)
 
 
-def _remove(path: str, kind: str, lines: Sequence[str]) -> Iterator[Step]:
+def _remove(path: str, kind: str, lines: Sequence[str]) -> Iterator[SetupStep]:
     data = blocks.read(path)
     if data is not None and blocks.has_block(data):
         after = blocks.without_block(data, path)
         replace_file(path, data, after)
-        yield Step(kind, path, "is removed" if after is None else "is without the lines", True)
+        yield SetupStep(kind, path, "is removed" if after is None else "is without the lines", True)
     elif left := [line for line in _stripped(data) if line in lines]:
-        yield Step(kind, path, "left: the lines there were put in by hand", False, f"take out {'; '.join(left)}")
+        yield SetupStep(kind, path, "left: the lines there were put in by hand", False, f"take out {'; '.join(left)}")
 
 
 def _stripped(data: bytes | None) -> list[str]:
     return [line.strip() for line in (data or b"").decode("utf-8", "replace").splitlines()]
 
 
-def _configure(git: Git, scope: str, wanted: Mapping[str, str]) -> Step:
+def _configure(git: Git, scope: str, wanted: Mapping[str, str]) -> SetupStep:
     there = settings(git, scope)
     changed = [name for name, value in wanted.items() if there.get(name) != [value]]
     for name in changed:
         git.run("config", scope, "--replace-all", name, wanted[name])
-    return Step("config", _WHOSE[scope], "names this Capsule now" if changed else "is as it should be", bool(changed))
+    return SetupStep(
+        "config", _WHOSE[scope], "names this Capsule now" if changed else "is as it should be", bool(changed)
+    )
 
 
-def _unconfigure(git: Git, scope: str) -> Iterator[Step]:
+def _unconfigure(git: Git, scope: str) -> Iterator[SetupStep]:
     there, known = settings(git, scope).keys(), wanted_config([""]).keys()
     for name in there & known:
         git.run("config", scope, "--unset-all", name)
     if there & known:
-        yield Step("config", _WHOSE[scope], "is without the settings", True)
+        yield SetupStep("config", _WHOSE[scope], "is without the settings", True)
     if others := sorted(there - known):
-        yield Step("config", _WHOSE[scope], f"left, as Capsule did not set it: {', '.join(others)}", False)
+        yield SetupStep("config", _WHOSE[scope], f"left, as Capsule did not set it: {', '.join(others)}", False)
 
 
-def _add_hook(repository: Repository, everywhere: bool) -> Step:
+def _add_hook(repository: Repository, everywhere: bool) -> SetupStep:
     there = hook.find(repository, everywhere=everywhere)
     if there.runs and (there.obstacle or not blocks.has_block(there.data)):
-        return Step("hook", there.runs, "has the check run", False)
+        return SetupStep("hook", there.runs, "has the check run", False)
     if there.obstacle:
-        return Step("hook", there.path, f"left alone: {there.obstacle}", False, there.way_out)
+        return SetupStep("hook", there.path, f"left alone: {there.obstacle}", False, there.way_out)
     if not hook.chain(there):
-        return Step("hook", there.path, "is as it should be", False)
-    return Step("hook", there.path, "is made" if there.data is None else "has the check now", True)
+        return SetupStep("hook", there.path, "is as it should be", False)
+    return SetupStep("hook", there.path, "is made" if there.data is None else "has the check now", True)
 
 
 def _users(repository: Repository) -> set[str]:

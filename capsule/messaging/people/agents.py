@@ -49,9 +49,9 @@ class Agents(Registration):
         Cost: reading a small file, and a look at each instance that is alive; for a name, also at each document.
         """
         me, named = self._store.agent, id
-        id = id if self.documents.exists(id) else self._directory.resolve(id, me)
+        id = id if self._documents.exists(id) else self._directory.resolve(id, me)
         if me != id and not may(me, "find", Object(id, "agent"), self._directory.state(me, None, [id])).allowed:
-            raise self.documents.missing(named)
+            raise self._documents.missing(named)
         return self._agent(id, self._people.online())
 
     # -- Who may write to it ---------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class Agents(Registration):
 
     def _asked(self, id: str) -> Document:
         with suppress(CapsuleError):
-            return self.documents.read(id).get("requests") or {}
+            return self._documents.read(id).get("requests") or {}
         return {}
 
     @contextmanager
@@ -188,7 +188,7 @@ class Agents(Registration):
             for other in Object(direct, "direct").present - {agent}:
                 theirs = self._directory.profile(other)
                 if theirs.dm == "restricted" and agent not in theirs.entries and other not in self._asked(agent):
-                    self.documents.edit(agent, partial(_ask, other))
+                    self._documents.edit(agent, partial(_ask, other))
             raise
 
     def set_status(self, agent: str | None, text: str, *, busy: bool | None = None) -> Agent:
@@ -222,8 +222,8 @@ class Agents(Registration):
 
         It waits too if nothing changes: another process may have made the change, and wait still.
         """
-        self._ensure_manages(self.documents.known(id))
-        self.documents.edit(id, change)
+        self._ensure_manages(self._documents.known(id))
+        self._documents.edit(id, change)
         if decides:
             self._directory.drain(id)
         return self.get(id)
@@ -250,8 +250,8 @@ class Agents(Registration):
         ensure(may(self._store.agent, "delete", Object(id, "agent")), id)
         from capsule.messaging import notices
 
-        notices.withdraw(self._store, self.documents.known(id))
-        self.documents.delete(id)
+        notices.withdraw(self._store, self._documents.known(id))
+        self._documents.delete(id)
         for kind in (KIND_OF_HOMES, KIND_OF_BELLS):
             self._store.engine.machine.delete(kind, id)
 
@@ -276,7 +276,7 @@ class Agents(Registration):
         """
         by_project: dict[str, list[str]] = {}
         for id in self.names():
-            by_project.setdefault(self.documents.read(id).get("projectPath") or "", []).append(id)
+            by_project.setdefault(self._documents.read(id).get("projectPath") or "", []).append(id)
         above = accumulate(os.path.abspath(folder).split("/"), "{}/{}".format)
         return next((by_project[each] for each in reversed(list(above)) if each and each in by_project), [])
 
@@ -291,7 +291,7 @@ class Agents(Registration):
     def _agent(self, id: str, presence: dict[str, bool]) -> Agent:
         from capsule.messaging.people.contacts import Agent
 
-        return Agent.of(self.documents.read(id), presence, is_known=self._store.agent in (None, id))
+        return Agent.of(self._documents.read(id), presence, is_known=self._store.agent in (None, id))
 
 
 def _ask(other: str, document: Document) -> None:

@@ -38,7 +38,7 @@ class Registration:
     def __init__(self, store: CoreStore) -> None:
         self._store = store
         self._people = store.inner.part(People)
-        self._directory, self.documents = self._people.directory, self._people.documents
+        self._directory, self._documents = self._people.directory, self._people.documents
 
     def identity(self, name: str, folder: str | None = None) -> str:
         """Look up the agent that somebody acts as.
@@ -77,7 +77,7 @@ class Registration:
         """
         here = self.at(folder) if name is None and folder else []
         id = self._directory.identity(name, folder) if name is not None else here[0] if len(here) == 1 else None
-        if folder is None or (id and self.documents.exists(id)):
+        if folder is None or (id and self._documents.exists(id)):
             return self.register(id).id
         return self._made(name, folder, is_project=is_project)
 
@@ -166,7 +166,7 @@ class Registration:
             return made | {"statusMessage": None, "notifications": True, "cursors": {}} | (where or {}) | given
 
         try:
-            self.documents.edit(id, change, make)
+            self._documents.edit(id, change, make)
         except _OfAnother:
             return False
         return True
@@ -191,7 +191,7 @@ class Registration:
         there = [each for each in self._directory.profiles().values() if each.project == where["project"]]
         if any(each.id != about.id and {about.id, about.name} & {each.id, each.name} for each in there):
             raise InvalidInput(f"the project {path} has an agent of the name {about.name} already")
-        self.documents.edit(about.id, lambda document: document.update(where))
+        self._documents.edit(about.id, lambda document: document.update(where))
         self._directory.projects.edit(where["project"], lambda _: None, partial(new_project, path))
         self._set_home(about.id, path)
         self._directory.drain(about.id)
@@ -202,11 +202,11 @@ class Registration:
 
     def _set_home(self, id: str, path: str) -> None:
         """Note the folder where a person says that an agent works here: what waits for it is told there."""
-        if self.documents.home(id) not in (None, path):
+        if self._documents.home(id) not in (None, path):
             from capsule.messaging.notices import withdraw
 
             withdraw(self._store, id)
-        self.documents.set_home(id, path)
+        self._documents.set_home(id, path)
 
     def _with_defaults(self, id: str, exclude: Iterable[str]) -> Agent:
         from capsule.messaging.channels import Channels

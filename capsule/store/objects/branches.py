@@ -38,7 +38,7 @@ class Branches:
 
     # -- Reading --------------------------------------------------------------------------------------------------
 
-    def tree(self, id: str) -> tuple[list[Entry], Tree, str | None]:
+    def tree(self, id: str) -> tuple[list[dict[str, Any]], Tree, str | None]:
         """Read all messages, the tree of their answers, and `currentNode`; cheaper than `load`.
 
         Args:

@@ -46,4 +46,4 @@ def channel(store: Store, id: str, *participants: Any, **settings: Any) -> str:
 
 def set_fields(store: Store, agent: str, **fields: Any) -> None:
     """Change the document of an agent."""
-    store.agents.documents.edit(agent, lambda document: document.update(fields))
+    store.agents._documents.edit(agent, lambda document: document.update(fields))

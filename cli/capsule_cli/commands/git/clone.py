@@ -15,7 +15,7 @@ from capsule_cli.shared.options import flag
 from capsule_cli.shared.output import answer, one_line
 
 if TYPE_CHECKING:
-    from capsule.git.setup.installation import Step
+    from capsule.git.setup.installation import SetupStep
     from capsule.git.setup.status import State
 
 
@@ -48,7 +48,7 @@ def status() -> None:
     answer(state.as_json(), "\n".join(map(one_line, _of_state(state))), ok=state.is_fine)
 
 
-def _tell(steps: Sequence[Step], *, ok: bool = True) -> None:
+def _tell(steps: Sequence[SetupStep], *, ok: bool = True) -> None:
     lines = [] if steps else ["nothing of Capsule is set up here"]
     where = {"repository": "git's configuration of this repository", "yours": "your own configuration of git"}
     for step in steps:
