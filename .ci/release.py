@@ -6,7 +6,6 @@ committed is not in them.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import os
@@ -35,32 +34,11 @@ def main() -> None:
         )
         if done.returncode:
             sys.exit(done.stdout + done.stderr)
-    for path in dist.glob("*.tar.gz"):
-        repack(path, epoch)
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(dist.iterdir())]
     (dist / "SHA256SUMS").write_text("".join(sums), encoding="ascii")
     print("".join(sums), end="")
     if _git("status", "--porcelain"):
         print("what is not committed is not in them", file=sys.stderr)
-
-
-def repack(path: Path, epoch: int) -> None:
-    """Write a `.tar.gz` anew, without what differs from one build to the next: times, owners, the umask, the order."""
-    with tarfile.open(path) as archive:
-        members = sorted(archive.getmembers(), key=lambda member: member.name)
-        files = {member.name: archive.extractfile(member) for member in members if member.isfile()}
-        data = {name: file.read() for name, file in files.items() if file}
-    packed = io.BytesIO()
-    with (
-        gzip.GzipFile("", "wb", fileobj=packed, mtime=epoch) as stream,
-        tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive,
-    ):
-        for member in members:
-            entry = tarfile.TarInfo(member.name)
-            entry.type, entry.mtime, entry.size = member.type, epoch, member.size
-            entry.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
-            archive.addfile(entry, io.BytesIO(data[member.name]) if member.isfile() else None)
-    path.write_bytes(packed.getvalue())
 
 
 def _git(*words: str) -> bytes:

@@ -19,7 +19,7 @@ import capsule
 
 pytestmark = pytest.mark.slow
 
-BUILT_FROM = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "capsule", "cli")
+BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "capsule", "cli")
 
 
 @pytest.fixture(scope="module")
