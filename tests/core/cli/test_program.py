@@ -28,6 +28,7 @@ import capsule as package
 from capsule import Store, errors, settings
 from capsule.format import fields
 from capsule_cli.app import app, overview, parts, program
+from capsule_cli.names import current
 from capsule_cli.shared import options
 from tests.core.cli.conftest import completed
 from tests.processes import ROOT, Child
@@ -137,26 +138,26 @@ def _said(repository: Path) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.slow
 def test_whatever_names_a_command_names_one_that_exists_with_its_options(repository: Path) -> None:
-    group = program()
-    context = typer.Context(group, info_name="capsule")
     wrong = []
     for place, text in _said(repository):
         # The longest run of words, up to what ends a command in a sentence.
         for words in re.findall(
             r"(?:run: |it: |with: |`|\$ |: )capsule ([a-z]+(?: (?!capsule )[^\s`,;:()#|>]+)*)", text
         ):
-            command: Any = group
             given = re.sub(r"""'[^']*('|$)|"[^"]*("|$)""", "X", words).split()  # An argument may hold anything.
-            given = given[: given.index("--")] if "--" in given else given  # Behind it come words of another program.
-            while given and hasattr(command, "get_command") and (found := command.get_command(context, given[0])):
-                command = found
-                del given[0]
-            names = {"--help", "-h"} | {
+            given = [word.rstrip(".") for word in given[: given.index("--") if "--" in given else None]]
+            names = given if " ".join(given) in GROUPS else current(given)[0]
+            command: Any = program()
+            for name in names:
+                if not (below := getattr(command, "commands", {}).get(name)):
+                    break
+                command = below
+            known = {"--help", "-h"} | {
                 name for param in command.params for name in (*param.opts, *param.secondary_opts)
             }
-            if command is group or any(
-                word.startswith("-") and word.strip(".'\"").partition("=")[0] not in names for word in given
-            ):
+            options = {word.strip(".'\"").partition("=")[0] for word in names if word.startswith("-")}
+            is_former = bool(current(given)[1]) and names != given
+            if hasattr(command, "commands") and " ".join(names) not in GROUPS or is_former or not options <= known:
                 wrong.append((place, words))
     assert not wrong, "\n".join(map(str, wrong))
 
