@@ -146,7 +146,8 @@ def test_whatever_names_a_command_names_one_that_exists_with_its_options(reposit
         ):
             given = re.sub(r"""'[^']*('|$)|"[^"]*("|$)""", "X", words).split()  # An argument may hold anything.
             given = [word.rstrip(".") for word in given[: given.index("--") if "--" in given else None]]
-            names = given if " ".join(given) in GROUPS else current(given)[0]
+            is_group = " ".join(given) in GROUPS
+            names, notes = (given, []) if is_group else current(given)
             command: Any = program()
             for name in names:
                 if not (below := getattr(command, "commands", {}).get(name)):
@@ -156,8 +157,7 @@ def test_whatever_names_a_command_names_one_that_exists_with_its_options(reposit
                 name for param in command.params for name in (*param.opts, *param.secondary_opts)
             }
             options = {word.strip(".'\"").partition("=")[0] for word in names if word.startswith("-")}
-            is_former = bool(current(given)[1]) and names != given
-            if hasattr(command, "commands") and " ".join(names) not in GROUPS or is_former or not options <= known:
+            if notes or not options <= known or (hasattr(command, "commands") and not is_group):
                 wrong.append((place, words))
     assert not wrong, "\n".join(map(str, wrong))
 
