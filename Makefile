@@ -61,7 +61,7 @@ format: $(STAMP)  ## put the code in ruff's format
 types: $(STAMP)  ## check the types
 	@$(BIN)/mypy
 
-docs: $(STAMP)  ## write what is generated: schemas/, docs/cli.md, mcp.md, api/, architecture.svg
+docs: $(STAMP)  ## write what is generated: schemas/, docs/cli.md, cli/, mcp.md, api/, architecture.svg
 	@$(BIN)/python docs/generate.py
 
 docs-check: $(STAMP)  ## say whether what is generated is what is committed

@@ -18,7 +18,7 @@ from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows, tim
 from capsule import Store
 from capsule.format.documents.new import new_capsule
 from capsule.format.json import codec
-from capsule_cli.commands.reading.show import drawn
+from capsule_cli.commands.reading.drawing import drawn
 
 __all__ = ["run"]
 

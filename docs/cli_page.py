@@ -1,6 +1,6 @@
-"""The page that documents the command line, made from the program: `make docs`.
+"""The pages that document the command line, made from the program: `make docs`.
 
-What must stay true: nothing in that page is written by hand; the exit codes come from the errors themselves.
+What must stay true: nothing in these pages is written by hand; the exit codes come from the errors themselves.
 """
 
 from __future__ import annotations
@@ -13,15 +13,21 @@ from typing import Any
 from typer import Context
 
 from capsule import errors
-from capsule_cli.app import ALIASES, overview, parts, program
+from capsule_cli.app import overview, program
 from capsule_cli.boundary import BROKEN_PIPE, INTERRUPTED, TERMINATED
 from capsule_cli.framework import choices_of, everywhere, piece_of
+from capsule_cli.names import SHORT
 
-__all__ = ["text"]
+__all__ = ["OPTIONS", "PAGES", "pages"]
 
-INTRODUCTION = """\
-<!-- Made from the program by `make docs`; a test says when it is stale. -->
+_MADE = "<!-- Made from the program by `make docs`; a test says when it is stale. -->\n"
+INTRODUCTION = (
+    _MADE
+    + """\
 # The command line
+
+What is done every day is one word: `capsule append`. All else is a noun and a verb: `capsule lock take`. The noun alone
+with `--help` lists its verbs.
 
 Name a conversation by its id, by a unique beginning of the id (4 characters or more), or by `@last`, the conversation
 that changed last. Where a command takes a message, `@N` is the message at place N of the history, counted from 0, and
@@ -30,29 +36,98 @@ that changed last. Where a command takes a message, `@N` is the message at place
 Output on a terminal is for people, and may change. Output for programs is stable: `--json` of every command, and the
 lines with tabs between their columns that a command prints when stdout is not a terminal. These are `list` (id, time of
 the last change, title, mode, tags, state; with `--summaries-of` the state ends in the state of the source: `current`,
-`behind`, `elsewhere`, `gone` or `unknown`), `trash` (id, time of deletion, title), `servers list` (server, on or off),
-`locks` (id, state, holder, user@host, time, title), `inbox` (conversation, unread messages, senders, time, title, last
-text), `listen` and `history` (time, conversation, sender, message, text), `message status` (agent, state),
+`behind`, `elsewhere`, `gone` or `unknown`), `trash list` (id, time of deletion, title), `mcp servers list` (server, on
+or off), `lock list` (id, state, holder, user@host, time, title), `inbox` (conversation, unread messages, senders, time,
+title, last text), `listen` and `history` (time, conversation, sender, message, text), `message status` (agent, state),
 `config history` (number, time, actions done, refused), the other commands of `config` (outcome, kind, on, field or
-whom, before, after, reason or file), `agents list` (id, state, last seen, project, status) and `group list` (id, time
-of the last change, agents, title). A control character in a file is printed as its escape.
+whom, before, after, reason or file), `agent list` (id, state, last seen, project, status) and `group list` (id, time of
+the last change, agents, title). A control character in a file is printed as its escape.
 
 Errors and warnings go to stderr, as `capsule: ...`. With `--json` each is one line with a JSON object:
 `{"error": {"code": ..., "kind": ..., "message": ..., ...}}` or `{"warning": ...}`.
 
 A command uses the store of `--store`. Without it, it uses the store of `CAPSULE_STORE`, or else the nearest directory
-upwards with a `capsule.toml`, or else your own store, which is made at its first use.
+upwards with a `capsule.toml`, or else your own store, which is made at its first use. `capsule store show` says which.
 
-An option means the same in every command: `--at` is a version in git, `--since` a time, `--cursor` a place to go on
-from, `--context` the project's snapshot, `--branch` which branches to look at, `--which` a message to change, `-m` a
-text to write, `-n` the largest number to show, `-F` a file to read.
-
-`send`, `inbox`, `listen`, `history`, `group` and `agents status` act for an agent: that of `--as`, or else of
+`send`, `inbox`, `listen`, `history`, `group` and `agent status` act for an agent: that of `--as`, or else of
 `CAPSULE_AGENT`, or else the one that is registered for the current folder or the nearest folder above it. Without one,
-`group add`, `group rename` and `channels new` act for the owner of the store, who may do everything.
+`group add`, `group set` and `channel new` act for the owner of the store, who may do everything.
 
 Completion of commands, options, ids, tags and agents: `capsule --install-completion`, once for each shell.
+
+A name of the release before is understood in this one; a line on stderr says what is written now.
 """
+)
+
+#: The pages of the commands: the title, and the names at the top whose commands are there.
+PAGES = {
+    "conversations": ("Conversations", "new append list show search watch edit set delete restore trash lock"),
+    "branches": ("Branches, summaries and context", "branch summarize context"),
+    "messages": ("Messages between agents", "send inbox listen history message mention note"),
+    "agents": ("Agents and projects", "agent project config"),
+    "channels": ("Channels and groups", "channel group"),
+    "workers": ("Workers", "worker"),
+    "git": ("Git", "git"),
+    "mcp": ("The MCP server", "mcp"),
+    "transfer": ("Import and export", "import export"),
+    "store": ("The store", "init store help"),
+}
+
+#: What an option means in every command that has it: its value (empty: none), and the meaning.
+OPTIONS = {
+    "--access": ("open|members|private", "who may join a channel"),
+    "--after": ("CURSOR", "what comes after a place in a list, which its page or line named"),
+    "--agent": ("AGENT", "the agent that it is about"),
+    "--all": ("", "all of them, and not those that are named or usually shown"),
+    "--archive": ("", "out of the lists, where it stays readable; `--no-archive` brings it back"),
+    "--archived": ("", "the archived ones too"),
+    "--at": ("REV", "a version in git: a commit, or the last one up to a time"),
+    "--before": ("CURSOR", "what comes before a place in a list"),
+    "--budget": ("N", "the largest number of tokens, by an estimate"),
+    "--channel": ("CHANNEL", "the channel: its name, `NAME@PROJECT`, or its id"),
+    "--context": ("", "with the beginning of the project's context"),
+    "--conversation": ("ID", "the conversation that it is about"),
+    "--default": ("", "whether agents join the channel when they are registered"),
+    "--default-topic": ("TOPIC", "the topic of messages without one"),
+    "--description": ("TEXT", "what it is for, for people and models"),
+    "--dry-run": ("", "only says what would be done"),
+    "--exec": ("CMD", "a command that the shell runs for each line"),
+    "--file": ("FILE", "the file whose text is taken"),
+    "--follow": ("", "goes on with what comes, until Ctrl-C"),
+    "--for": ("DURATION", "how long something may run"),
+    "--force": ("", "also where something is in the way: a lock, an entry, a file"),
+    "--format": ("FORMAT", "the format of another program"),
+    "--from": ("AGENT", "the agent that wrote it"),
+    "--global": ("", "your own configuration of git, for all clones"),
+    "--idle": ("DURATION", "after so long in which nothing happened"),
+    "--limit": ("N", "the largest number of entries"),
+    "--message": ("TEXT", "a text to write"),
+    "--mode": ("api|toolbox", "the mode of a conversation"),
+    "--model": ("MODEL", "the model that wrote it"),
+    "--name": ("NAME", "the name that it gets"),
+    "--of": ("AGENT", "whose"),
+    "--project": ("DIR", "the folder of a project"),
+    "--prune": ("", "takes back what no file declares any more"),
+    "--reason": ("TEXT", "a reason that is kept with it, for people"),
+    "--role": ("user|assistant|system|tool", "the role of a message"),
+    "--series": ("ID", "one series of scheduled messages"),
+    "--session": ("ID", "a session of an agent"),
+    "--settings": ("user|project", "whose settings are changed: your own, or those of the project"),
+    "--since": ("WHEN", "a time: what is from then or later"),
+    "--tag": ("TAG", "a tag that it has"),
+    "--thread": ("MESSAGE", "the thread that a message began"),
+    "--timeout": ("DURATION", "how long to wait: seconds, or `5m`"),
+    "--title": ("TITLE", "the title that it gets"),
+    "--to": ("AGENT", "who gets it"),
+    "--tools": ("conversations|messaging|all|session", "which tools an MCP server offers"),
+    "--topic": ("TOPIC", "the topic of a message"),
+    "--topic-required": ("", "whether messages without a topic are refused"),
+    "--until": ("WHEN", "a time: what is from before"),
+    "--up-to": ("MESSAGE", "the last message that is taken"),
+    "--which": ("MESSAGE", "the message that is changed"),
+    "--with": ("AGENTS", "agents that are added, with commas between them"),
+    "--yes": ("", "does not ask"),
+}
 
 
 def _exit_codes() -> list[tuple[int, str, str]]:
@@ -73,49 +148,57 @@ def commands_in(names: str) -> list[str]:
     return re.sub(r" \(\w+\)", "", names).split(", ")
 
 
-def text() -> str:
-    """The page."""
-    return "\n".join(_page())
+def pages() -> Iterator[tuple[str, str]]:
+    """The pages: the name of each file in this folder, and the text."""
+    yield "cli.md", "\n".join(_overview())
+    for name, (title, names) in PAGES.items():
+        yield f"cli/{name}.md", "\n".join(_page(title, names.split()))
 
 
-def _page() -> Iterator[str]:
+def _overview() -> Iterator[str]:
     yield INTRODUCTION
-    yield "## Exit codes\n"
-    yield from _table(("code", "meaning", "error"), [(str(code), what, kind) for code, what, kind in _exit_codes()])
+    yield "## The commands\n"
+    page_of = {name: page for page, (_, names) in PAGES.items() for name in names.split()}
+    for title, lines in overview().items():
+        yield f"### {title}\n"
+        rows = []
+        for names, says in lines:
+            links = [f"[{name}](cli/{page_of[name]}.md#capsule-{name})" for name in commands_in(names)]
+            rows.append((", ".join(links), says))
+        yield from _table(("command", "what it does"), rows)
+    others = ", ".join(f"`{short}` is `{name}`" for short, name in SHORT.items())
+    yield f"Short names: {others}. `capsule help COMMAND` prints the help of one.\n"
     yield "## Options of every command\n\nThey stand before or after the command's name.\n"
     yield from _table(("option", ""), [_option(param) for param in everywhere()])
+    yield "## Options that mean the same everywhere\n"
+    rows = [(f"`{name}`", value.replace("|", "\\|"), means) for name, (value, means) in OPTIONS.items()]
+    yield from _table(("option", "value", "meaning"), rows)
+    yield "## Exit codes\n"
+    yield from _table(("code", "meaning", "error"), [(str(code), what, kind) for code, what, kind in _exit_codes()])
+
+
+def _page(title: str, names: list[str]) -> Iterator[str]:
+    yield f"{_MADE}# {title}\n"
+    yield "What all commands have in common: [the command line](../cli.md).\n"
     group = program()
     context = Context(group, info_name="capsule")
-    yield "## The commands\n"
-    lines = [
-        (", ".join(f"`{name}`" for name in commands_in(names)), says)
-        for section in overview().values()
-        for names, says in section
-    ]
-    yield from _table(("command", "what it does"), lines)
-    others = ", ".join(f"`{alias}` is `{name}`" for alias, name in ALIASES.items())
-    yield f"Other names: {others}. `capsule help COMMAND` prints the help of one.\n"
-    groups = {name: part.modules(name) for part in parts() for name in part.groups}
-    for title, lines in overview().items():
-        yield f"## {title}\n"
-        for name in (name for names, _ in lines for name in commands_in(names)):
-            command = group.get_command(context, name)
-            yield from _command(context, name, command)
-            for below in groups.get(name, ()):
-                yield from _command(context, f"{name} {below}", command.get_command(context, below))
+    for name in names:
+        yield from _commands(context, f"capsule {name}", group.commands[name])
 
 
-def _command(parent: Context, name: str, command: Any) -> Iterator[str]:
+def _commands(parent: Context, words: str, command: Any) -> Iterator[str]:
+    """A command, and those of a group behind it."""
+    context = Context(command, info_name=words.rpartition(" ")[2], parent=parent)
     own = [param for param in command.params if param not in everywhere()]
-    context = Context(command, info_name=name, parent=parent)
-    yield f"### capsule {name}\n"
-    yield "    " + " ".join(["capsule", name, *command.collect_usage_pieces(context)]) + "\n"
-    yield f"{command.help}\n"
-    arguments = [param for param in own if param.param_type_name == "argument"]
-    options = [param for param in own if param.param_type_name == "option"]
-    rows = [_argument(param) for param in arguments] + [_option(param) for param in options]
+    yield f"{'##' if words.count(' ') == 1 else '###'} {words}\n"
+    yield "    " + " ".join([words, *command.collect_usage_pieces(context)]) + "\n"
+    yield f"{inspect.cleandoc(command.help)}\n"
+    rows = [_argument(param) for param in own if param.param_type_name == "argument"]
+    rows += [_option(param) for param in own if param.param_type_name == "option"]
     if rows:
         yield from _table(("", ""), rows)
+    for name, below in getattr(command, "commands", {}).items():
+        yield from _commands(context, f"{words} {name}", below)
 
 
 def _argument(param: Any) -> tuple[str, str]:

@@ -22,7 +22,8 @@ def generated() -> Iterator[tuple[Path, str]]:
     for kind in schema.kinds():
         for version in schema.versions(kind):
             yield ROOT / "schemas" / schema.file_name(kind, version), schema.text(kind, version)
-    yield ROOT / "docs" / "cli.md", cli_page.text()
+    for name, page in cli_page.pages():
+        yield ROOT / "docs" / name, page
     yield ROOT / "docs" / "mcp.md", mcp_page.text()
     for name, text in api_reference.pages():
         yield ROOT / "docs" / "api" / name, text

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import io
-import runpy
 import shutil
 import subprocess
 import sys
-import tarfile
 import tomllib
 import zipfile
 from importlib import metadata
@@ -87,23 +84,3 @@ def test_importing_capsule_loads_nothing_heavy() -> None:
     command = [sys.executable, "-c", script]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert not {"pydantic", "orjson", "typer", "rich", "platformdirs", "portalocker", "asyncio"} & set(loaded)
-
-
-def test_two_builds_of_a_commit_give_the_same_source_distribution(repository: Path, tmp_path: Path) -> None:
-    release = runpy.run_path(str(repository / ".ci" / "release.py"))
-    packed = []
-    for mtime, mode, names in ((1, 0o644, "ab"), (2, 0o600, "ba")):
-        path = tmp_path / f"{mtime}.tar.gz"
-        with tarfile.open(path, "w:gz") as archive:
-            for name in names:
-                entry = tarfile.TarInfo(name)
-                entry.mtime, entry.mode, entry.uid, entry.uname, entry.size = mtime, mode, mtime, name, 4
-                archive.addfile(entry, io.BytesIO(b"text"))
-        release["repack"](path, 1_700_000_000)
-        packed.append(path.read_bytes())
-    assert packed[0] == packed[1]
-    with tarfile.open(tmp_path / "1.tar.gz") as archive:
-        assert [(entry.name, entry.mtime, entry.mode) for entry in archive] == [
-            ("a", 1_700_000_000, 0o644),
-            ("b", 1_700_000_000, 0o644),
-        ]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import builtins
 import collections.abc
 import contextlib
+import importlib
 import inspect
 import os
 import re
@@ -19,7 +20,9 @@ import shutil
 import subprocess
 import sys
 import typing
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -28,6 +31,9 @@ import capsule
 from capsule import Store, errors
 from capsule.locks.locks import Locks
 from capsule.store.offered import Offered
+from capsule_cli.app import parts
+from capsule_cli.framework import choices_of, everywhere
+from tests.core.cli.test_program import command_of
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -57,6 +63,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("USER", "LOGNAME", "GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"):
         monkeypatch.setenv(name, "anna")
     return place
+
+
+@pytest.fixture
+def cli_page(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module that makes the pages of the commands."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    return importlib.import_module("cli_page")
 
 
 def copy_store(place: Path) -> None:
@@ -190,6 +203,35 @@ def test_every_link_to_a_heading_of_the_library_leads_there() -> None:
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
     named = re.findall(r": (\w[\w/-]*\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
     assert sorted(named) == sorted(str(page.relative_to(ROOT / "docs")) for page in PAGES if page != README)
+
+
+def _options() -> Iterator[tuple[str, str, str]]:
+    """Each option of each command: its name, its value as the pages show it (empty: none), and the command."""
+    for words in (words for part in parts() for words in part.modules()):
+        for param in command_of(words).params:
+            value = "" if getattr(param, "is_flag", True) else "|".join(choices_of(param)) or str(param.metavar)
+            for name in (*param.opts, *param.secondary_opts) if param.param_type_name == "option" else ():
+                yield name, value, words
+
+
+def test_an_option_means_one_thing_everywhere(cli_page: Any) -> None:
+    """It has the same value in all commands, and a page says what it means if several have it."""
+    values: dict[str, dict[str, list[str]]] = {}
+    for name, value, words in _options():
+        values.setdefault(name, {}).setdefault(value, []).append(words)
+    assert {name: kinds for name, kinds in values.items() if len(kinds) > 1} == {}
+    table = {name: value for name, (value, _) in cli_page.OPTIONS.items()}
+    assert table == {name: next(iter(values[name])) for name in table}
+    alone = {name for name, kinds in values.items() if sum(map(len, kinds.values())) == 1}
+    of_every_command = {name for param in everywhere() for name in param.opts}
+    shared = {name for name in values.keys() - alone - of_every_command if re.match("--(?!no-)", name)}
+    assert shared <= table.keys()
+
+
+def test_every_command_is_on_one_page(cli_page: Any) -> None:
+    pages = "".join(page for _, page in cli_page.pages())
+    commands = [words for part in parts() for words in [*part.modules(), *part.groups]]
+    assert sorted(re.findall(r"^##+ capsule (.+)$", pages, re.M)) == sorted(commands)
 
 
 def test_troubleshooting_has_a_part_for_every_error() -> None:

@@ -39,7 +39,14 @@ def test_the_table_and_the_rooms_say_the_same() -> None:
     found = rooms.installed()
     assert [room.name for room in found] == list(rooms.BUILT_IN)
     for room in found:
-        assert sorted(room.modules()) == sorted(rooms.BUILT_IN[room.name].split())
+        first = {
+            name
+            for command in room.modules()
+            for name in rooms.BUILT_IN[room.name]
+            if f"{command} ".startswith(f"{name} ")
+        }
+        assert first == set(rooms.BUILT_IN[room.name])
+        assert all(rooms.of_command(command) is room for command in [*room.modules(), *room.groups])
         places = [*room.objects.values(), *room.tools.values(), room.resources]
         assert all(map(rooms.load, filter(None, places)))
         assert {name for name in rooms.ANSWERS if getattr(room, name)} == {
@@ -145,7 +152,7 @@ def test_the_core_works_alone_and_says_which_room_is_missing(core: Path, tmp_pat
     cursor = capsule("watch", "--print-cursor", *at).strip()
     capsule("append", id, "world", *at)
     assert "world" in capsule("show", id, *at) and id in capsule("list", *at) and id in capsule("search", "wor*", *at)
-    watch = [sys.executable, "-m", "capsule_cli", "watch", "--cursor", cursor, *at]
+    watch = [sys.executable, "-m", "capsule_cli", "watch", "--after", cursor, *at]
     with subprocess.Popen(watch, **PIPES, env=alone(core)) as watching:
         assert watching.stdout is not None and "appended" in watching.stdout.readline()
         watching.terminate()
@@ -155,7 +162,7 @@ def test_the_core_works_alone_and_says_which_room_is_missing(core: Path, tmp_pat
     capsule("trash", "list", *at), capsule("trash", "purge", "--yes", *at)
     with over_stdio(root, env=alone(core)) as client:
         assert client.call("read_conversation", id=id)["title"] == "Plan"
-    words = {"send": "messaging", "git": "git", "import": "transfer", "context": "context", "session": "sessions"}
+    words = {"send": "messaging", "git": "git", "import": "transfer", "context": "context", "worker": "sessions"}
     for command, room in words.items():
         assert f"{room} is not installed here" in capsule(command, "x", *at, expect=Refused.exit_code)
         assert command not in re.findall(r"\w+", capsule("--help").replace("with git", ""))

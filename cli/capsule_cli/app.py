@@ -55,10 +55,10 @@ def _named() -> tuple[str, ...]:
 
 def _room_of(command: str) -> rooms.Room | None:
     """The core or the room that has a command; those of other packages are looked at when no other has it."""
+    if room := room_of(command):
+        return room
     others = map(rooms.of_others, _named())
-    return room_of(command) or next(
-        (room for room in others if command in room.groups or command in room.modules()), None
-    )
+    return next((room for room in others if command in room.groups or command in room.modules()), None)
 
 
 class _Program(CapsuleGroup):
@@ -86,8 +86,9 @@ class _Program(CapsuleGroup):
         # Read off the words: an option that can't be parsed may stand before --json, and its error is JSON too.
         words = args[: args.index("--")] if "--" in args else args
         self._as_json = asked.json = "--json" in words
-        args, notes = current(args)
-        for note in notes:
+        completing = bool(extra.get("resilient_parsing"))
+        args, notes = current(args, completing=completing)
+        for note in () if completing else notes:
             say(note)
         # And the command may be one that only this store has.
         asked.meant_store = next((after for word, after in pairwise(words) if word == "--store"), None)

@@ -51,7 +51,8 @@ def typed(function: Callable[..., Any], **more: Any) -> Callable[..., Any]:
     for param, declared in options.parameters(function):
         if declared:
             made = typer.Option if declared.names else typer.Argument
-            settings = {"metavar": declared.metavar, "help": declared.help, **declared.more, **more}
+            help = declared.help() if callable(declared.help) else declared.help
+            settings = {"metavar": declared.metavar, "help": help, **declared.more, **more}
             param = param.replace(default=made(declared.default, *declared.names, **settings))
         params.append(param)
     run.__annotations__, run.__signature__ = {}, Signature(params)  # type: ignore[attr-defined]

@@ -40,7 +40,7 @@ FORMER = {
     "set --unarchive": "set --no-archive",
     "trash": "trash list",
     "purge": "trash purge",
-    "lock": "lock take",
+    "lock": "lock take ID",
     "unlock": "lock release",
     "locks": "lock list",
     "switch": "branch switch",
@@ -85,6 +85,7 @@ FORMER = {
     "join": "channel join",
     "leave": "channel leave",
     "invite --read-only": "invite --no-send",
+    "channel invite --to": "channel invite --channel",
     "invite": "channel invite",
     "mute --undo": "channel unmute",
     "mute": "channel mute",
@@ -101,36 +102,44 @@ FORMER = {
     "git autocommit": "git commit --follow",
     "git conflicts": "git resolve --list",
 }
-#: The options of every command that have a value, and those that have none.
+_NAMES = SHORT | FORMER
+#: What people try who look for the way back.
+_BACK = {"unpin": "set --no-pin", "unarchive": "set --no-archive", "untag": "set --remove-tag"}
+#: The options of every command: those that have a value, and those that have none.
 _VALUED = {"--store", "--instance", "--as"}
 _FLAGS = {"--json", "--no-pager"}
-_PAIRED = [[option] for option in _VALUED]
 
 
-def current(words: list[str]) -> tuple[list[str], list[str]]:
+def current(words: list[str], *, completing: bool = False) -> tuple[list[str], list[str]]:
     """The words of the command line with the names of today.
+
+    Args:
+        words: The words.
+        completing: Whether more words may come, so that the name of a group is no command.
 
     Returns: The words, and the notes to show: one for each name that goes with the next release.
     """
+    end = words.index("--") if "--" in words else len(words)  # Behind it are words of another program.
+    line, others = words[:end], words[end:]
     notes: list[str] = []
-    while found := next(_fitting(words), None):
-        old, new, words = found
+    while fit := next(_fitting(line, completing or not {"--help", "-h"}.isdisjoint(line)), None):
+        old, line = fit
         if old in FORMER:
-            notes.append(f"capsule {old} is now: capsule {new}; the next release knows only that")
-    return words, notes
+            notes.append(f"capsule {old} is now: capsule {FORMER[old]}; the next release knows only that")
+    return line + others, notes
 
 
-def _fitting(words: list[str]) -> Iterator[tuple[str, str, list[str]]]:
+def _fitting(words: list[str], is_group: bool) -> Iterator[tuple[str, list[str]]]:
+    """The other names that the words use, each with the words that have the name of today instead."""
     places = list(_places(words))
     names = [words[at] for at in places]
-    for table in (SHORT, FORMER) if names else ():
-        for old, new in table.items():
-            command, option = _split(old)
-            count = len(command)
-            if names[:count] == command and not _is_used(old, names[count:], words):
-                at = next((n for n, word in enumerate(words) if word.partition("=")[0] == option), None)
-                if not option or at is not None:
-                    yield old, new, _written(words, places[count - 1] + 1, at, new)
+    for old, new in _NAMES.items():
+        command, _, option = old.partition(" --")
+        count = len(command.split())
+        if names[:count] == command.split() and not _is_group(command, is_group, names[count:], new):
+            at = [n for n, word in enumerate(words) if word.partition("=")[0] == f"--{option}"]
+            if at or not option:
+                yield old, _written(words, places[:count], at, new)
 
 
 def _places(words: list[str]) -> Iterator[int]:
@@ -145,57 +154,46 @@ def _places(words: list[str]) -> Iterator[int]:
             return
 
 
-def _split(words: str) -> tuple[list[str], str]:
-    """The names of a command, and the option behind them; empty: there is none."""
-    *names, last = words.split()
-    return (names, last) if last.startswith("-") else ([*names, last], "")
-
-
-def _is_used(group: str, after: list[str], words: list[str]) -> bool:
-    """Whether words name a group of today and one of its commands, or ask for its help."""
+def _is_group(name: str, is_asked: bool, after: list[str], new: str) -> bool:
+    """Whether a name is that of a group of today, and words ask for it, or one stands `after` that is no argument."""
     try:
-        room = room_of(group)
-    except Refused:
-        return False
-    if room is None or group not in room.groups:
-        return False
-    return bool(after and room_of(f"{group} {after[0]}")) or not {"--help", "-h"}.isdisjoint(words)
+        room = room_of(name)
+        if room is None or name not in room.groups:
+            return False
+        return is_asked or bool(after and ("ID" not in new or room_of(f"{name} {after[0]}")))
+    except Refused:  # Whoever runs the command says what is not installed.
+        return True
 
 
-def _written(words: list[str], end: int, at: int | None, new: str) -> list[str]:
-    """The words with another name of the command, which ends before `end`, and of the option at `at`."""
+def _written(words: list[str], places: list[int], option: list[int], new: str) -> list[str]:
+    """The words with another name of the command, which is at `places`, and of the option at each `option`."""
     parts = new.split()
-    names = [part for part in parts if part.islower() and not part.startswith("-")]
     options = [part for part in parts if part.startswith("-")]
-    before = [word for n, word in enumerate(words[:end]) if word.startswith("-") or words[max(n - 1, 0)] in _VALUED]
-    rest = words[end:]
-    if at is not None:
-        _, equals, value = rest[at - end].partition("=")
-        rest[at - end] = options.pop() + equals + value
-    if parts[-1].isupper():  # The arguments behind the first have an option now.
-        values = [n for n, word in enumerate(rest) if not word.startswith("-") and rest[n - 1 : n] not in _PAIRED]
-        for n in values[1:] if parts[-1].endswith("...") else values[1:2]:
-            rest[n] = f"{options[0]}={rest[n]}"
+    line = dict(enumerate(words))
+    for at in option:
+        _, equals, value = line.pop(at).partition("=")
+        line |= {at: options[-1] + equals + value} if options else {}
+    options = [] if option else options
+    if parts[-1].isupper() and options:  # The arguments behind the first have an option now.
+        given = [n for n in line if n > places[-1] and words[n][:1] != "-" and words[n - 1] not in _VALUED][1:]
+        line |= {n: f"{options[0]}={words[n]}" for n in (given if new.endswith("...") else given[:1])}
         options = []
-    return [*before, *names, *options, *rest]
+    names = [part for part in parts if part.islower() and not part.startswith("-")]
+    rest = [line[n] for n in sorted(line) if n > places[0] and n not in places]
+    return [*words[: places[0]], *names, *options, *rest]
 
 
 def meant(group: str, name: str, commands: Iterable[str]) -> list[str]:
     """What a name that no command of a group has may have meant: at most three commands, as one types them."""
     import difflib
 
-    if name.startswith("un") and (written := FORMER.get(name[2:], "")).startswith("set "):
-        option = next(word for word in written.split() if word.startswith("--"))
-        return ["set " + (option.replace("--add-", "--remove-") if "--add-" in option else f"--no-{option[2:]}")]
-    by_word: dict[str, list[str]] = {}
+    by_word = {word: [path] for word, path in (FORMER | _BACK).items() if " " not in word}
     for command in commands:
         words = command.split()
-        for n in range(len(words)):
-            path = " ".join(words[: n + 1])
-            if path not in by_word.setdefault(words[n], []):
-                by_word[words[n]].append(path)
+        for n, word in enumerate(words):
+            by_word.setdefault(word, []).append(" ".join(words[: n + 1]))
     near = difflib.get_close_matches(name, [word for word in by_word if not _is_opposite(name, word)], 3, 0.7)
-    paths = [path for word in ([name] if name in by_word else near) for path in by_word[word]]
+    paths = [path for word in ([name] if name in by_word else near) for path in dict.fromkeys(by_word[word])]
     return sorted(paths, key=lambda path: not path.startswith(f"{group} "))[:3]
 
 

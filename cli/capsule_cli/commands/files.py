@@ -143,8 +143,14 @@ def _migrate_file(path: str, *, check: bool) -> list[str]:
     return changes
 
 
+def _kinds() -> str:
+    from capsule.format.schema import kinds
+
+    return f"The kind of document: {', '.join(kinds())}."
+
+
 def schema(
-    kind: str = argument("KIND", "The kind of document.", "capsule"),
+    kind: str = argument("KIND", _kinds, "capsule"),
     format_version: str | None = option("--format-version V", "Print this version of it. Without it: the newest."),
 ) -> None:
     """Print the JSON Schema of a kind of document."""

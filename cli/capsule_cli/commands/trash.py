@@ -167,7 +167,7 @@ def restore(
 
 def purge(
     older_than: str = option(
-        "--older-than AGE", "Remove only what was deleted longer ago than this, for example 30d.", "0s"
+        "--older-than DURATION", "Remove only what was deleted longer ago than this, for example 30d.", "0s"
     ),
     yes: Yes = False,
 ) -> None:

@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 
 
 class Declared(NamedTuple):
-    """What `option` and `argument` were given; an argument has no names. `framework` makes typer's parameter of it."""
+    """What `option` and `argument` were given; an argument has no names. `framework` makes typer's parameter of it.
+
+    A help that is a function is asked for only when typer makes the command: what it lists may take long to import.
+    """
 
     names: tuple[str, ...]
     metavar: str | None
-    help: str
+    help: str | Callable[[], str]
     default: Any
     more: Mapping[str, Any]
 
@@ -63,7 +66,7 @@ def value_of(kind: Any, word: Any, least: int | None) -> Any:
     return word
 
 
-def option(spec: str, help: str, default: Any = None, **more: Any) -> Any:
+def option(spec: str, help: str | Callable[[], str], default: Any = None, **more: Any) -> Any:
     """An option of a command.
 
     Args:
@@ -82,7 +85,7 @@ def flag(spec: str, help: str, **more: Any) -> Any:
     return option(spec, help, False, **more)
 
 
-def argument(name: str, help: str, default: Any = None, **more: Any) -> Any:
+def argument(name: str, help: str | Callable[[], str], default: Any = None, **more: Any) -> Any:
     """An argument of a command; its default as of an option."""
     return Declared((), name, help, default, more)
 

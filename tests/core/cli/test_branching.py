@@ -37,15 +37,15 @@ def test_show_shows_the_active_branch_and_which_of_how_many_each_message_is(caps
     assert "@3  2/2" in capsule.plain("show", id)
 
 
-def test_show_all_prints_every_branch_and_tree_draws_them(capsule: Any) -> None:
+def test_show_all_prints_every_branch_and_branch_list_draws_them(capsule: Any) -> None:
     id = talk(capsule)
     assert shown(capsule, id, "--all") == [
         ("@0", "question"), ("@1  1/2", "one"), ("@2", "more"), ("@3  2/2, answers @0", "two"),
     ]  # fmt: skip
-    assert capsule("show", id, "--tree").stdout.splitlines() == [
+    assert capsule("branch", "list", id).stdout.splitlines() == [
         "* @0 user: question", "  +- @1 assistant 1/2: one", "  |  @2 user: more", "* +- @3 assistant 2/2: two",
     ]  # fmt: skip
-    tree = capsule.json("show", id, "--tree")
+    tree = capsule.json("branch", "list", id)
     assert [(one["at"], one["number"], one["count"], one["active"], one["leaf"]) for one in tree] == [
         (0, 1, 1, True, False), (1, 1, 2, False, False), (2, 1, 1, False, True), (3, 2, 2, True, True),
     ]  # fmt: skip
@@ -57,7 +57,7 @@ def test_messages_that_answer_each_other_in_a_circle_are_drawn(capsule: Any) -> 
     document = json.loads(capsule.file(id).read_text("utf-8"))
     document["history"][0]["parent"] = document["history"][3]["id"]
     capsule.file(id).write_text(json.dumps(document), "utf-8")
-    assert len(capsule("show", id, "--tree").stdout.splitlines()) == 4 and len(shown(capsule, id)) == 2
+    assert len(capsule("branch", "list", id).stdout.splitlines()) == 4 and len(shown(capsule, id)) == 2
 
 
 def test_switch_goes_to_a_message_or_to_the_next_and_the_previous_one(capsule: Any) -> None:
@@ -121,7 +121,7 @@ def test_a_message_goes_with_what_answers_it_after_that_was_said(capsule: Any) -
         capsule("delete", *wrong, expect=2)
 
 
-@pytest.mark.parametrize("words", [("delete", "--which", "@1"), ("trim",)])
+@pytest.mark.parametrize("words", [("delete", "ID", "--which", "@1"), ("branch", "trim", "ID")])
 def test_a_message_that_came_while_a_person_was_asked_stays_and_so_do_the_others(
     capsule: Any, words: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,7 +136,7 @@ def test_a_message_that_came_while_a_person_was_asked_stays_and_so_do_the_others
         return True
 
     monkeypatch.setattr("typer.confirm", agrees)
-    screen = capsule.terminal(words[0], id, *words[1:], expect=2)
+    screen = capsule.terminal(*(id if word == "ID" else word for word in words), expect=2)
     assert "was changed meanwhile: 3 messages" in screen
     assert [message["content"] for message in capsule.history(id)] == ["question", "one", "more", "two", "wait"]
 
@@ -144,11 +144,11 @@ def test_a_message_that_came_while_a_person_was_asked_stays_and_so_do_the_others
 def test_trim_drops_every_branch_but_the_active_one(capsule: Any) -> None:
     id = talk(capsule)
     assert "2 messages (1 assistant, 1 user) would be removed" in capsule("branch", "trim", id, "--dry-run").stdout
-    assert "nothing was changed" in capsule.terminal("trim", id, typed="n\n", expect=1)
+    assert "nothing was changed" in capsule.terminal("branch", "trim", id, typed="n\n", expect=1)
     assert "--yes" in capsule("branch", "trim", id, expect=2).stderr
     assert capsule.json("branch", "trim", id, "--yes")["roles"] == {"assistant": 1, "user": 1}
     assert shown(capsule, id) == [("@0", "question"), ("@1", "two")]
-    assert "0 messages removed" in capsule.terminal("trim", id)
+    assert "0 messages removed" in capsule.terminal("branch", "trim", id)
 
 
 def test_fork_makes_a_conversation_of_a_branch(capsule: Any) -> None:

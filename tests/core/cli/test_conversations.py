@@ -128,7 +128,13 @@ def test_a_row_is_one_line_of_80_columns_with_an_id_to_type_and_the_title_last(c
 
 @pytest.mark.slow
 def test_an_empty_list_says_so_on_a_terminal_and_is_empty_elsewhere(capsule: Any) -> None:
-    for words in (("list",), ("locks",), ("trash",), ("servers", "list", "@next"), ("git", "resolve", "--list")):
+    for words in (
+        ("list",),
+        ("lock", "list"),
+        ("trash", "list"),
+        ("mcp", "servers", "list", "@next"),
+        ("git", "resolve", "--list"),
+    ):
         assert capsule.terminal(*words).startswith("capsule: ")
         assert capsule(*words).stdout == ""
     capsule.new("A")
@@ -139,13 +145,13 @@ def test_a_head_is_changed_and_printed(capsule: Any) -> None:
     capsule.new("A", "--id", "aaaa", "--tag", "x", "--tag", "y", "--message", "hello")
     before = capsule.history("aaaa")
     for words, field, value in (
-        (("rename", "aaaa", "New title"), "title", "New title"),
-        (("tag", "aaaa", "x", "z"), "tags", ["x", "y", "z"]),
-        (("set", "aaaa", "--untag", "x", "--untag", "nope", "--tag", "w"), "tags", ["y", "z", "w"]),
-        (("pin", "aaaa"), "pinned", True),
-        (("set", "aaaa", "--unpin"), "pinned", False),
-        (("archive", "aaaa"), "archived", True),
-        (("set", "aaaa", "--unarchive", "--title", "B"), "archived", False),
+        (("set", "aaaa", "--title", "New title"), "title", "New title"),
+        (("set", "aaaa", "--add-tag", "x", "--add-tag", "z"), "tags", ["x", "y", "z"]),
+        (("set", "aaaa", "--remove-tag", "x", "--remove-tag", "nope", "--add-tag", "w"), "tags", ["y", "z", "w"]),
+        (("set", "aaaa", "--pin"), "pinned", True),
+        (("set", "aaaa", "--no-pin"), "pinned", False),
+        (("set", "aaaa", "--archive"), "archived", True),
+        (("set", "aaaa", "--no-archive", "--title", "B"), "archived", False),
     ):
         head = capsule.json(*words)
         assert head[field] == value
@@ -157,17 +163,17 @@ def test_a_head_is_changed_and_printed(capsule: Any) -> None:
 
 def test_a_suggested_title_replaces_that_of_a_person_only_when_they_agree(capsule: Any) -> None:
     id = capsule.new("--message", "How do I sort a list?")
-    assert "'Sorting'" in capsule("rename", id, "--suggest", "Sorting").stdout
-    assert capsule.json("rename", id, "--suggest")["title"] == "How do I sort a list?"
-    capsule("rename", id, "Mine")
+    assert "'Sorting'" in capsule("set", id, "--suggest", "--title", "Sorting").stdout
+    assert capsule.json("set", id, "--suggest")["title"] == "How do I sort a list?"
+    capsule("set", id, "--title", "Mine")
     before = capsule.file(id).read_bytes()
-    assert "'Mine' was given by a person" in capsule("rename", id, "Better", "--suggest", expect=6).stderr
-    screen = capsule.terminal("rename", id, "Better", "--suggest", typed="n\n", expect=1)
+    assert "'Mine' was given by a person" in capsule("set", id, "--title", "Better", "--suggest", expect=6).stderr
+    screen = capsule.terminal("set", id, "--title", "Better", "--suggest", typed="n\n", expect=1)
     assert "Replace 'Mine' by 'Better'?" in screen and "nothing was changed" in screen
-    capsule("rename", id, "Mine", "--suggest")
+    capsule("set", id, "--title", "Mine", "--suggest")
     assert capsule.file(id).read_bytes() == before
-    capsule.terminal("rename", id, "Better", "--suggest", typed="y\n")
-    assert capsule.json("rename", id, "Best", "--suggest", "--yes")["title"] == "Best"
+    capsule.terminal("set", id, "--title", "Better", "--suggest", typed="y\n")
+    assert capsule.json("set", id, "--title", "Best", "--suggest", "--yes")["title"] == "Best"
     empty = capsule.new("Empty")
-    assert "no user message" in capsule("rename", empty, "--suggest", expect=2).stderr
-    assert "the title is missing" in capsule("rename", empty, expect=2).stderr
+    assert "no user message" in capsule("set", empty, "--suggest", expect=2).stderr
+    assert "nothing to change" in capsule("set", empty, expect=2).stderr

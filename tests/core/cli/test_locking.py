@@ -1,4 +1,4 @@
-"""`lock`, `unlock`, `locks`: a lock of a named holder."""
+"""`lock`: a lock of a named holder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_named_holder_holds_across_commands_and_others_are_refused(
     assert f"capsule lock release {id} --force" in answer.stderr
     said = json.loads(capsule("append", id, "x", "--json", expect=4).stderr)["error"]
     assert said["remedy"] == {"action": "unlock", "command": f"capsule lock release {id} --force"}
-    capsule("rename", id, "x", expect=4)
+    capsule("set", id, "--title", "x", expect=4)
     capsule("delete", id, expect=4)
     capsule("lock", "release", id, expect=4)
     capsule("append", id, "mine", "--instance", "me")
@@ -37,7 +37,7 @@ def test_a_named_holder_holds_across_commands_and_others_are_refused(
 def test_the_option_names_the_holder_before_the_environment(capsule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     id = capsule.new("A")
     monkeypatch.setenv("CAPSULE_INSTANCE", "one")
-    for words in (("--instance", "two", "lock", id), ("lock", id, "--instance", "two")):
+    for words in (("--instance", "two", "lock", "take", id), ("lock", "take", id, "--instance", "two")):
         capsule(*words)
         assert [lock["name"] for lock in capsule.json("lock", "list")] == ["two"]
         capsule("lock", "release", id, "--instance", "two")
@@ -61,4 +61,4 @@ def test_locks_tells_held_from_orphaned(capsule: Any) -> None:
     assert [lock["id"] for lock in capsule.json("lock", "list", "--orphaned")] == [orphan]
     answer = capsule("lock", "list", "--orphaned")
     assert answer.stdout.split("\t")[:2] == [orphan, "orphaned"] and "takes it over" in answer.stderr
-    assert "ORPHANED" in capsule.terminal("locks").upper()
+    assert "ORPHANED" in capsule.terminal("lock", "list").upper()

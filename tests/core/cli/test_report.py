@@ -39,7 +39,7 @@ def test_a_report_has_no_text_title_name_or_path_of_a_store_in_trouble(secretive
         f"{SECRET} title", "--tag", f"{SECRET}-tag", "--message", f"a {SECRET} text", "--id", f"{SECRET}-1"
     )
     capsule("append", id, f"another {SECRET}", "--from", f"{SECRET}-agent", "--role", "assistant")
-    capsule("lock", id, "--instance", f"{SECRET}-instance")
+    capsule("lock", "take", id, "--instance", f"{SECRET}-instance")
     capsule.file(f"{SECRET}-broken").write_text(f'{{"title": {SECRET}}}', encoding="utf-8")
     capsule.file(f"{SECRET}-torn").write_bytes(capsule.file(id).read_bytes()[:-20])
     capsule.file(f"{SECRET}-1 (conflicted copy of {SECRET})").write_bytes(capsule.file(id).read_bytes())

@@ -66,14 +66,14 @@ def test_search_is_narrowed_by_its_options(capsule: Any) -> None:
 
 
 def test_options_that_can_not_be_are_a_usage_error(capsule: Any) -> None:
-    for words in ("--role boss", "--branch left", "--profile best", "--limit 0", "--since once", "--cursor x"):
+    for words in ("--role boss", "--branch left", "--profile best", "--limit 0", "--since once", "--after x"):
         capsule("search", "a", *words.split(), expect=2)
 
 
 def test_search_goes_on_where_it_ended(capsule: Any) -> None:
     fill(capsule)
     first = capsule.json("search", "plan", "--limit", "1")
-    second = capsule.json("search", "plan", "--limit", "1", "--cursor", first["cursor"])
+    second = capsule.json("search", "plan", "--limit", "1", "--after", first["cursor"])
     assert second["cursor"] is None
     assert {page["hits"][0]["at"] for page in (first, second)} == {0, 1}
 
@@ -86,7 +86,7 @@ def test_search_in_a_terminal_marks_what_was_found(capsule: Any) -> None:
     assert "ID" in text
     assert id[:8] in text
     assert re.search(rf"open one: capsule show {id[:8]} --around @[01]", text)
-    assert re.search(r"^more: --cursor [\w-]+$", text, re.MULTILINE)
+    assert re.search(r"^more: --after [\w-]+$", text, re.MULTILINE)
     assert "nothing was found" in capsule.terminal("search", "absent")
 
 
@@ -123,7 +123,7 @@ def test_stats_prints_a_row_a_count(capsule: Any) -> None:
 def test_stats_in_a_terminal_are_tables(capsule: Any) -> None:
     fill(capsule)
     capsule("store", "reindex")
-    lines = [line.split() for line in capsule.plain("stats").splitlines()]
+    lines = [line.split() for line in capsule.plain("store", "stats").splitlines()]
     assert lines[0][:2] == ["2", "conversations"]
     assert ["3", "18", "user"] in lines and ["1", "3", "assistant"] in lines
 

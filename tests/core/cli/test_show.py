@@ -103,7 +103,7 @@ def test_a_terminal_shows_what_stands_in_the_file_folded_to_its_width(capsule: A
     id = capsule.new("A [plan]", "--message", WRITTEN)
     long = "word " * 40 + "x" * 200 + " 漢字" * 60 + " end"
     capsule("append", id, long)
-    for words in (("show", id), ("tail", id)):
+    for words in (("show", id), ("show", id, "--last", "10")):
         plain = capsule.plain(*words, COLUMNS="60")
         assert textwrap.indent(WRITTEN.expandtabs(8), "  ") in plain
         folded = plain[plain.index("  word") :]

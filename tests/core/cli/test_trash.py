@@ -15,7 +15,7 @@ def test_what_is_deleted_comes_back_as_it_was(capsule: Any) -> None:
     capsule("show", id, expect=3)
     assert [(item["id"], item["title"]) for item in capsule.json("trash", "list")] == [(id, "A plan")]
     assert capsule("trash", "list").stdout.split("\t")[0] == id
-    assert "A plan" in capsule.terminal("trash")
+    assert "A plan" in capsule.terminal("trash", "list")
     assert capsule.json("restore", id[:6])["id"] == id
     assert capsule.file(id).read_bytes() == before
     assert capsule.json("trash", "list") == []
@@ -37,10 +37,10 @@ def test_at_a_terminal_the_person_is_asked_unless_yes(capsule: Any) -> None:
     assert "A plan" in screen and "nothing was changed" in screen and capsule.file(id).exists()
     capsule.terminal("delete", id, typed="y\n")
     assert not capsule.file(id).exists()
-    assert "Remove 1" in capsule.terminal("purge", typed="n\n", expect=1)
+    assert "Remove 1" in capsule.terminal("trash", "purge", typed="n\n", expect=1)
     capsule("restore", id)
     capsule.terminal("delete", id, "--yes")
-    capsule.terminal("purge", "-y")
+    capsule.terminal("trash", "purge", "-y")
     assert capsule.json("trash", "list") == []
 
 
@@ -67,7 +67,12 @@ def test_what_one_command_does_not_bring_back_wants_yes_where_nobody_can_be_aske
     capsule("append", id, "another")
     capsule("delete", capsule.new("B"))
     before = capsule.file(id).read_bytes()
-    for words in (("purge",), ("delete", "--all"), ("delete", id, "--which", "@0"), ("purge", "--older-than", "0s")):
+    for words in (
+        ("trash", "purge"),
+        ("delete", "--all"),
+        ("delete", id, "--which", "@0"),
+        ("trash", "purge", "--older-than", "0s"),
+    ):
         assert "--yes" in capsule(*words, expect=2).stderr
     said = capsule("delete", id, "--which", "@0", expect=2).stderr
     assert "2 messages" in said and "all of them" in said
@@ -136,7 +141,7 @@ def test_at_a_terminal_all_go_only_when_the_person_says_yes_twice(capsule: Any) 
 def test_a_time_is_taken_as_the_trash_shows_it_on_a_terminal(capsule: Any) -> None:
     id = capsule.new("A")
     capsule("delete", id)
-    shown = re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d\+05:45", capsule.terminal("trash", TZ="Asia/Kathmandu"))
+    shown = re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d\+05:45", capsule.terminal("trash", "list", TZ="Asia/Kathmandu"))
     capsule("restore", id, "--deleted", "2020-01-01 10:00+05:45", expect=3)
     capsule("restore", id, "--deleted", shown[0])
     assert capsule.file(id).is_file()

@@ -113,7 +113,7 @@ def test_bad_files_are_told_by_place_and_never_change(capsule: Any) -> None:
         path = capsule.file("bad-1")
         path.write_bytes(data)
         assert f"{path}:" in capsule("store", "validate", str(path), expect=5).stdout
-        for words in (("show", "bad-1"), ("append", "bad-1", "x"), ("migrate", "bad-1")):
+        for words in (("show", "bad-1"), ("append", "bad-1", "x"), ("store", "migrate", "bad-1")):
             assert str(path) in capsule(*words, expect=5).stderr
         assert path.read_bytes() == data
 
@@ -190,7 +190,7 @@ def test_migrate_goes_on_after_a_damaged_file_and_fails_in_the_end(capsule: Any,
 def test_schema_prints_what_the_repository_holds(capsule: Any, repository: Path) -> None:
     for words, name in (
         ((), "capsule-2.1"),
-        (("capsule", "--version", "2.0", "--json"), "capsule-2.0"),
+        (("capsule", "--format-version", "2.0", "--json"), "capsule-2.0"),
         (("agent",), "agent-2.1"),
         (("overrides",), "overrides-2.1"),
     ):
@@ -198,7 +198,7 @@ def test_schema_prints_what_the_repository_holds(capsule: Any, repository: Path)
             encoding="utf-8"
         )
     assert "capsule, agent, project, overrides" in capsule("store", "schema", "poem", expect=3).stderr
-    assert "2.1" in capsule("store", "schema", "--version", "9.9", expect=3).stderr
+    assert "2.1" in capsule("store", "schema", "--format-version", "9.9", expect=3).stderr
 
 
 @pytest.mark.slow
@@ -208,5 +208,5 @@ def test_long_work_shows_its_progress_in_a_terminal_and_only_there(
     monkeypatch.setattr("capsule_cli.shared.output._A_WHILE_S", -1)
     capsule.new("A")
     for name, what in (("doctor", "examining"), ("migrate", "migrating"), ("validate", "validating")):
-        assert what in capsule.terminal(name, has_bars=True)
-        assert what not in capsule(name).stderr
+        assert what in capsule.terminal("store", name, has_bars=True)
+        assert what not in capsule("store", name).stderr

@@ -1,8 +1,9 @@
-"""`watch` and `tail -f`, as processes of their own: what they tell, and how they end."""
+"""`watch` and `show --follow`, as processes of their own: what they tell, and how they end."""
 
 from __future__ import annotations
 
 import json
+import select
 import signal
 import subprocess
 from pathlib import Path
@@ -15,7 +16,7 @@ def cursor_of(capsule: Any) -> str:
 
 def follow(capsule: Any, *words: str) -> subprocess.Popen[bytes]:
     """Start a program that follows the store from now on, wherever it is in starting."""
-    return capsule.start("watch", "--cursor", cursor_of(capsule), *words)  # type: ignore[no-any-return]
+    return capsule.start("watch", "--after", cursor_of(capsule), *words)  # type: ignore[no-any-return]
 
 
 def lines(process: subprocess.Popen[bytes], count: int) -> list[str]:
@@ -49,7 +50,7 @@ def test_watch_tells_a_line_a_change(capsule: Any) -> None:
     process = follow(capsule)
     id = capsule.new("Plan", "--type", "group")
     rows = [lines(process, 1)[0].split("\t")]
-    for words in (("append", id, "hello"), ("rename", id, "Another")):
+    for words in (("append", id, "hello"), ("set", id, "--title", "Another")):
         capsule(*words)
         rows.append(lines(process, 1)[0].split("\t"))
     assert [(row[1], row[2]) for row in rows] == [("created", id), ("appended", id), ("head", id)]
@@ -64,8 +65,8 @@ def test_watch_tells_json_lines_with_cursors_to_go_on_from(capsule: Any) -> None
     (appended,) = kinds(process, "appended")
     assert appended["messages"] == [message]
     assert (appended["source"], appended["own"], appended["count"]) == ("store", False, 1)
-    again = capsule.start("watch", "--json", "--cursor", appended["cursor"], "plan")
-    capsule("rename", "plan", "Other")
+    again = capsule.start("watch", "--json", "--after", appended["cursor"], "plan")
+    capsule("set", "plan", "--title", "Other")
     assert json.loads(lines(again, 1)[0])["kind"] == "head"
 
 
@@ -102,9 +103,9 @@ def test_watch_runs_a_command_for_each_change_and_survives_its_failure(capsule: 
 def test_a_signal_ends_it_without_a_word(capsule: Any) -> None:
     id = capsule.new("Plan", "--message", "hello", "--type", "group")
     ends = ((signal.SIGINT, 130), (signal.SIGTERM, 143))
-    watch = ("watch", "--cursor", cursor_of(capsule))
+    watch = ("watch", "--after", cursor_of(capsule))
     running = [(capsule.start(*words), end) for words, end in zip((watch, watch), ends, strict=True)]
-    running += [(capsule.start("show", "--last=10", "-f", id), end) for end in ends]
+    running += [(capsule.start("show", id, "--follow"), end) for end in ends]
     capsule("append", id, "more")
     for process, (number, code) in running:
         lines(process, 1)  # It is running.
@@ -114,7 +115,7 @@ def test_a_signal_ends_it_without_a_word(capsule: Any) -> None:
 
 
 def test_what_is_no_cursor_is_refused(capsule: Any) -> None:
-    assert "is no cursor" in capsule("watch", "--cursor", "yesterday", expect=2).stderr
+    assert "is no cursor" in capsule("watch", "--after", "yesterday", expect=2).stderr
     capsule("watch", "--print-cursor", "--exec", "true", expect=2)
     assert capsule.json("watch", "--print-cursor")["cursor"].split(".")[0] == cursor_of(capsule).split(".")[0]
     capsule("watch", "no-such-conversation", expect=3)
@@ -124,25 +125,29 @@ def test_what_is_no_cursor_is_refused(capsule: Any) -> None:
 
 
 def test_events_that_are_followed_come_as_they_happen(capsule: Any) -> None:
-    process = capsule.start("watch", "--events", "--since", capsule("watch", "--events").line, "-f", "--json")
+    process = capsule.start("watch", "--events", "--after", capsule("watch", "--events").line, "-f", "--json")
     id = capsule.new("Plan")
     assert kinds(process, "created")[0]["id"] == id
 
 
-def test_tail_shows_the_last_messages_as_show_does(capsule: Any) -> None:
+def test_show_follow_begins_with_as_many_messages_as_last_says(capsule: Any) -> None:
     id = capsule.new("Plan", "--type", "group")
     capsule("append", id, "--jsonl", input="".join(f'{{"content": "message {n}"}}\n' for n in range(12)))
-    assert capsule("show", id, "--last", "10").stdout.endswith(capsule("show", "--last=10", id).stdout)
-    assert capsule("show", id, "--last", "2").stdout.endswith(capsule("show", "--last=10", id, "-n", "2").stdout)
-    assert capsule("show", "--last=10", id, "-n", "0").stdout == ""
-    told = [json.loads(line) for line in capsule("show", "--last=10", id, "-n", "2", "--json").stdout.splitlines()]
-    assert told == [{"kind": "message", "at": at, "message": capsule.history(id)[at]} for at in (10, 11)]
+    for words, first in (((), 2), (("--last", "3"), 9), (("-n", "1"), 11)):
+        told = [json.loads(line) for line in lines(capsule.start("show", id, "-f", "--json", *words), 12 - first)]
+        history = list(enumerate(capsule.history(id)))
+        assert told == [{"kind": "message", "at": at, "message": message} for at, message in history[first:]]
+    process = capsule.start("show", id, "-f", "--json", "-n", "0")
+    while not select.select([process.stdout], [], [], 0)[0]:
+        capsule("append", id, "more")
+    assert json.loads(lines(process, 1)[0])["kind"] == "appended"
+    assert "--follow" in capsule("show", id, "-n", "0", expect=2).stderr
 
 
-def test_tail_follows_what_others_append_and_edit(capsule: Any) -> None:
+def test_show_follow_prints_what_others_append_and_edit(capsule: Any) -> None:
     id = capsule.new("Plan", "--type", "group")
     capsule("append", id, "first")
-    process = capsule.start("show", "--last=10", "-f", id)
+    process = capsule.start("show", id, "--follow")
     assert lines(process, 2)[1] == "first"
     capsule("append", id, "second")
     assert lines(process, 3)[2] == "second"
@@ -154,10 +159,10 @@ def test_tail_follows_what_others_append_and_edit(capsule: Any) -> None:
     assert lines(process, 3)[2] == "third"
 
 
-def test_tail_tells_json_lines(capsule: Any) -> None:
+def test_show_follow_prints_json_lines(capsule: Any) -> None:
     id = capsule.new("Plan", "--type", "group")
     capsule("append", id, "first")
-    process = capsule.start("show", "--last=10", "-f", id, "--json")
+    process = capsule.start("show", id, "--follow", "--json")
     kinds(process, "message")
     capsule("append", id, "second")
     (appended,) = kinds(process, "appended")
@@ -175,9 +180,9 @@ def test_tail_tells_json_lines(capsule: Any) -> None:
     assert process.wait(60) == 0
 
 
-def test_tail_says_that_a_file_is_damaged_and_goes_on_when_it_is_repaired(capsule: Any) -> None:
+def test_show_follow_says_that_a_file_is_damaged_and_goes_on_when_it_is_repaired(capsule: Any) -> None:
     id = capsule.new("Plan", "--type", "group", "--message", "hello")
-    process = capsule.start("show", "--last=10", "-f", id)
+    process = capsule.start("show", id, "--follow")
     lines(process, 2)
     path = capsule.file(id)
     sound = path.read_bytes()
@@ -192,7 +197,7 @@ def test_tail_says_that_a_file_is_damaged_and_goes_on_when_it_is_repaired(capsul
     assert lines(process, 3)[2] == "more"
 
 
-def test_tail_draws_in_a_terminal(capsule: Any) -> None:
+def test_the_last_messages_are_drawn_in_a_terminal(capsule: Any) -> None:
     id = capsule.new("Plan", "--message", "some **bold** words \x1b[31m")
-    screen = capsule.terminal("tail", id)
+    screen = capsule.terminal("show", id, "--last", "10")
     assert "**bold**" in screen and "\x1b[31m" not in screen

@@ -135,7 +135,7 @@ def test_a_stream_ends_with_its_token_and_needs_one(root: Path, talking: Store) 
     token = admit(root, "bob")
     with over_http(root) as server:
         with stream(server, token) as found:
-            Program(root)("--store", str(root), "tokens", "revoke", "bob")
+            Program(root)("--store", str(root), "mcp", "tokens", "revoke", "bob")
             while found.read():
                 pass
         for status, path, headers in (

@@ -114,10 +114,10 @@ def test_every_request_needs_a_known_token_that_is_still_good(root: Path) -> Non
         assert server.post("initialize", HANDSHAKE, authorization=f"bearer {anna}")[0] == 200
         # Its names are not known to it: the token is what keeps others out.
         assert server.post("initialize", HANDSHAKE, host="capsule.example.org")[0] == 200
-        expired = Program(root)("--store", str(root), "tokens", "add", "bert", "--expires", "0s").line
+        expired = Program(root)("--store", str(root), "mcp", "tokens", "add", "bert", "--expires", "0s").line
         assert server.post("initialize", HANDSHAKE, **bearer(expired))[0] == 401
         # The last token gone does not open the door, and neither does a file that can't be read.
-        Program(root)("--store", str(root), "tokens", "revoke", "tester")
+        Program(root)("--store", str(root), "mcp", "tokens", "revoke", "tester")
         assert server.post("initialize", HANDSHAKE)[0] == 401
         (file,) = (Path.home() / ".config" / "capsule" / "tokens").glob("*.json")
         file.write_text("{", encoding="utf-8")
@@ -292,7 +292,7 @@ def test_a_subscription_without_a_session_ends_with_the_token(root: Path) -> Non
     anna = admit(root, "anna")
     with over_http(root) as server:
         connection, stream = _subscribe(server, anna)
-        Program(root)("--store", str(root), "tokens", "revoke", "anna")
+        Program(root)("--store", str(root), "mcp", "tokens", "revoke", "anna")
         stream.read()
         connection.close()
 

@@ -111,7 +111,7 @@ def test_a_revoked_token_is_refused_at_the_next_request_and_its_locks_are_releas
     with over_http(root) as server:
         session = server.session(anna)
         session.call("lock_conversation", id=ID)
-        Program(root)("--store", str(root), "tokens", "revoke", "anna")
+        Program(root)("--store", str(root), "mcp", "tokens", "revoke", "anna")
         assert server.post("ping", **session.headers)[0] == 401
         eventually(lambda: locks(root) == [], "her locks are released")
 

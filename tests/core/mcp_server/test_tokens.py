@@ -116,18 +116,24 @@ def test_a_file_of_another_form_or_that_others_may_write_admits_nobody(tokens: T
 
 
 def test_the_command_line_shows_a_token_once_and_only_names_after_that(root: Path) -> None:
-    made = run(root, "tokens", "add", "anna")
+    made = run(root, "mcp", "tokens", "add", "anna")
     token = made.stdout.strip()
     assert token.startswith("capsule_")
     assert token not in made.stderr
-    assert json.loads(run(root, "tokens", "add", "bert", "--json").stdout)["name"] == "bert"
-    listed = run(root, "tokens", "list")
+    assert json.loads(run(root, "mcp", "tokens", "add", "bert", "--json").stdout)["name"] == "bert"
+    listed = run(root, "mcp", "tokens", "list")
     assert [line.split("\t")[0] for line in listed.stdout.splitlines()] == ["anna", "bert"]
-    assert [one["name"] for one in json.loads(run(root, "--json", "tokens", "list").stdout)] == ["anna", "bert"]
+    assert [one["name"] for one in json.loads(run(root, "--json", "mcp", "tokens", "list").stdout)] == ["anna", "bert"]
     assert token not in listed.stdout
-    assert "anna" in run(root, "tokens", "revoke", "anna").stdout
-    assert json.loads(run(root, "tokens", "revoke", "bert", "--json").stdout) == {"name": "bert", "revoked": True}
-    assert run(root, "tokens", "list").stdout == ""
-    assert json.loads(run(root, "tokens", "revoke", "bert", "--json", expect=3).stderr)["error"]["kind"] == "NotFound"
-    run(root, "tokens", "add", "anna")
-    assert "anna has a token already" in run(root, "tokens", "add", "anna", expect=2).stderr
+    assert "anna" in run(root, "mcp", "tokens", "revoke", "anna").stdout
+    assert json.loads(run(root, "mcp", "tokens", "revoke", "bert", "--json").stdout) == {
+        "name": "bert",
+        "revoked": True,
+    }
+    assert run(root, "mcp", "tokens", "list").stdout == ""
+    assert (
+        json.loads(run(root, "mcp", "tokens", "revoke", "bert", "--json", expect=3).stderr)["error"]["kind"]
+        == "NotFound"
+    )
+    run(root, "mcp", "tokens", "add", "anna")
+    assert "anna has a token already" in run(root, "mcp", "tokens", "add", "anna", expect=2).stderr

@@ -38,7 +38,7 @@ Message = Annotated[str | None, option("--message -m TEXT", _MESSAGE, ...)]
 def commit(
     message: Message = None,
     follow: bool = flag("--follow -f", "Go on, and commit whenever nobody has written for a while, until Ctrl-C."),
-    idle: str = option("--idle TIME", "With --follow: commit when nobody has written for this long.", f"{QUIET}s"),
+    idle: str = option("--idle DURATION", "With --follow: commit when nobody has written for this long.", f"{QUIET}s"),
     syncs: bool = flag("--sync", "With --follow: sync instead of committing, and every five minutes in any case."),
 ) -> None:
     """Commit what changed in the store, and nothing else: conversations, agents, capsule.toml, .gitattributes.

@@ -72,7 +72,7 @@ invite = does("Let agents into a channel, of other projects too, or change what 
     "channels.invite",
     "{0.id}: invited {agents}",
     agents=Agents,
-    channel=Annotated[str, option("--to CHANNEL", _CHANNEL, ..., autocompletion=complete_channel)],
+    channel=Annotated[str, option("--channel CHANNEL", _CHANNEL, ..., autocompletion=complete_channel)],
     can_send=Annotated[bool | None, option("--can-send/--no-send", "Let them write, or only read.", ...)],
     can_invite=Annotated[bool | None, option("--can-invite/--no-invite", "Let them invite others, or not.", ...)],
     can_manage=Annotated[bool | None, option("--can-manage/--no-manage", _MANAGE, ...)],

@@ -165,7 +165,7 @@ def _tell(mail: Mail) -> None:
     if asked.json:
         out_json(mail.as_json(), line=True)
     elif in_terminal():
-        from capsule_cli.commands.reading.show import drawn
+        from capsule_cli.commands.reading.drawing import drawn
 
         out(drawn(mail.at, {**mail.as_json(), "role": mail.from_, "from": None}, mail.conversation) + "\n")
     else:

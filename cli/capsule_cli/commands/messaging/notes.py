@@ -14,7 +14,7 @@ from capsule_cli.shared.passing import Rows, passing
 does = passing(acting)
 
 Tags = Annotated[list[str] | None, option("--tag TAG", "Name a tag. Repeatable.", ...)]
-Session = Annotated[str | None, option("--session NAME", "Name the session.", ...)]
+Session = Annotated[str | None, option("--session ID", "The session in which it is written.", ...)]
 Of = Annotated[str | None, option("--of AGENT", "Look at the notes of this agent.", ..., autocompletion=complete_agent)]
 Limit = Annotated[int, option("--limit -n N", "Print at most N notes.", ..., min=1)], 20
 _ANY = "Let one of the tags be enough; else a note has all of them."
@@ -39,7 +39,7 @@ search = does("Search notes by words, tags and session, the best first.")(
     _SHOWN,
     opens=named,
     text=(Annotated[str, argument("WORDS", "Words; without them, every note is found.", ...)], ""),
-    tags=(Tags, ()),
+    tags=(Tags, []),
     any_tag=Annotated[bool, option("--any", _ANY, ...)],
     session=Session,
     of=Of,

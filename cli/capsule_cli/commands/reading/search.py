@@ -29,9 +29,7 @@ _COUNTS = ("conversations", "damaged", "archived", "messages", "words", "bytes")
 
 def search(
     query: list[str] | None = argument("QUERY", 'Words, "phrases", prefix*, AND, OR, NOT. Without it: every message.'),
-    role: list[str] | None = option(
-        "--role ROLE", "Find messages of this role (user, assistant, system, tool). Repeatable."
-    ),
+    role: list[str] | None = option("--role user|assistant|system|tool", "Find messages of this role. Repeatable."),
     sender: list[str] | None = option("--from AGENT", "Find messages from this agent. Repeatable."),
     ids: list[str] | None = option("--in ID", "Search in this conversation. Repeatable.", autocompletion=complete_id),
     tag: Tags = None,
@@ -64,8 +62,6 @@ def search(
     for name in role or ():
         refuse(name not in get_args(Role), f"{name!r} is no role; there are: {', '.join(get_args(Role))}", "--role")
     with store_of() as store:
-        after = moment(since, "--since") if since else None
-        before = moment(until, "--until", until=True) if until else None
         with progress(_INDEXING) as steps:
             page = store.search(
                 " ".join(query or ()),
@@ -74,8 +70,8 @@ def search(
                 ids=[store.resolve(id) for id in ids or ()],
                 tags=tag or (),
                 mode=mode,
-                since=after,
-                until=before,
+                since=moment(since, "--since") if since else None,
+                until=moment(until, "--until", until=True) if until else None,
                 title_only=title_only,
                 branch=branch,
                 in_tools=in_tools,

@@ -187,7 +187,7 @@ class _Shown:
 
     def message(self, kind: str, at: int, entry: dict[str, Any]) -> None:
         """Write a message, or how it is now."""
-        from capsule_cli.commands.reading.show import drawn
+        from capsule_cli.commands.reading.drawing import drawn
 
         if asked.json:
             out_json({"kind": kind, "at": at, "message": entry}, line=True)

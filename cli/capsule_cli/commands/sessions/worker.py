@@ -12,10 +12,10 @@ from capsule_cli.shared.options import argument, option, seconds
 
 def run(
     command: list[str] = argument("COMMAND", "After --: the command and its arguments.", []),
-    agent: str = option("--agent NAME", "Answer for this agent; it is set up if need be.", ...),
+    agent: str = option("--agent AGENT", "Answer for this agent; it is set up if need be.", ...),
     session: str | None = option("--session ID", "Serve this session only. Else: all those of the agent, in turn."),
-    idle: str | None = option("--idle TIME", "End after so long without work. With --session: 10m, else never."),
-    for_: str | None = option("--for TIME", "Stop the command after so long. Else: 30m."),
+    idle: str | None = option("--idle DURATION", "End after so long without work. With --session: 10m, else never."),
+    for_: str | None = option("--for DURATION", "Stop the command after so long. Else: 30m."),
 ) -> None:
     """Answer the messages of an agent by a command, until SIGTERM comes.
 

@@ -39,10 +39,19 @@ def complete_format(incomplete: str) -> list[tuple[str, str]]:
     return [(name, each.title) for name, each in formats().items() if name.startswith(incomplete)]
 
 
+def _formats(use: str) -> str:
+    """The names of the formats that have a way in (`read`) or out (`write`)."""
+    from capsule.transfer.registry import formats
+
+    return ", ".join(name for name, each in formats().items() if getattr(each, use))
+
+
 def import_(
     paths: list[str] | None = argument("PATH", "Files, folders and zips; - for standard input."),
     format: str | None = option(
-        "--format FORMAT", "Take them for this format. Without it, the content tells.", autocompletion=complete_format
+        "--format FORMAT",
+        lambda: f"Take them for this format. Without it, the content tells. The formats: {_formats('read')}.",
+        autocompletion=complete_format,
     ),
     dry_run: DryRun = False,
     on_conflict: Literal["skip", "update", "copy"] = option(
@@ -161,7 +170,12 @@ def export(
     ids: list[str] | None = argument(
         "ID", "The conversations: ids, beginnings of ids, or @last.", autocompletion=complete_id
     ),
-    format: str = option("--format FORMAT", "Write this format.", ..., autocompletion=complete_format),
+    format: str = option(
+        "--format FORMAT",
+        lambda: f"Write this format. The formats: {_formats('write')}.",
+        ...,
+        autocompletion=complete_format,
+    ),
     all: bool = flag("--all", "Export every conversation."),
     tags: Tags = None,
     output: str | None = option("--output -o PATH", "Write to this file; .zip makes a zip. Default: standard output."),

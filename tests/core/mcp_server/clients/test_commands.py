@@ -66,7 +66,7 @@ def test_install_on_an_empty_home_says_where_it_looked_and_what_a_person_can_do(
         error = json.loads(capsule("mcp", "install", *words, "--json", expect=6).stderr)["error"]
         assert error["looked"]["cursor"] == [f"{places.home}/.cursor/mcp.json"]
         assert json.loads(error["paste"])["mcpServers"]["capsule"]["command"] == EXECUTABLE
-    said = capsule("mcp", "install", "--project", expect=6).stderr
+    said = capsule("mcp", "install", "--settings", "project", expect=6).stderr
     assert f"{places.project}/.mcp.json" in said and "claude-desktop" not in said
     assert list(Path(places.home).iterdir()) == list(Path(places.project).iterdir()) == []
 
@@ -114,7 +114,7 @@ def test_what_to_paste_is_said_and_the_other_files_are_changed(capsule: Program,
 
 
 def test_a_dry_run_shows_the_change_and_makes_none(capsule: Program, places: Places) -> None:
-    said = capsule("mcp", "install", "zed", "cursor", "--project", "--dry-run").stdout
+    said = capsule("mcp", "install", "zed", "cursor", "--settings", "project", "--dry-run").stdout
     assert "+++ " + os.path.join(places.project, ".cursor", "mcp.json") in said
     assert '+  "context_servers": {' in said
     assert list(Path(places.project).iterdir()) == []
@@ -143,8 +143,8 @@ def test_contradictory_options_are_a_usage_error(capsule: Program, places: Place
     for words, message in (
         (("emacs",), "'emacs' is not one of claude-code, "),
         (("zed", "--all"), "stands for all programs"),
-        (("zed", "--user", "--project"), "is one or the other"),
-        (("claude-desktop", "--project"), "Claude Desktop has no settings of a project"),
+        (("zed", "--settings", "both"), "not one of"),
+        (("claude-desktop", "--settings", "project"), "Claude Desktop has no settings of a project"),
     ):
         assert message in " ".join(capsule("mcp", "install", *words, expect=2).stderr.split())
     assert "is no Capsule store" in capsule("mcp", "install", "zed", "--store", "/nowhere", expect=3).stderr
@@ -157,7 +157,7 @@ def test_contradictory_options_are_a_usage_error(capsule: Program, places: Place
 def test_doctor_says_what_each_program_would_see(capsule: Program, places: Places) -> None:
     assert "no program has the entry" in capsule("mcp", "doctor", expect=1).stderr
     capsule("mcp", "install", "cursor", "--store", str(capsule.root))
-    capsule("mcp", "install", "opencode", "--project", "--store", str(capsule.root))
+    capsule("mcp", "install", "opencode", "--settings", "project", "--store", str(capsule.root))
     lines = capsule("mcp", "doctor").stdout.splitlines()
     assert lines[0] == f"Cursor (user): {places.home}/.cursor/mcp.json"
     assert lines[1].startswith("  capsule ") and ", protocol 2025-11-25, ready after " in lines[1]
