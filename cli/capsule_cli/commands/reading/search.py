@@ -64,8 +64,8 @@ def search(
     for name in role or ():
         refuse(name not in get_args(Role), f"{name!r} is no role; there are: {', '.join(get_args(Role))}", "--role")
     with store_of() as store:
-        after = moment(since, "--since") if since else None
-        before = moment(until, "--until", until=True) if until else None
+        earliest = moment(since, "--since") if since else None
+        latest = moment(until, "--until", until=True) if until else None
         with progress(_INDEXING) as steps:
             page = store.search(
                 " ".join(query or ()),
@@ -74,8 +74,8 @@ def search(
                 ids=[store.resolve(id) for id in ids or ()],
                 tags=tag or (),
                 mode=mode,
-                since=after,
-                until=before,
+                since=earliest,
+                until=latest,
                 title_only=title_only,
                 branch=branch,
                 in_tools=in_tools,
@@ -127,6 +127,7 @@ def stats() -> None:
     """Count what is in the store: conversations, messages, words; by month, by role, and the largest."""
     with store_of() as store, progress(_INDEXING) as bar:
         counted = store.stats(progress=bar)
+        ids = store.ids() if in_terminal() else []
     named = {"role": counted.by_role, "month": counted.by_month}
     if in_terminal() and not asked.json:
         out("  ".join(f"{getattr(counted, name):,} {name}" for name in _COUNTS if getattr(counted, name)))
@@ -134,7 +135,7 @@ def stats() -> None:
             rows = [(name, f"{tally.messages:,}", f"{tally.words:,}") for name, tally in tallies.items()]
             table((group, "messages", "words"), rows, last=group, empty=f"no message, so no {group}")
         largest = [(tally.id, f"{tally.messages:,}", f"{tally.words:,}", tally.title) for tally in counted.largest]
-        table(("id", "messages", "words", "title"), largest, empty="there is no conversation yet")
+        table(("id", "messages", "words", "title"), largest, empty="there is no conversation yet", ids=ids)
         return
     lines: list[tuple[str, ...]] = [(name, str(getattr(counted, name))) for name in _COUNTS]
     for group, tallies in named.items():
