@@ -171,7 +171,7 @@ def _written(words: list[str], end: int, at: int | None, new: str) -> list[str]:
     rest = words[end:]
     if at is not None:
         _, equals, value = rest[at - end].partition("=")
-        rest[at - end] = options.pop() + equals + value
+        rest[at - end : at - end + 1] = [options.pop() + equals + value] if options else []
     if parts[-1].isupper():  # The arguments behind the first have an option now.
         values = [n for n, word in enumerate(rest) if not word.startswith("-") and rest[n - 1 : n] not in _PAIRED]
         for n in values[1:] if parts[-1].endswith("...") else values[1:2]:
