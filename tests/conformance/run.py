@@ -87,7 +87,7 @@ def _command(server: str, place: Path) -> list[str]:
     program, env = capsule(store), environment(place)
     subprocess.run([*program, "init", str(store)], check=True, stdout=subprocess.DEVNULL, env=env)
     shutil.copytree(ROOT / "conversations", store / "conversations", dirs_exist_ok=True)
-    added = [*program, "tokens", "add", "suite", "--scope", "admin"]
+    added = [*program, "mcp", "tokens", "add", "suite", "--allow", "admin"]
     (place / "token").write_bytes(subprocess.run(added, check=True, stdout=subprocess.PIPE, env=env).stdout)
     return [*program, "mcp", "--http", "127.0.0.1:0"]
 
