@@ -56,7 +56,7 @@ def run(bench: Bench) -> Report:
 def _host(program: Path, root: Path, heard: Queue[tuple[str, int]]) -> Iterator[int]:
     """A host; puts the steps of its log with the times at which they came."""
     process = subprocess.Popen(
-        [program, "host", "--store", root], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=root
+        [program, "worker", "host", "--store", root], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=root
     )
     assert process.stderr
     lines = process.stderr

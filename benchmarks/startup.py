@@ -51,7 +51,7 @@ def run(bench: Bench) -> Report:
     python, capsule = sys.executable, str(program)
     store = ("--store", str(root))
     append = ("append", *store, "c000", "hello")
-    hook = ("-m", "capsule_cli", "agents", "wake", "hook", "claude-code", "UserPromptSubmit", *store, "--as", "bob")
+    hook = ("-m", "capsule_cli", "agent", "wake", "hook", "claude-code", "UserPromptSubmit", *store, "--as", "bob")
     rounds = bench.rounds(80, 12)
     with bench.progress("processes", rounds) as step:
         samples = interleave(

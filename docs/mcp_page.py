@@ -82,7 +82,7 @@ _MESSAGING = """\
 _SESSION = """\
 ## Tools of a session
 
-`capsule mcp --tools session` offers these tools instead, for the agent that `capsule worker` runs.
+`capsule mcp --tools session` offers these tools instead, for the agent that `capsule worker run` runs.
 
 - **Which session it is** says the environment: `CAPSULE_AGENT`, `CAPSULE_SESSION` and `CAPSULE_MESSAGE`, as a worker
   gives them to its command. No argument says it.

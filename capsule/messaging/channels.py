@@ -251,21 +251,18 @@ class Channels(OfOneType):
 
         Cost: by its id, reading the beginning of its file, if it changed; by its name, as `list`.
         """
-        who, (name, _, project) = self._who(agent), channel.partition("@")
+        who, name = self._who(agent), channel
         if "_" in channel:  # No name has one, and every id.
             if (listed := self._found(channel, who)) is not None:
                 return listed
             _, project, name = (*channel.split("_"), "", "")[:3]
-        scopes = [project] if project else [] if who is None else [self._scope("project", who), GLOBAL]
-        name_of = self._people.directory.project_name
-        named = [each for each in self.list(agent=who, archived=True) if each.channel.name == name]
-        named = [each for each in named if project in ("", each.channel.scope, name_of(each.channel.scope))]
-        nearest = ([each for each in named if each.channel.scope == scope] for scope in scopes)
-        named = next(filter(None, nearest), named)
+            name = f"{name}@{project}"
+        found = {each.id: each for each in self.list(agent=who, archived=True)}
+        named = self._people.directory.nearest(who, name, {id: each.channel for id, each in found.items()})
         if len(named) == 1:
-            return named[0]
+            return found[named[0]]
         if named:
-            names = ", ".join(f"{each.channel.name}@{each.channel.scope} ({each.id})" for each in named)
+            names = ", ".join(f"{found[id].channel.name}@{found[id].channel.scope} ({id})" for id in named)
             raise InvalidInput(f"several channels are called {channel}; name one: {names}")
         whom = "" if who is None else f" that {who} finds"
         raise NotFound(f"there is no channel {channel[:80]!r}{whom}", id=channel)
@@ -323,7 +320,7 @@ class Channels(OfOneType):
         """Say what of a conversation an agent is told.
 
         Args:
-            conversation: A channel, or the id of any conversation.
+            conversation: A channel, or any conversation as `Store.resolve` takes it.
             on: Whether it is muted: nothing in it is unread or wakes the agent, but what mentions it. None: as it is.
             notify: What wakes the agent: `all`; `mentions`, as if it were muted; `none`: nothing does. None: as it is.
             agent: The agent.
@@ -335,7 +332,8 @@ class Channels(OfOneType):
             raise InvalidInput(f"notify: all, mentions or none, not {notify[:40]!r}")
         with suppress(NotFound):
             conversation = self.resolve(conversation, who)
-        id = self._store.inner.acting(who).head(conversation).id
+        acting = self._store.inner.acting(who)
+        id = acting.head(acting.resolve(conversation)).id
         given = {name: value for name, value in (("muted", on), ("notify", notify)) if value is not None}
 
         def change(document: Document) -> None:

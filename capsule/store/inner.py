@@ -58,6 +58,16 @@ class Guard:
 
         return State(is_guarded=subject is None)
 
+    def named(self, subject: str | None, text: str, heads: Iterable[Head]) -> list[str]:
+        """The ids of the conversations that are meant by a name.
+
+        Args:
+            subject: The agent that asks; None: the store's owner.
+            text: What may be a name.
+            heads: The conversations that it may read.
+        """
+        return []
+
     def identity_for(self, store: Any, text: str, folder: str | None) -> str:
         """The id of the agent that a store is opened for.
 

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
-from capsule.errors import NotFound, Remedy
+from capsule.errors import InvalidInput, NotFound, Remedy
 from capsule.format import migrations
 from capsule.format.json import codec
 from capsule.format.merge.copy_names import original_of
 from capsule.format.references import find_message, moment, one_of
-from capsule.ids import check_id
+from capsule.ids import check_id, is_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -285,29 +285,42 @@ class Reading:
         place = find_message(history, message_id, id)
         return Message.model_validate_json(codec.encode(history[place])).placed(place)
 
-    def resolve(self, prefix: str) -> str:
-        """Find the id that a person means.
+    def resolve(self, text: str) -> str:
+        """Find the id that a person means. An id, or a beginning of one, wins over a name.
 
         Args:
-            prefix: A full id, a unique prefix of 4 characters or more, or `@last`.
+            text: A full id, a unique prefix of 4 characters or more, `@last`, or the name of a channel or a group that
+                the agent may read, as the room of messaging takes it.
 
         Raises:
             NotFound: There is no such conversation.
-            InvalidInput: The prefix fits several conversations, or is too short.
+            InvalidInput: The prefix or the name fits several conversations, or is too short.
 
-        Cost: one scan of the directory; for `@last`, as `heads`.
+        Cost: one scan of the directory; for `@last` and for a name, as `heads`.
         """
-        if prefix == "@last":
-            from capsule.engines.questions import Listing
+        from capsule.engines.questions import Listing
 
+        if text == "@last":
             latest = self.questions.conversations(Listing(order="latest", limit=1)).heads
             if not latest:
-                raise NotFound("there is no conversation yet", remedy=Remedy("new"), id=prefix)
+                raise NotFound("there is no conversation yet", remedy=Remedy("new"), id=text)
             return latest[0].id
-        check_id(prefix)
-        if self.engine.exists(KIND, prefix):
-            return prefix
-        return one_of([id for id in self.ids() if id.startswith(prefix) and original_of(id) is None], prefix)
+        if is_id(text) and self.engine.exists(KIND, text):
+            return text
+        ids = self.ids()
+        fitting = [id for id in ids if id.startswith(text) and original_of(id) is None]
+        try:
+            return one_of(fitting, check_id(text))
+        except (NotFound, InvalidInput):
+            heads = self.questions.conversations(Listing()).heads if ids and text else ()
+            named = self.inner.guard.named(self.agent, text, heads)
+            if len(named) > 1:
+                raise InvalidInput(
+                    f"several are called {text[:80]!r}; give the id of one: {', '.join(sorted(named))}"
+                ) from None
+            if not named:
+                raise
+            return named[0]
 
     def page(
         self,

@@ -210,9 +210,9 @@ def claude_code(world: World) -> str:
     """`claude mcp list`, with the user's settings."""
     world.capsule("mcp", "install", "claude-code")
     line = line_with(world.listing("claude", "mcp", "list"), "capsule:", "Connected")
-    world.capsule("mcp", "install", "claude-code", "--project")
+    world.capsule("mcp", "install", "claude-code", "--settings", "project")
     line_with(world.listing("claude", "mcp", "get", "capsule"), str(world.store))
-    world.capsule("mcp", "uninstall", "claude-code", "--project")
+    world.capsule("mcp", "uninstall", "claude-code", "--settings", "project")
     world.capsule("mcp", "uninstall", "claude-code")
     if "capsule:" in (output := world.listing("claude", "mcp", "list")):
         raise Failed(f"it still has the entry after uninstall: {output}")
@@ -223,10 +223,10 @@ def listed(client: str, *words: str) -> Callable[[World], str]:
     """`CLIENT mcp list`, with the user's settings and a project's; the words of one that is connected."""
 
     def check(world: World) -> str:
-        for scope in ("--user", "--project"):
-            world.capsule("mcp", "install", client, scope)
+        for scope in ("user", "project"):
+            world.capsule("mcp", "install", client, "--settings", scope)
             line = line_with(world.listing(client, "mcp", "list"), *words)
-            world.capsule("mcp", "uninstall", client, scope)
+            world.capsule("mcp", "uninstall", client, "--settings", scope)
             if words[-1] in (output := world.listing(client, "mcp", "list")):
                 raise Failed(f"it still has the entry after uninstall: {output}")
         return line
@@ -240,13 +240,13 @@ def codex(world: World) -> str:
     settings.parent.mkdir()
     settings.write_text(f'# trusted\n[projects."{world.project}"]\ntrust_level = "trusted"\n', encoding="utf-8")
     before = settings.read_text()
-    for scope in ("--user", "--project"):
-        world.capsule("mcp", "install", "codex", scope)
-        servers = _app_server(world, in_project=scope == "--project")
+    for scope in ("user", "project"):
+        world.capsule("mcp", "install", "codex", "--settings", scope)
+        servers = _app_server(world, in_project=scope == "project")
         if [one["name"] for one in servers] != ["capsule"] or "append_message" not in servers[0]["tools"]:
-            raise Failed(f"of {scope[2:]} settings it says {json.dumps(servers)[:1500]}")
-        world.capsule("mcp", "uninstall", "codex", scope)
-        if left := _app_server(world, in_project=scope == "--project"):
+            raise Failed(f"of {scope} settings it says {json.dumps(servers)[:1500]}")
+        world.capsule("mcp", "uninstall", "codex", "--settings", scope)
+        if left := _app_server(world, in_project=scope == "project"):
             raise Failed(f"it still has the entry after uninstall: {left}")
     if tomllib.loads(settings.read_text()).get("projects") != tomllib.loads(before).get("projects"):
         raise Failed(f"its settings are not what they were: {settings.read_text()}")

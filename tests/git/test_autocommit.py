@@ -39,7 +39,7 @@ def line(process: subprocess.Popen[str]) -> str:
 
 def test_autocommit_commits_earlier_and_later_changes(repo: Clone, plan: Plan, start: Start) -> None:
     store, id = plan
-    process = start(repo, "git", "commit", "--follow", "--after", "1")
+    process = start(repo, "git", "commit", "--follow", "--idle", "1")
     assert line(process).rstrip().endswith("'Plan' created")
     store.append(id, content="hello")
     assert line(process).rstrip().endswith("a message in 'Plan'")
@@ -51,7 +51,7 @@ def test_autocommit_commits_the_rest_when_it_ends(
     repo: Clone, plan: Plan, start: Start, number: int, code: int
 ) -> None:
     store, id = plan
-    process = start(repo, "git", "commit", "--follow", "--after", "3600", "--json")
+    process = start(repo, "git", "commit", "--follow", "--idle", "3600", "--json")
     assert json.loads(line(process))["count"] == 1
     store.append(id, content="not yet committed")
     process.send_signal(number)
@@ -65,7 +65,7 @@ def test_with_sync_it_gives_and_takes(clones: tuple[Clone, Clone], start: Start)
     anna, ben = clones
     with Store.open(anna.root, keep_locks=False) as store:
         id = store.create(title="Plan", type="group").id
-        process = start(anna, "git", "commit", "--follow", "--after", "1", "--sync")
+        process = start(anna, "git", "commit", "--follow", "--idle", "1", "--sync")
         assert line(process).rstrip().endswith("'Plan' created")
         assert line(process) == "pushed 1 commit to origin/main\n"
         sync_of(ben)
@@ -75,7 +75,7 @@ def test_with_sync_it_gives_and_takes(clones: tuple[Clone, Clone], start: Start)
 def test_autocommit_reports_an_unreachable_remote_once(repo: Clone, plan: Plan, start: Start) -> None:
     repo.run("remote", "add", "origin", str(repo.top / "no such disk" / "r.git"))
     store, id = plan
-    process = start(repo, "git", "commit", "--follow", "--after", "1", "--sync")
+    process = start(repo, "git", "commit", "--follow", "--idle", "1", "--sync")
     for text in ("one", "two", "three"):
         assert "committed" in line(process)
         store.append(id, content=text)
@@ -88,7 +88,7 @@ def test_autocommit_names_a_damaged_file_once_and_commits_the_rest(repo: Clone, 
     store, id = plan
     bad = repo.root / "conversations" / "bad.json"
     bad.write_text("{,")
-    process = start(repo, "git", "commit", "--follow", "--after", "1")
+    process = start(repo, "git", "commit", "--follow", "--idle", "1")
     assert line(process).rstrip().endswith("'Plan' created")
     store.append(id, content="hello")
     assert line(process).rstrip().endswith("a message in 'Plan'")

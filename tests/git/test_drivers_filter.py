@@ -90,7 +90,7 @@ def test_git_takes_a_broken_capsule_as_it_is_and_names_its_place(repo: Clone) ->
     shown = repo.git("diff")
     assert '+  "title"; "Plan",' in shown
     assert "-2" in shown and "user: Hello" in shown
-    repo.run("branch", "switch", "-q", "-c", "aside")
+    repo.run("switch", "-q", "-c", "aside")
     repo.run("checkout", "--", f"conversations/{id}.json")
     assert repo.file(id).read_bytes() == whole
     break_it(repo, id)

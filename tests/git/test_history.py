@@ -299,7 +299,7 @@ def test_without_a_repository_no_command_begins(tmp_path: Path) -> None:
     conversation(clone)
     for words in (
         *("git log plan", "show plan --at HEAD", "git diff plan HEAD", "git restore plan --at HEAD"),
-        *("git autocommit", "git commit", "git sync", "git status", "git setup"),
+        *("git commit --follow", "git commit", "git sync", "git status", "git setup"),
     ):
         ran = clone.capsule(*words.split(), expect=3)
         assert "lies in no git repository; make one with: git init" in ran.err, words
@@ -331,7 +331,7 @@ def test_every_form_of_show_works_on_a_past_version(dated: tuple[Clone, list[str
     ran = clone.capsule("show", ID, *at)
     assert "2026-01-10" in ran.out and "2026-01-11" not in ran.out
     assert f"as of commit {hashes[0][:7]}" in ran.err
-    assert len(clone.capsule("show", ID, *at, "--tree").lines) == 2
+    assert len(clone.capsule("branch", "list", ID, *at).lines) == 2
     assert clone.capsule("show", ID, *at, "--raw").out.encode() == clone.at(hashes[0], ID)
     assert len(parsed(clone.capsule("show", ID, *at, "--json"))["history"]) == 2
     assert [m["content"] for m in parsed(clone.capsule("show", ID, *at, "--last", "1", "--json"))] == ["2026-01-10"]

@@ -157,11 +157,11 @@ def test_the_drivers_work_from_a_path_with_any_letter(plain: Clone, tmp_path: Pa
     assert plain.setup([str(python), *PROGRAM[1:]])[2].changed
     id = conversation(plain, title="one")
     plain.commit()
-    plain.run("branch", "switch", "-q", "-c", "other")
+    plain.run("switch", "-q", "-c", "other")
     say(plain, id, "There")
     plain.commit()
     assert "user: There" in plain.git("log", "-p", "-1")
-    plain.run("branch", "switch", "-q", "main")
+    plain.run("switch", "-q", "main")
     say(plain, id, "Here")
     plain.commit()
     plain.run("merge", "-q", "--no-edit", "other")

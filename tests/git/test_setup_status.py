@@ -262,7 +262,7 @@ def test_a_repository_without_a_commit_or_a_branch_has_a_status(tmp_path: Path) 
     clone.setup()
     assert state_of(clone).changed == [f"conversations/{id}"]
     clone.commit()
-    clone.run("branch", "switch", "-q", "--detach")
+    clone.run("switch", "-q", "--detach")
     assert state_of(clone).branch is None
 
 

@@ -118,7 +118,7 @@ def test_the_workers_of_a_killed_host_end_and_the_next_host_runs_one_for_each_se
     begun = tmp_path / "begun"
     begun.touch()
     store.sessions.set_agent("bot", ["sh", "-c", f"echo $CAPSULE_SESSION >> {begun}; exec sleep 1000"])
-    words = [sys.executable, "-m", "capsule_cli", "worker", "--store", str(tmp_path), "--agent", "-"]
+    words = [sys.executable, "-m", "capsule_cli", "worker", "run", "--store", str(tmp_path), "--agent", "-"]
     for person in ("anna", "bob"):
         store.agents.register(person)
         store.messages.send("hello", agent=person, to="bot")

@@ -76,7 +76,7 @@ def read_conversation(
     offset: Annotated[int, Field(ge=0, description="The rest of a cut message, from this character on")] = 0,
     maxTokens: Annotated[int, Field(ge=1000, le=100_000)] = BUDGET,
 ) -> Annotated[CallToolResult, Page]:
-    """Read messages of the active branch: the newest, or around one."""
+    """Read a conversation's own history, on its active branch: the newest messages, or around one."""
     if cursor and (message or offset):
         raise InvalidInput("give cursor alone, or message: each says where to read")
     if offset and not message:
@@ -184,7 +184,7 @@ async def watch_changes(
     id: Annotated[str, Field(description="Only this conversation")] = "",
     seconds: Annotated[float, Field(ge=0, le=50, description="Longest wait")] = 25,
 ) -> Annotated[CallToolResult, Changes]:
-    """Wait until conversations change; no changes when the time is over."""
+    """Wait for changes of conversations, by anybody; no changes when the time is over."""
     store = store_of(ctx)
     ids = [await anyio.to_thread.run_sync(store.resolve, id)] if id else None
     if seconds:

@@ -78,7 +78,7 @@ def append_message(
     sender: Annotated[str, Field(description="Agent id of the writer")] = "",
     idempotencyKey: Key = "",
 ) -> Annotated[CallToolResult, Appended]:
-    """Append a message. It is on disk when this answers."""
+    """Write a message into a conversation's own history. It is on disk when this answers."""
     store, id = conversation(ctx, id)
     more = written_by(ctx, sender)
     repeated = False

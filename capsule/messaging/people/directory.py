@@ -7,7 +7,7 @@ whom a program acts (`meant`). Who may do what is not decided here, but in `caps
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,8 @@ from capsule.store.inner import Guard
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
+    from capsule.format.documents.channels import Channel
+    from capsule.format.documents.head import Head
 
 _NOTHING = State()
 #: In place of the version of a document that can't be read: what it says grants nothing.
@@ -202,6 +204,29 @@ class Directory(Guard):
         if not ids:
             raise self.projects.known_as(lambda: there).missing(text)
         return ids[0]
+
+    def named(self, subject: str | None, text: str, heads: Iterable[Head]) -> list[str]:
+        """See `capsule.store.inner.Guard`. A group has its title for a name; for a channel's see `nearest`."""
+        channels = {head.id: head.channel for head in heads if head.channel and not head.channel.owner}
+        groups = [head.id for head in heads if head.type == "group" and head.title == text]
+        return groups + self.nearest(subject, text, channels)
+
+    def nearest(self, by: str | None, text: str, channels: Mapping[str, Channel]) -> list[str]:
+        """The ids of the channels that are meant by `name`, or by `name@project` with the id or name of a project.
+
+        A name alone means the agent's own project, then `global`, then any other. Several: it is ambiguous.
+
+        Args:
+            by: The agent that asks; None: the store's owner, who has no project.
+            text: The name.
+            channels: The channels that it finds, by their ids.
+        """
+        name, at, project = text.partition("@")
+        places = self._projects_named(project) if at else set()
+        scopes = {id: it.scope for id, it in channels.items() if it.name == name and (not at or it.scope in places)}
+        ways = [project] if at else [] if by is None else [self.profile(by).project or GLOBAL, GLOBAL]
+        nearest = ([id for id, scope in scopes.items() if scope == way] for way in ways)
+        return next(filter(None, nearest), [*scopes])
 
     def identity(self, text: str, folder: str | None = None) -> str | None:
         """The id of the agent that somebody acts as, by the rule of `meant`.

@@ -136,26 +136,26 @@ def manage_channel(
 
 def notes(
     ctx: Context,
-    action: Literal["write", "search", "allow", "end"],
+    action: Literal["write", "search", "share", "unshare"],
     text: Annotated[str, Field(description="The note, or words to look for")] = "",
     tags: Annotated[list[str], Field(description="Of the note, or all of them to look for")] = [],  # noqa: B006
     anyTag: Annotated[bool, Field(description="One of the tags is enough")] = False,
     session: Annotated[str, Field(description="Work that the note belongs to")] = "",
     other: Annotated[
-        str, Field(description="search: whose notes, if not yours; allow, end: who may search yours")
+        str, Field(description="search: whose notes, if not yours; share, unshare: who may search yours")
     ] = "",
 ) -> Annotated[CallToolResult, Rows]:
-    """Keep private notes for yourself. write one; search them by words and tags; allow another agent to search them,
-    or end that."""
+    """Keep private notes for yourself. write one; search them by words and tags; share them with another agent, which
+    may then search them, or unshare them."""
     notes = store_of(ctx).inner.part(Notes)
     match action:
         case "write":
             return rows(ctx, "Written", [notes.write(text, tags=tags, session=session or None).as_json()])
-        case "allow":
+        case "share":
             notes.share(other)
-        case "end":
+        case "unshare":
             notes.unshare(other)
         case "search":
             matches = notes.search(text, of=other or None, tags=tags, any_tag=anyTag, session=session or None)
             return rows(ctx, "Notes", (each.as_json() for each in matches))
-    return answer(f"{'May' if action == 'allow' else 'May not'} search your notes: {word(other)}.", Rows(found=[]))
+    return answer(f"{'May' if action == 'share' else 'May not'} search your notes: {word(other)}.", Rows(found=[]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import shlex
 from collections.abc import Sequence
 from typing import Any
@@ -17,8 +18,9 @@ from capsule.mcp_server.clients.settings import Plan, SettingsFile, ensure_plain
 from capsule.mcp_server.clients.table import Client, Places, Scope
 from capsule.messaging.doorbells.clients import EVENTS
 
-#: The words behind the program's own in the command of every hook of ours.
-WORDS = ("agents", "wake", "hook")
+#: The words behind the program's own in the command of every hook of ours; those of earlier versions have `agents`.
+WORDS = ("agent", "wake", "hook")
+_OURS = re.compile(" agents? wake hook ")
 
 #: The programs with hooks. A project's hooks name a path of this machine, so they go where nobody commits them if such
 #: a file exists.
@@ -114,7 +116,7 @@ def _split(file: SettingsFile) -> tuple[dict[str, Any], dict[str, list[Any]]]:
 
 def _is_ours(handler: Any) -> bool:
     command = handler.get("command") if isinstance(handler, dict) else None
-    return isinstance(command, str) and f" {shlex.join(WORDS)} " in command
+    return isinstance(command, str) and _OURS.search(command) is not None
 
 
 def _plan(file: SettingsFile, scope: Scope, hooks: dict[str, Any], paste: str) -> Plan:

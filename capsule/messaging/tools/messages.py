@@ -145,7 +145,7 @@ def send_message(
     model: Annotated[str, Field(description="Model that wrote it: yours")] = "",
     idempotencyKey: Key = "",
 ) -> Annotated[CallToolResult, Sent]:
-    """Send a message to an agent (to), into a channel, or into a group (conversation): name one of the three, with
+    """Send to another agent (to), into a channel, or into a group (conversation): name one of the three, with
     replyTo or thread too. In the text @name mentions a member and @all everybody; --review, --action or --fyi directly
     behind the name asks for that: "@anna --review". Says for each recipient: stored (it waits for them), rung (they
     were woken) or read."""
@@ -184,7 +184,7 @@ async def listen(
     thread: Thread = "",
     ack: Annotated[str, Field(description="cursor of an answer: you have read that one")] = "",
 ) -> Annotated[CallToolResult, Heard]:
-    """Wait for new messages to you: all of them, or only those of one channel, conversation, topic or thread. Unread
+    """Wait for messages sent to you: all new ones, or only those of one channel, conversation, topic or thread. Unread
     ones come at once. The next listen, or ack, marks them as read."""
     reader, forms = reader_of(stores_of(ctx), ctx.request_context), forms_of(ctx.client_capabilities)
     limit, is_lost = 100, True
@@ -255,8 +255,8 @@ def read_messages(
     last: Annotated[int, Field(ge=1, le=100, description="At most so many")] = 20,
     cursor: Annotated[str, Field(description="From an earlier answer, to go on")] = "",
 ) -> Annotated[CallToolResult, History]:
-    """Read what was said in a channel, between another agent and you (other), or in a group (conversation): the newest,
-    read or unread. Marks nothing as read."""
+    """Read what agents sent: in a channel, between another agent and you (other), or in a group (conversation): the
+    newest, read or unread. Marks nothing as read."""
     store, forms = store_of(ctx), forms_of(ctx.client_capabilities)
     place = _place(store, channel, conversation, other)
     if place is None:

@@ -8,7 +8,7 @@ from typing import Annotated
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.opening import conversation, holder, store_of
 from capsule_cli.shared.options import Id, flag, option, usage
-from capsule_cli.shared.output import answer, in_terminal, listing, say
+from capsule_cli.shared.output import answer, in_terminal, listing, say, short_ids
 from capsule_cli.shared.passing import passing
 
 does = passing(store_of)
@@ -43,12 +43,20 @@ def list_(orphaned: bool = flag("--orphaned", "List only locks whose holder is g
     """List the locks, and say whether each holder is alive: held, orphaned, or elsewhere (on another host)."""
     with store_of() as store:
         states = [state for state in store.locks.list() if not orphaned or state.state == "orphaned"]
-    instances = slice(8 if in_terminal() else None)
+        ids = store.ids() if in_terminal() else []
+    holders = short_ids(lock.instance for lock in states) if in_terminal() else {}
     rows = [
-        (lock.id, lock.state, lock.name or lock.instance[instances], f"{lock.user}@{lock.host}", lock.since, lock.title)
+        (
+            lock.id,
+            lock.state,
+            lock.name or holders.get(lock.instance, lock.instance),
+            f"{lock.user}@{lock.host}",
+            lock.since,
+            lock.title,
+        )
         for lock in states
     ]
     columns = ("id", "state", "holder", "who", "since", "title")
-    listing([asdict(state) for state in states], columns, rows, "no conversation is locked")
+    listing([asdict(state) for state in states], columns, rows, "no conversation is locked", ids=ids)
     if not asked.json and any(state.state == "orphaned" for state in states):
         say("an orphaned lock stands in nobody's way: a write takes it over; or: capsule lock release ID --force")

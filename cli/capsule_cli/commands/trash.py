@@ -20,7 +20,7 @@ from capsule_cli.boundary import end_with
 from capsule_cli.completion import complete_id, complete_trashed
 from capsule_cli.shared.inputs import ensure_agreed
 from capsule_cli.shared.opening import store_of
-from capsule_cli.shared.options import DryRun, Yes, argument, flag, option, refuse, seconds
+from capsule_cli.shared.options import CONVERSATION, DryRun, Yes, argument, flag, option, refuse, seconds
 from capsule_cli.shared.output import answer, counted, listing, one_line, with_bar
 
 if TYPE_CHECKING:
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 
 
 def delete(
-    ids: list[str] | None = argument(
-        "ID", "The conversations: ids, beginnings of ids, or @last.", autocompletion=complete_id
-    ),
+    ids: list[str] | None = argument("ID", f"The conversations, each: {CONVERSATION}", autocompletion=complete_id),
     all_: bool = flag("--all", "Delete every conversation of the store. Asks twice; a script must give --yes."),
     message: str | None = option(
         "--which MESSAGE",
@@ -136,7 +134,7 @@ def list_() -> None:
                 fact["title"] = line = "damaged" if head.damaged else head.title
             facts.append(fact)
             rows.append((item.id, item.deleted_at, line))
-    listing(facts, ("id", "deleted", "title"), rows, "the trash is empty")
+    listing(facts, ("id", "deleted", "title"), rows, "the trash is empty", ids=[row[0] for row in rows])
 
 
 def restore(

@@ -95,8 +95,8 @@ Role = Literal["user", "assistant", "system", "tool"]
 Mode = Literal["api", "toolbox"]
 Type = Literal["chat", "direct", "group", "channel"]
 
-_ID = "The conversation: its id, a unique beginning of it (4 characters or more), or @last."
-Id = Annotated[str, argument("ID", _ID, ..., autocompletion=complete_id)]
+CONVERSATION = "its id, a unique beginning of it (4 characters or more), @last, or the name of a channel or group."
+Id = Annotated[str, argument("ID", f"The conversation: {CONVERSATION}", ..., autocompletion=complete_id)]
 _AGENT_NAME = "its id, its name, or NAME@PROJECT."
 Agent = Annotated[str, argument("AGENT", f"The agent: {_AGENT_NAME}", ..., autocompletion=complete_agent)]
 Agents = Annotated[list[str], argument("AGENT", f"The agents, each: {_AGENT_NAME}", ..., autocompletion=complete_agent)]

@@ -10,11 +10,12 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache
 from itertools import pairwise, zip_longest
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from capsule import timestamps
@@ -29,6 +30,8 @@ T = TypeVar("T")
 
 #: Seconds that work takes before a bar is drawn of it.
 _A_WHILE_S = 0.3
+_NO_NAME = re.compile("[0-9a-f-]{36}")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT")
 _IN_JSON = "[\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 
@@ -163,13 +166,43 @@ def answer(value: Any, text: str, *, line: bool = False, ok: bool = True) -> Non
         raise typer.Exit(1)
 
 
-def details(value: dict[str, Any], **shown: str) -> None:
-    """Print one object as a command's answer, a line for each field; `shown` has fields in words for a person."""
-    answer(value, "\n".join(f"{name}: {one_line(_plain(part))}" for name, part in {**value, **shown}.items()))
+def details(value: dict[str, Any], labels: Mapping[str, str] = MappingProxyType({}), **shown: str) -> None:
+    """Print one object as a command's answer, a line for each field; in a terminal without those that are empty.
+
+    Args:
+        value: The object, as JSON.
+        labels: What a person reads in place of the names of fields; the others are split into words.
+        shown: Fields in words for a person.
+    """
+    fields = value | shown
+    if in_terminal():
+        named = {labels.get(name) or _words(name): _in_words(part) for name, part in fields.items()}
+        lines = [f"{label}: {one_line(text)}" for label, text in named.items() if text]
+    else:
+        lines = [f"{name}: {one_line(_plain(part))}" for name, part in fields.items()]
+    answer(value, "\n".join(lines))
+
+
+def _words(name: str) -> str:
+    """`projectPath` as people write it: `project path`."""
+    return re.sub("([A-Z])", r" \1", name).lower()
+
+
+def _in_words(value: Any) -> str:
+    """A value as a person reads it; empty: there is none."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        inner = {key: f"({_in_words(it)})" if isinstance(it, dict) else _in_words(it) for key, it in value.items()}
+        return ", ".join(f"{key} {text}" for key, text in inner.items() if text)
+    if isinstance(value, list | tuple):
+        return ", ".join(filter(None, map(_in_words, value)))
+    text = "" if value is None else str(value)
+    return short_time(text) if _TIME.match(text) else text
 
 
 def _plain(value: Any) -> str:
-    """A value as people read it: a text as it is, nothing as nothing, all else as JSON."""
+    """A value as programs read it: a text as it is, nothing as nothing, all else as JSON."""
     import orjson
 
     return value if isinstance(value, str) else "" if value is None else orjson.dumps(value).decode()
@@ -205,8 +238,9 @@ def styled(text: str, *codes: int) -> str:
     return f"\x1b[{';'.join(map(str, codes))}m{text}\x1b[0m"
 
 
-#: The columns of a table with times, and with numbers.
-_TIMES = frozenset({"time", "updated", "deleted", "since", "created", "expires", "set at", "seen"})
+#: The columns of a table with ids, with times, and with numbers.
+_IDS = frozenset({"id", "conversation", "session", "holder"})
+_TIMES = frozenset({"time", "updated", "deleted", "since", "created", "expires", "set at", "seen", "active"})
 _NUMBERS = frozenset({"n", "messages", "words", "bytes", "tokens", "unread"})
 
 
@@ -231,53 +265,53 @@ def table(
 ) -> None:
     """Print a table for a person: a row is one line of the screen.
 
-    Ids are cut to what tells them apart, times are in the reader's zone, and empty columns are left out. Texts are cut
-    to the width of the screen.
+    Ids can be copied: they are whole, or a beginning that tells them apart from all others. Times are in the reader's
+    zone, and empty columns are left out. Texts are cut to the width of the screen.
 
     Args:
         columns: The names of the columns.
         rows: Texts, as they stand in the files.
         last: The column that comes last.
         empty: What the person reads when there is no row.
-        ids: More ids, from which the short ids in the table must differ.
+        ids: The ids of all conversations, if the table has short ones.
         below: A line to write under each row, ready to be shown.
     """
     from rich.table import Table
     from rich.text import Text
 
-    items = list(rows)
+    items = [dict(zip(columns, row, strict=True)) for row in rows]
     if not items:
         say(empty)
         return
-    short = short_ids([*ids, *(row[columns.index("id")] for row in items)]) if "id" in columns else {}
+    short = short_ids(ids)
+    for texts in items:
+        texts |= {name: short_time(texts[name]) for name in _TIMES & texts.keys()}
+        texts |= {name: short.get(texts[name], texts[name]) for name in _IDS & texts.keys()}
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    shown_columns = [name for at, name in enumerate(columns) if name == last or any(row[at] for row in items)]
+    shown_columns = [name for name in columns if name == last or any(texts[name] for texts in items)]
     for name in sorted(shown_columns, key=lambda name: name == last):
         grid.add_column(
             name.upper(),
             justify="right" if name in _NUMBERS else "left",
-            no_wrap=name in {"id", *_TIMES, *_NUMBERS},  # These are never cut.
-            min_width=8 if name == last else None,
+            no_wrap=name in _IDS | _TIMES | _NUMBERS,
+            min_width=max(len(texts[name]) for texts in items) if name in _IDS else 8 if name == last else None,
         )
-    for row in items:
-        texts = dict(zip(columns, row, strict=True))
-        texts |= {name: short_time(texts[name]) for name in _TIMES & texts.keys()}
-        if short:
-            texts["id"] = short[texts["id"]]
+    for texts in items:
         cells = (one_line(texts[str(column.header).lower()]) for column in grid.columns)
         grid.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells))
     screen = console()
     with screen.capture() as captured:
-        screen.print(grid)
+        screen.print(grid, crop=False)  # Ids may need more than the screen.
     for line, under in zip_longest(captured.get().splitlines(), ["", *below]):
         out(line.rstrip() + (f"\n{under}" if under else ""))
 
 
 def short_ids(ids: Iterable[str]) -> dict[str, str]:
-    """For each id a beginning of 8 characters, or as many as tell it apart: to read, and to type."""
+    """For each id that is no name a beginning of 8 characters, or as many as tell it apart: to read, and to type."""
     ordered = sorted(set(ids))
     common = [0, *(len(os.path.commonprefix(pair)) for pair in pairwise(ordered)), 0]  # noqa: RUF071
-    return {id: id[: max(8, common[at] + 1, common[at + 1] + 1)] for at, id in enumerate(ordered)}
+    short = {id: id[: max(8, common[at] + 1, common[at + 1] + 1)] for at, id in enumerate(ordered)}
+    return {id: text if _NO_NAME.fullmatch(id) else id for id, text in short.items()}
 
 
 def short_time(text: str, timespec: str = "minutes") -> str:

@@ -61,14 +61,14 @@ def passing(opens: Opens) -> Callable[[str], Callable[..., Callable[..., None]]]
 
     def does(help: str) -> Callable[..., Callable[..., None]]:
         def by(
-            call: Any, shown: Any = details, *, value: Any = None, opens: Opens = opens, **takes: Any
+            call: Any, shown: Any = None, *, value: Any = None, opens: Opens = opens, **takes: Any
         ) -> Callable[..., None]:
             """Say what the command does.
 
             Args:
                 call: The method of the store, or what is given the store and the arguments.
-                shown: `Rows` of a list; `details`; or the words, in which `{0}` is what the call returned, `{agent}`
-                    who acts, and the other names are arguments; or what makes the words of these.
+                shown: `Rows` of a list; the labels of fields for `details`; or the words, in which `{0}` is what the
+                    call returned, `{agent}` who acts, and the other names are arguments; or what makes these words.
                 value: Makes the JSON of what the call returned and was given; None: it is what was returned.
                 opens: Opens the store.
                 takes: The parameters: their types, or a type and a default.
@@ -84,8 +84,8 @@ def passing(opens: Opens) -> Callable[[str], Callable[..., Callable[..., None]]]
                 words = {"agent": agent} | {key: one_line(_joined(argument)) for key, argument in given.items()}
                 if isinstance(shown, Rows):
                     shown.show(result, json)
-                elif shown is details:
-                    details(json)
+                elif shown is None or isinstance(shown, dict):
+                    details(json, shown or {})
                 else:
                     answer(json, shown.format(result, **words) if isinstance(shown, str) else shown(result, **words))
 

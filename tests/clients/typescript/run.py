@@ -46,7 +46,7 @@ def go_through(sdk: str, era: str, transport: str, node: Installed, place: Path)
     if transport == "stdio":
         return _run(sdk, era, transport, server, node)
     command = [*program, "mcp", "--http", "127.0.0.1:0"]
-    added = [*program, "tokens", "add", "tester", "--scope", "admin", "--json"]
+    added = [*program, "mcp", "tokens", "add", "tester", "--allow", "admin", "--json"]
     made = subprocess.run(added, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env)
     headers = {"Authorization": f"Bearer {json.loads(made.stdout)['token']}"}
     with serving(command, place / "server.log", env) as url:

@@ -18,7 +18,7 @@ def test_servers_are_switched_toggled_removed_and_listed(capsule: Any) -> None:
         "id": id,
         "mcpServers": {"git": {"enabled": True}, "web": {"enabled": True}},
     }
-    assert "git" in capsule.terminal("servers", "list", id)
+    assert "git" in capsule.terminal("mcp", "servers", "list", id)
     assert capsule("mcp", "servers", "remove", id, "git", "web", "nobody").stdout == f"{id}: all as by default\n"
 
 
@@ -60,7 +60,7 @@ def test_the_overrides_that_wait_are_checked_as_what_they_are(capsule: Any, monk
     assert capsule.json("store", "validate", str(path)) == {"ok": True, "files": 1, "problems": []}
     assert capsule.json("store", "validate")["files"] == 1
     path.write_text('{\n  "mcpServers": {"git": "off"}\n}')
-    for words in (("validate",), ("validate", str(path))):
+    for words in (("store", "validate"), ("store", "validate", str(path))):
         assert f"{path}:2:17: mcpServers: must be an object of names" in capsule(*words, expect=5).stdout
     monkeypatch.chdir(path.parent)
     assert "next.json:2:17: mcpServers" in capsule("store", "validate", "next.json", expect=5).stdout

@@ -146,3 +146,12 @@ def test_filters_topics_and_threads_narrow_together(capsule: Any) -> None:
     assert [hit["at"] for hit in capsule.json("search", "word", *words)["hits"]] == [0]
     for wrong in ("{", "5", '{"n": {"$like": 1}}'):
         capsule("search", "--where", wrong, expect=2)
+
+
+def test_a_search_since_a_day_goes_on_where_the_one_before_ended(capsule: Any) -> None:
+    with Store.open(capsule.root, keep_locks=False) as store:
+        store.append_entries(capsule.new("Plan"), [{"role": "user", "content": "garden"} for _ in range(3)])
+    words = ("search", "garden", "--since", "2020-01-01", "--limit", "2")
+    first = capsule.json(*words)
+    rest = capsule.json(*words, "--after", first["cursor"])
+    assert len({hit["message"] for hit in first["hits"] + rest["hits"]}) == 3

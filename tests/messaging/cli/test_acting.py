@@ -14,19 +14,61 @@ from tests.core.store.making import branched, channel
 
 #: Commands about one conversation: what a program is told by them that acts for somebody who does not take part.
 REFUSED = [
-    *("show team", "show team --all", "show team --tree", "show team --raw", "show team --json", "show team --last 1"),
-    *("tail team", "transcript team", "history team", "append team x", "send x --conversation team", "rename team x"),
-    *("tag team x", "pin team", "archive team", "set team --pin", "edit team x --which @0", "switch team @1"),
-    *("regenerate team x", "fork team", "trim team --yes", "summarize team x", "context show team", "migrate team"),
-    *("servers list team", "lock team --instance night", "unlock team --force", "delete team --yes"),
-    *("group leave team", "group rename team x", "group add team eve", "join team", "leave team", "mute team"),
-    *("members team", "topics team", "invite eve --to team", "channels show team", "channels archive team"),
+    *("show team", "show team --all", "branch list team", "show team --raw", "show team --json", "show team --last 1"),
+    *(
+        "show --last=10 team",
+        "show --for-model team",
+        "history team",
+        "append team x",
+        "send x --conversation team",
+        "set team --title=x",
+    ),
+    *(
+        "set team --add-tag=x",
+        "set --pin team",
+        "set --archive team",
+        "set team --pin",
+        "edit team x --which @0",
+        "branch switch team @1",
+    ),
+    *(
+        "branch regenerate team x",
+        "branch fork team",
+        "branch trim team --yes",
+        "summarize team x",
+        "context show team",
+        "store migrate team",
+    ),
+    *("mcp servers list team", "lock take team --instance night", "lock release team --force", "delete team --yes"),
+    *(
+        "group leave team",
+        "group set team --name=x",
+        "group add team eve",
+        "channel join team",
+        "channel leave team",
+        "channel mute team",
+    ),
+    *(
+        "channel members team",
+        "channel topics team",
+        "channel invite eve --to team",
+        "channel show team",
+        "channel set --archive team",
+    ),
     *("send x --channel team", "listen --timeout 0s --conversation team"),
 ]
 #: What only a person does.
 OF_A_PERSON = [
-    *("git log team", "git commit", "git status", "show team --at HEAD", "doctor", "purge --yes", "validate"),
-    *("tokens list", "tokens add anna", "agents forget anna --yes"),
+    *(
+        "git log team",
+        "git commit",
+        "git status",
+        "show team --at HEAD",
+        "doctor",
+        "trash purge --yes",
+        "store validate",
+    ),
+    *("mcp tokens list", "mcp tokens add anna", "agent forget anna --yes"),
 ]
 
 
@@ -64,10 +106,30 @@ def test_history_in_git_and_the_care_of_the_store_are_a_persons(capsule: Program
 
 #: What reaches others than the session of the agent does, or changes what they see of it.
 BEYOND = [
-    *("send x --to eve", "send x --to carl", "append direct_bot_eve x", "append plan x", "rename plan x", "tag plan x"),
-    *("restore gone", "new x", "group new x --with eve", "channels new x", "join lobby", "invite eve --to desk"),
-    *("agents status x", "agents allow eve", "agents register --project .", "agents set bot --project ."),
-    *("send x --to anna --as eve", "session allow bot eve", "tokens list", "host", "worker --agent eve -- true"),
+    *(
+        "send x --to eve",
+        "send x --to carl",
+        "append direct_bot_eve x",
+        "append plan x",
+        "set plan --title=x",
+        "set plan --add-tag=x",
+    ),
+    *(
+        "restore gone",
+        "new x",
+        "group new x --with eve",
+        "channel new x",
+        "channel join lobby",
+        "channel invite eve --to desk",
+    ),
+    *("agent status x", "agent allow eve", "agent register --project .", "agent set bot --project ."),
+    *(
+        "send x --to anna --as eve",
+        "worker allow bot eve",
+        "mcp tokens list",
+        "worker host",
+        "worker run --agent eve -- true",
+    ),
     "mcp --http 0",
 ]
 
@@ -99,7 +161,7 @@ def test_a_command_of_a_session_reaches_whom_the_session_may_reach(
         monkeypatch.setenv(name, value)
     for words in BEYOND:
         capsule(*words.split(), expect=6)
-    for words in ("send yes --to anna", "send x --channel desk", "notes write x", "inbox"):
+    for words in ("send yes --to anna", "send x --channel desk", "note write x", "inbox"):
         capsule(*words.split())
     assert "requests" not in (capsule.root / "agents" / "bot.json").read_text()
     monkeypatch.delenv("CAPSULE_AGENT")

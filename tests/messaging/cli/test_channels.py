@@ -19,7 +19,7 @@ def team(capsule: Any, tmp_path: Path) -> Any:
 
 
 def test_the_scripts_of_a_channel(team: Any) -> None:
-    words = *["channels", "new", "releases", "--access", "members", "--description", "X"], "--as", "anna"
+    words = *["channel", "new", "releases", "--access", "members", "--description", "X"], "--as", "anna"
     id = team(*words).line
     assert team(*words, expect=2).stdout == ""
     refused = json.loads(team("channel", "join", "releases", "--as", "bob", "--json", expect=6).stderr)["error"]
@@ -34,7 +34,7 @@ def test_the_scripts_of_a_channel(team: Any) -> None:
         "anna",
         "bob",
     ]
-    for rights, code in (("--read-only", 6), ("--can-send", 0)):
+    for rights, code in (("--no-send", 6), ("--can-send", 0)):
         team("channel", "invite", "bob", "--to", "releases", rights, "--as", "anna")
         team("append", id, "hello", "--as", "bob", expect=code)
 
@@ -65,7 +65,7 @@ def test_a_channel_is_changed_archived_and_left_by_others_hands(team: Any) -> No
     team("channel", "set", "--archive", "news", "--as", "anna")
     assert team.json("channel", "list") == []
     assert [each["id"] for each in team.json("channel", "list", "--archived")] == [id]
-    team("channel", "set", "--archive", "news", "--undo")
+    team("channel", "set", "news", "--no-archive")
     assert len(team.json("channel", "list")) == 1
 
 
@@ -73,9 +73,14 @@ def test_a_conversation_is_muted_and_topics_are_listed(team: Any) -> None:
     id = team("channel", "new", "news", "--as", "anna").line
     team("append", id, "hello", "--as", "anna")
     assert team.json("channel", "topics", "news", "--as", "bob") == []
-    levels = {"--notify mentions": (False, "mentions"), "": (True, "all"), "--notify none": (False, "none")}
-    for words, (muted, notify) in {**levels, "--undo": (False, "all")}.items():
-        told = team.json("channel", "mute", "news", *words.split(), "--as", "bob")
+    levels = {
+        "mute --notify mentions": (False, "mentions"),
+        "mute": (True, "all"),
+        "mute --notify none": (False, "none"),
+    }
+    for words, (muted, notify) in {**levels, "unmute": (False, "all")}.items():
+        verb, *options = words.split()
+        told = team.json("channel", verb, "news", *options, "--as", "bob")
         agent = json.loads((team.root / "agents" / "bob.json").read_bytes())
         assert agent["reading"][id] == {name: told[name] for name in ("muted", "notify")}
         assert (told["muted"], told["notify"]) == (muted, notify)
@@ -84,6 +89,6 @@ def test_a_conversation_is_muted_and_topics_are_listed(team: Any) -> None:
 def test_an_agent_stays_out_of_the_default_channels_that_it_excludes(team: Any) -> None:
     for name in ("all", "builds"):
         team("channel", "new", name, "--as", "anna", "--scope", "global", "--default")
-    team("agent", "register", "--as", "fritz", "--exclude", "builds,other")
+    team("agent", "register", "--as", "fritz", "--stay-out", "builds,other")
     there = {name: [each["id"] for each in team.json("channel", "members", name)] for name in ("all", "builds")}
     assert there == {"all": ["anna", "fritz"], "builds": ["anna"]}

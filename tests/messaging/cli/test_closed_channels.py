@@ -16,10 +16,18 @@ from tests.core.store.making import make
 CANARY = "canary"
 #: Commands that tell of everything that the agent may read.
 ALL = [
-    *("list --archived", "search the", "search first", "search canary", "search --topic canary", "stats", "locks"),
-    *("trash", "inbox"),
-    *("channels list --archived", "group list", "listen --timeout 0s", "mentions list --state all", "notes search"),
-    *("agents list", "agents discover", "agents requests", "projects list", "events --since {cursor}", "send x"),
+    *(
+        "list --archived",
+        "search the",
+        "search first",
+        "search canary",
+        "search --topic canary",
+        "store stats",
+        "lock list",
+    ),
+    *("trash list", "inbox"),
+    *("channel list --archived", "group list", "listen --timeout 0s", "mention list --state all", "note search"),
+    *("agent list", "agent discover", "agent requests", "project list", "watch --events --after {cursor}", "send x"),
 ]
 
 
@@ -59,7 +67,7 @@ def test_no_command_tells_of_what_the_agent_may_not_read(closed: dict[str, str])
             line,
             shown,
         )
-    assert CANARY in told("channels list", "bob")[1]
+    assert CANARY in told("channel list", "bob")[1]
 
 
 @pytest.mark.usefixtures("closed")

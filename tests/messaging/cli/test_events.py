@@ -14,7 +14,7 @@ def test_events_come_from_a_cursor_by_topic_and_end_with_the_cursor_to_go_on_fro
     plan = capsule.new("Plan")
 
     def events(*words: str) -> list[dict[str, Any]]:
-        told = capsule("watch", "--events", "--since", since, "--json", *words).stdout
+        told = capsule("watch", "--events", "--after", since, "--json", *words).stdout
         return [json.loads(line) for line in told.splitlines()]
 
     *found, end = events()  # Conversations whose changes are noticed at once come in no order.
@@ -22,6 +22,6 @@ def test_events_come_from_a_cursor_by_topic_and_end_with_the_cursor_to_go_on_fro
     assert (direct["id"], other["id"]) == ("direct_anna_bob", plan)
     assert direct["topics"] == ["messages", "directs"] and "SECRET" not in str(direct)
     assert [event.get("id") for event in events("--as", "carl")] == [plan, None]
-    assert [event.get("id") for event in events("--topics", "directs,groups")] == [direct["id"], None]
-    assert len(capsule("watch", "--events", "--since", end["cursor"]).stdout.splitlines()) == 1
-    assert "channels" in capsule("watch", "--events", "--topics", "weather", expect=2).stderr
+    assert [event.get("id") for event in events("--kinds", "directs,groups")] == [direct["id"], None]
+    assert len(capsule("watch", "--events", "--after", end["cursor"]).stdout.splitlines()) == 1
+    assert "channels" in capsule("watch", "--events", "--kinds", "weather", expect=2).stderr

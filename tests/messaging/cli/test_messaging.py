@@ -27,7 +27,7 @@ def objects(lines: str) -> list[Any]:
 
 
 def test_registering_prints_the_id_and_does_the_same_when_repeated(capsule: Any, tmp_path: Path) -> None:
-    words = ("agents", "register", "--as", "anna", "--project", str(tmp_path))
+    words = ("agent", "register", "--as", "anna", "--project", str(tmp_path))
     assert [capsule(*words).stdout for _ in range(2)] == ["anna\n", "anna\n"]
     (anna,) = capsule.json("agent", "list")
     assert (anna["id"], anna["projectPath"]) == ("anna", str(tmp_path))
@@ -190,7 +190,7 @@ def test_history_gives_the_newest_messages_in_order_and_marks_nothing_read(team:
 
 def test_a_group_is_renamed_left_and_joined_again(team: Any) -> None:
     id = team("group", "new", "Release", "--as", "anna", "--with", "bob", "--history", "all").line
-    assert team("group", "rename", id, "Release 2", "--as", "bob").stdout == f"{id}: renamed to 'Release 2'\n"
+    assert team("group", "set", id, "--name", "Release 2", "--as", "bob").stdout == f"{id}: renamed to 'Release 2'\n"
     assert team("group", "leave", id, "--as", "bob").stdout == f"{id}: bob left\n"
     assert team.json("group", "list", "--as", "bob") == []
     assert team("group", "add", id, "bob", "carl", "--as", "anna").stdout == f"{id}: added bob, carl\n"
@@ -199,7 +199,7 @@ def test_a_group_is_renamed_left_and_joined_again(team: Any) -> None:
     (line,) = team("group", "list", "--as", "carl").stdout.splitlines()
     assert line.split("\t")[0] == id and line.split("\t")[2:] == ["anna,bob,carl", "Release 2"]
     team("group", "add", id, "nobody-here", "--as", "anna", expect=3)
-    assert team.json("group", "rename", id, "Release 3")["title"] == "Release 3"  # The owner may, too.
+    assert team.json("group", "set", id, "--name", "Release 3")["title"] == "Release 3"  # The owner may, too.
 
 
 def test_an_agent_is_shown_says_what_it_does_and_is_forgotten(team: Any, tmp_path: Path) -> None:
@@ -236,7 +236,8 @@ def test_messages_import_nothing_heavy(capsule: Any, words: str) -> None:
     [
         "send hello --to bob --as anna --topic plans",
         "inbox --as bob --json",
-        "agents wake hook claude-code Stop --as bob",
+        "agent wake hook claude-code Stop --as bob",
+        "agents wake hook claude-code Stop --as bob",  # As it stands in the settings of programs.
     ],
 )
 def test_a_plain_command_of_messaging_is_read_without_typer(line: str) -> None:

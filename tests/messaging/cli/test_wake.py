@@ -144,7 +144,7 @@ def test_what_a_hook_cannot_use_is_a_line_on_stderr_and_no_answer(agents: Any) -
 def test_a_hook_loads_nothing_heavy(agents: Any) -> None:
     script = (
         "import sys; from capsule_cli import __main__\n"
-        "sys.argv = ['capsule', 'agents', 'wake', 'hook', 'claude-code', 'SessionStart', '--as', 'bob']\n"
+        "sys.argv = ['capsule', 'agent', 'wake', 'hook', 'claude-code', 'SessionStart', '--as', 'bob']\n"
         "try: __main__.main()\n"
         "except SystemExit: pass\n"
         "print(*sorted(sys.modules), file=sys.stderr)"
@@ -162,18 +162,18 @@ def test_a_hook_loads_nothing_heavy(agents: Any) -> None:
 
 @pytest.mark.slow
 def test_a_test_rings_everywhere_and_says_what_happened(agents: Any, tmp_path: Path) -> None:
-    assert "nowhere" in agents("agents", "wake", "test", "--as", "bob", expect=1).stderr
+    assert "nowhere" in agents("agent", "wake", "test", "--as", "bob", expect=1).stderr
     heard = tmp_path / "heard"
     code = f"import sys; open({str(heard)!r}, 'w').write(sys.stdin.read())"
-    agents("agents", "wake", "install", "command", "--address", f'{sys.executable} -c "{code}"', "--as", "bob")
-    agents("agents", "wake", "install", "webhook", "--address", "http://127.0.0.1:1/", "--as", "bob")
+    agents("agent", "wake", "install", "command", "--address", f'{sys.executable} -c "{code}"', "--as", "bob")
+    agents("agent", "wake", "install", "webhook", "--address", "http://127.0.0.1:1/", "--as", "bob")
     waits = started(agents)
     told = agents.json("agent", "wake", "test", "--as", "bob")
     assert {one["client"]: one["ok"] for one in told} == {"command": True, "webhook": False, "claude-code": True}
     assert "test" in heard.read_text()
     assert waits.wait(60) == 2
     assert b"test" in waits.stderr.read()
-    agents("agents", "wake", "uninstall", "command", "webhook", "--as", "bob")
+    agents("agent", "wake", "uninstall", "command", "webhook", "--as", "bob")
     [one] = agents.json("agent", "wake", "test", "--as", "bob", expect=1)
     assert one["client"] == "claude-code" and not one["ok"]
 
@@ -184,7 +184,7 @@ def test_hooks_go_into_the_settings_and_out_again(agents: Any, tmp_path: Path, m
     path = tmp_path / ".claude" / "settings.json"
     assert (told["path"], told["changed"]) == (str(path), True)
     assert "hook claude-code Stop" in path.read_text() and "--as bob" in path.read_text()
-    agents("agents", "wake", "uninstall", "claude-code")
+    agents("agent", "wake", "uninstall", "claude-code")
     assert json.loads(path.read_text()) == {}
 
 
@@ -192,5 +192,5 @@ def test_hooks_go_into_the_settings_and_out_again(agents: Any, tmp_path: Path, m
     "words", [["cursor"], ["webhook"], ["gemini", "--address", "x"], ["webhook", "command", "--address", "x"]]
 )
 def test_what_cannot_be_woken_is_a_usage_error(agents: Any, words: list[str]) -> None:
-    agents("agents", "wake", "install", *words, "--as", "bob", expect=2)
+    agents("agent", "wake", "install", *words, "--as", "bob", expect=2)
     assert not os.path.exists(agents.root / ".capsule" / "doorbells")

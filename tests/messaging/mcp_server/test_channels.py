@@ -154,9 +154,9 @@ async def test_notes_are_found_by_tags_and_words_and_by_those_that_are_allowed(s
         assert await done(anna, "notes", "search", tags=["ops", "web"]) == []
         assert (await done(anna, "notes", "search", text="slow"))["text"] == "the page is slow"
         error(await bob.call_tool("notes", {"action": "search", "other": "anna"}))
-        await done(anna, "note", "share", other="bob")
+        await done(anna, "notes", "share", other="bob")
         assert (await done(bob, "notes", "search", other="anna", session="s1"))["text"] == "the token rotates"
-        await done(anna, "note", "unshare", other="bob")
+        await done(anna, "notes", "unshare", other="bob")
         error(await bob.call_tool("notes", {"action": "search", "other": "anna"}))
 
 

@@ -114,7 +114,7 @@ def test_a_session_is_listed_and_shown_and_its_messages_tell_their_way(capsule: 
     assert [step["kind"] for step in steps] == ["routed", "received", "claimed", "failed"]
     assert "exit code 65" in capsule("worker", "why", "m-failed").line
     assert re.search(
-        r"\d\d:\d\d:\d\d\S*  helper  failed +try 1, .*exit code 65$", capsule.terminal("session", "why", "m-failed")
+        r"\d\d:\d\d:\d\d\S*  helper  failed +try 1, .*exit code 65$", capsule.terminal("worker", "why", "m-failed")
     )
     capsule("worker", "show", "s_nobody", expect=3)
     capsule("worker", "why", "m-nobody", expect=3)

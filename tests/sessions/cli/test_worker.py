@@ -1,4 +1,4 @@
-"""`capsule worker`, in processes of its own."""
+"""`capsule worker run`, in processes of its own."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def told(worker: subprocess.Popen[bytes], step: str) -> dict[str, Any]:
 
 
 def test_sigterm_returns_what_runs(capsule: Program, session: Session) -> None:
-    worker = capsule.start("worker", "--agent", "bot", "--", *HANGS)
+    worker = capsule.start("worker", "run", "--agent", "bot", "--", *HANGS)
     told(worker, "claimed")
     worker.send_signal(signal.SIGTERM)
     assert worker.wait() == 0
@@ -64,7 +64,7 @@ def test_sigterm_returns_what_runs(capsule: Program, session: Session) -> None:
 
 
 def test_a_worker_that_is_started_ahead_learns_later_what_it_is_for(capsule: Program, session: Session) -> None:
-    unused, worker = (capsule.start("worker", "--store", str(capsule.root), "--agent", "-") for _ in range(2))
+    unused, worker = (capsule.start("worker", "run", "--store", str(capsule.root), "--agent", "-") for _ in range(2))
     assert worker.stdin is not None
     worker.stdin.write(b"bot\ns1\n")
     worker.stdin.flush()
@@ -74,7 +74,7 @@ def test_a_worker_that_is_started_ahead_learns_later_what_it_is_for(capsule: Pro
 
 
 def test_a_worker_whose_log_nobody_reads_any_more_answers_all_the_same(capsule: Program, session: Session) -> None:
-    worker = capsule.start("worker", "--store", str(capsule.root), "--agent", "-")
+    worker = capsule.start("worker", "run", "--store", str(capsule.root), "--agent", "-")
     assert worker.stdin is not None and worker.stderr is not None
     worker.stderr.close()
     worker.stdin.write(b"bot\ns1\n")
@@ -95,11 +95,11 @@ def test_a_worker_that_fails_in_a_way_that_nobody_thought_of_says_why(
 
 
 def test_a_worker_without_a_command_says_what_is_wrong(capsule: Program, owner: Store) -> None:
-    error = capsule.process("worker", "--agent", "nobody", expect=3).stderr
+    error = capsule.process("worker", "run", "--agent", "nobody", expect=3).stderr
     assert json.loads(error)["error"].startswith("agent nobody has no command")
     Registry(owner.engine).edit(lambda state: state.put(AgentGroup("bot", command=("rm",))))
-    assert "approved" in capsule.process("worker", "--agent", "bot", expect=6).stderr
-    assert capsule("worker", "--agent", "bot", "--idle", "soon", expect=2).stderr
+    assert "approved" in capsule.process("worker", "run", "--agent", "bot", expect=6).stderr
+    assert capsule("worker", "run", "--agent", "bot", "--idle", "soon", expect=2).stderr
 
 
 def test_a_worker_loads_nothing_heavy_before_its_command_starts(capsule: Program, session: Session) -> None:
@@ -107,7 +107,7 @@ def test_a_worker_loads_nothing_heavy_before_its_command_starts(capsule: Program
         "import sys; from capsule_cli import __main__; from capsule.sessions.work import worker\n"
         "def show(*words, **more): print(*sorted(sys.modules), file=sys.stderr); sys.exit()\n"
         "worker.command.run = show\n"
-        "sys.argv = ['capsule', 'worker', '--agent', 'bot', '--session', 's1']\n"
+        "sys.argv = ['capsule', 'worker', 'run', '--agent', 'bot', '--session', 's1']\n"
         "__main__.main()\n"
     )
     done = subprocess.run(
@@ -129,7 +129,7 @@ def test_a_worker_that_is_started_ahead_loads_nothing_once_a_message_came(capsul
         "    def readline(self): self.loaded = set(sys.modules); return next(self.words)\n"
         "def show(*words, **more): print('began', *sys.modules.keys() - sys.stdin.loaded); sys.exit()\n"
         "worker.command.run, sys.stdin = show, Words()\n"
-        f"sys.argv = ['capsule', 'worker', '--store', {str(capsule.root)!r}, '--agent', '-']\n"
+        f"sys.argv = ['capsule', 'worker', 'run', '--store', {str(capsule.root)!r}, '--agent', '-']\n"
         "__main__.main()\n"
     )
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": capsule.environment()}
@@ -141,4 +141,4 @@ def test_a_worker_that_is_started_ahead_loads_nothing_once_a_message_came(capsul
 
 
 def test_a_plain_worker_is_read_without_typer() -> None:
-    assert quick.read(["worker", "--store", "somewhere", "--agent", "-", "--", "sh", "-c", "true"])
+    assert quick.read(["worker", "run", "--store", "somewhere", "--agent", "-", "--", "sh", "-c", "true"])

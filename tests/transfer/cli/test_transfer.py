@@ -44,10 +44,16 @@ def test_an_import_reports_what_became_of_each_conversation(capsule: Any, chat: 
 def test_a_message_without_a_time_shows_none(capsule: Any, chat: Path) -> None:
     capsule("import", str(chat))
     (id,) = (head["id"] for head in capsule.json("list"))
-    ways = [("show", id), ("show", id, "--markdown"), ("transcript", id), ("search", "Hello", "--json"), ("stats",)]
+    ways = [
+        ("show", id),
+        ("show", id, "--markdown"),
+        ("show", id, "--for-model"),
+        ("search", "Hello", "--json"),
+        ("store", "stats"),
+    ]
     for words in [*ways, ("export", id, "--format", "html"), ("export", id, "--format", "markdown")]:
         told = re.sub("<!--.*-->", "", capsule(*words).stdout)  # What an import of it takes back.
-        assert ("Hello" in told or words == ("stats",)) and "1970" not in told
+        assert ("Hello" in told or words == ("store", "stats")) and "1970" not in told
 
 
 def test_damage_is_told_by_line_and_ends_with_5(capsule: Any, chat: Path) -> None:

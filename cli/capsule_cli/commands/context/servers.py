@@ -1,4 +1,4 @@
-"""`servers`: which MCP servers a conversation has other than by default."""
+"""`mcp servers`: which MCP servers a conversation has other than by default."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class _Show:
         """An agent comes in by MCP; a retry doubles nothing, another process hears of it, search finds it"""
         team = self._names["team"]
         since = self._start("capsule watch --print-cursor").ended()[0].strip()
-        listener, agent = self._start(f"capsule watch --json --cursor {since} {team}"), self._start("capsule mcp")
+        listener, agent = self._start(f"capsule watch --json --after {since} {team}"), self._start("capsule mcp")
         say(f"$ capsule watch {team[:8]}      (kept open: process {listener.pid})")
         say(f"$ capsule mcp      (process {agent.pid}; an agent speaks with it over stdin and stdout)")
         takes = {"extensions": {"capsule/answers": {"takes": ["data"]}}}

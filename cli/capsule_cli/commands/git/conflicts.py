@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 def _list(id: str | None) -> None:
     with store_of() as store:
         conflicts = store.conflicts.list(store.resolve(id) if id is not None else None)
+        ids = store.ids() if in_terminal() else []
     rows = [
         (
             conflict.id,
@@ -37,7 +38,8 @@ def _list(id: str | None) -> None:
         for number, (value, at) in enumerate(conflict.values, 1)
     ]
     columns = ("id", "title", "field", "n", "value", "set at", "")
-    listing([conflict.as_json() for conflict in conflicts], columns, rows, "nothing is to be settled", last="value")
+    value = [conflict.as_json() for conflict in conflicts]
+    listing(value, columns, rows, "nothing is to be settled", last="value", ids=ids)
 
 
 def resolve(

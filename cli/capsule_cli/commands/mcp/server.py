@@ -69,7 +69,7 @@ def _over_stdio(read_only: bool, tools: Toolset) -> None:
     stdin, stdout = own_streams()
     session = session_named()
     if tools == "session" and not (session and name):
-        raise usage("CAPSULE_SESSION and CAPSULE_AGENT name it, as for the command of `capsule worker`", "--tools")
+        raise usage("CAPSULE_SESSION and CAPSULE_AGENT name it, as for the command of `capsule worker run`", "--tools")
     _log_to_stderr()
     folder = named_in()
     added = added_to(tools)

@@ -1,4 +1,4 @@
-"""`tokens`: who may use the MCP server over HTTP.
+"""`mcp tokens`: who may use the MCP server over HTTP.
 
 What must stay true: a token is shown once, when it is made; nothing stored can be turned back into it.
 """

@@ -60,7 +60,9 @@ list_ = does("List the agents, and say who is online (a program serves it now) o
     ),
     opens=store_of,
 )
-show = does("Print what is known of an agent.")("agents.get", opens=store_of, id=Agent)
+show = does("Print what is known of an agent.")(
+    "agents.get", {"dmPolicy": "policy", "dm": "decided"}, opens=store_of, id=Agent
+)
 
 
 def set_(

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from capsule.format.documents.members import as_json
 from capsule_cli.commands.messaging.completion import complete_channel
 from capsule_cli.public import acting, acting_or_owner, named
-from capsule_cli.shared.options import Agent, Agents, With, argument, option
+from capsule_cli.shared.options import CONVERSATION, Agent, Agents, With, argument, option
 from capsule_cli.shared.output import answer, one_line
 from capsule_cli.shared.passing import Rows, passing
 
@@ -45,7 +45,9 @@ list_ = does("List the channels that the agent finds. Without an agent: all.")(
     ),
     archived=Annotated[bool, option("--archived", "List the archived ones too.", ...)],
 )
-show = does("Print what is known of a channel.")("channels.get", channel=Channel)
+show = does("Print what is known of a channel.")(
+    "channels.get", {"isDefault": "default", "in": "you are in it"}, channel=Channel
+)
 set_ = does("Change what a channel is. Its name and its scope stay for ever.")(
     "channels.update",
     "{0.id}: changed",
@@ -91,7 +93,7 @@ topics = does("List the topics of a channel, the latest first.")(
 )
 
 
-Muted = Annotated[str, argument("CHANNEL", "A channel, or the id of any conversation.", ...)]
+Muted = Annotated[str, argument("CHANNEL", f"A channel, or any conversation: {CONVERSATION}", ...)]
 
 
 def mute(

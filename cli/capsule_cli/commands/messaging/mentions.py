@@ -1,4 +1,4 @@
-"""`mentions`: the messages that ask something of an agent by its name."""
+"""`mention`: the messages that ask something of an agent by its name."""
 
 from __future__ import annotations
 

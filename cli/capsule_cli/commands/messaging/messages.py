@@ -14,15 +14,15 @@ from capsule_cli.public import acting, named
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.exec import run_for
 from capsule_cli.shared.inputs import message_text
-from capsule_cli.shared.options import File, Id, argument, flag, option, refuse, seconds
+from capsule_cli.shared.options import CONVERSATION, File, Id, argument, flag, option, refuse, seconds
 from capsule_cli.shared.output import answer, in_terminal, listing, one_line, out, out_json, out_rows, say
 from capsule_cli.signals import end_at_once
 
 if TYPE_CHECKING:
     from capsule.messaging.mail.mail import Mail, Sent
 
-_CONVERSATION = "The conversation: its id, a unique beginning of it, or @last."
-Conversation = Annotated[str | None, option("--conversation ID", _CONVERSATION, ..., autocompletion=complete_id)]
+_CONVERSATION = option("--conversation ID", f"The conversation: {CONVERSATION}", ..., autocompletion=complete_id)
+Conversation = Annotated[str | None, _CONVERSATION]
 Topic = Annotated[str | None, option("--topic TOPIC", "Only what is in this topic.", ...)]
 Thread = Annotated[str | None, option("--thread MESSAGE", "Only what is in the thread of this message.", ...)]
 Message = Annotated[str, argument("ID", "The message: its id.", ...)]

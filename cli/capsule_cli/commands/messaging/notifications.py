@@ -1,4 +1,4 @@
-"""`notifications`: the block in CLAUDE.md and AGENTS.md that says how much mail waits for an agent that is away."""
+"""`agent notify`: the block in CLAUDE.md and AGENTS.md that says how much mail waits for an agent that is away."""
 
 from __future__ import annotations
 

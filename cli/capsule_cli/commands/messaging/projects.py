@@ -1,4 +1,4 @@
-"""`projects`: the folders that agents work in, and which of them see which."""
+"""`project`: the folders that agents work in, and which of them see which."""
 
 from __future__ import annotations
 

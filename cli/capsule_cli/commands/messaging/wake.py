@@ -1,4 +1,4 @@
-"""`agents wake`: the hooks and the addresses by which an idle agent is woken.
+"""`agent wake`: the hooks and the addresses by which an idle agent is woken.
 
 What must stay true: a program's settings keep everything that is not ours, as with `mcp install`; and a change is
 worked out for all programs before the first file is written.

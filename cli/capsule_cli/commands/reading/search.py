@@ -123,6 +123,7 @@ def stats() -> None:
     """Count what is in the store: conversations, messages, words; by month, by role, and the largest."""
     with store_of() as store, progress(_INDEXING) as bar:
         counted = store.stats(progress=bar)
+        ids = store.ids() if in_terminal() else []
     named = {"role": counted.by_role, "month": counted.by_month}
     if in_terminal() and not asked.json:
         out("  ".join(f"{getattr(counted, name):,} {name}" for name in _COUNTS if getattr(counted, name)))
@@ -130,7 +131,7 @@ def stats() -> None:
             rows = [(name, f"{tally.messages:,}", f"{tally.words:,}") for name, tally in tallies.items()]
             table((group, "messages", "words"), rows, last=group, empty=f"no message, so no {group}")
         largest = [(tally.id, f"{tally.messages:,}", f"{tally.words:,}", tally.title) for tally in counted.largest]
-        table(("id", "messages", "words", "title"), largest, empty="there is no conversation yet")
+        table(("id", "messages", "words", "title"), largest, empty="there is no conversation yet", ids=ids)
         return
     lines: list[tuple[str, ...]] = [(name, str(getattr(counted, name))) for name in _COUNTS]
     for group, tallies in named.items():

@@ -1,4 +1,4 @@
-"""`session`: who answers where, what the sessions do, and why a message was answered or not."""
+"""`worker`: who answers where, what the sessions do, and why a message was answered or not."""
 
 from __future__ import annotations
 

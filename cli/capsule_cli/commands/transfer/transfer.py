@@ -21,7 +21,7 @@ from capsule_cli.completion import complete_id
 from capsule_cli.public import store_of
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.inputs import ensure_agreed
-from capsule_cli.shared.options import DryRun, Tags, Yes, argument, flag, option, refuse, usage
+from capsule_cli.shared.options import CONVERSATION, DryRun, Tags, Yes, argument, flag, option, refuse, usage
 from capsule_cli.shared.output import answer, counted, in_terminal, listing, out_bytes, progress, say, shown
 from capsule_cli.signals import end_at_once
 
@@ -167,9 +167,7 @@ def _chosen(format: str | None, *, yes: bool) -> list[str]:
 
 
 def export(
-    ids: list[str] | None = argument(
-        "ID", "The conversations: ids, beginnings of ids, or @last.", autocompletion=complete_id
-    ),
+    ids: list[str] | None = argument("ID", f"The conversations, each: {CONVERSATION}", autocompletion=complete_id),
     format: str = option(
         "--format FORMAT",
         lambda: f"Write this format. The formats: {_formats('write')}.",

@@ -45,7 +45,7 @@ def test_each_event_of_a_client_gets_one_command(client: Any, places: Places) ->
     assert held.keys() == EVENTS[client.name].keys()
     for event, [group] in held.items():
         [handler] = group["hooks"]
-        command = f"'/opt/my tools/capsule' agents wake hook {client.name} {event} --as bob"
+        command = f"'/opt/my tools/capsule' agent wake hook {client.name} {event} --as bob"
         assert handler == {"type": "command", "command": command, **EVENTS[client.name][event]}
 
 
@@ -100,7 +100,7 @@ def test_settings_with_comments_are_left_and_what_to_paste_is_said(places: Place
     path_of(places).write_text("// mine\n" + plan.paste)
     plan = hooks.uninstall(CLAUDE, "user", places)
     assert not plan.changes
-    assert "agents wake hook" in plan.paste
+    assert "agent wake hook" in plan.paste
 
 
 def test_a_project_gets_its_hooks_where_nobody_commits_them(places: Places) -> None:
