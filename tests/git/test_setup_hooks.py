@@ -10,7 +10,7 @@ import pytest
 
 from capsule.git.setup import hook
 from capsule.git.setup.attributes import CHECK, CHECK_LINE, DRIVER
-from capsule.git.setup.installation import Step
+from capsule.git.setup.installation import SetupStep
 from tests.git.repositories import PROGRAM, ROOT, Clone, new, run, worktree
 
 LOCKED = """{
@@ -24,12 +24,12 @@ ID = "550e8400-e29b-41d4-a716-446655440000"
 THEIRS = "#!/bin/sh\necho theirs >>ran\nexit 0\n"
 
 
-def setup(clone: Clone, **settings: bool) -> Step:
+def setup(clone: Clone, **settings: bool) -> SetupStep:
     """Set it up. Returns: what came of the hook."""
     return clone.setup(**settings)[-1]
 
 
-def teardown(clone: Clone, **settings: bool) -> list[Step]:
+def teardown(clone: Clone, **settings: bool) -> list[SetupStep]:
     return [step for step in clone.teardown(**settings) if step.kind == "hook"]
 
 

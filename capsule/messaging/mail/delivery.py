@@ -253,7 +253,17 @@ class Messages(Sending):
         self._mark(message, agent, is_done=True)
 
     def reopen(self, message: str, *, agent: str | None = None) -> None:
-        """Note that an agent is not done with a message that mentioned it. Arguments, errors and cost as of `done`."""
+        """Note that an agent is not done with a message that mentioned it, after `done`.
+
+        Args:
+            message: The message's id.
+            agent: The agent.
+
+        Raises:
+            NotFound: No message with this id mentions the agent.
+
+        Cost: as `done`.
+        """
         self._mark(message, agent, is_done=False)
 
     def _mark(self, message: str, agent: str | None, *, is_done: bool) -> None:

@@ -119,7 +119,7 @@ def test_a_question_is_answered_without_what_is_hidden_from_who_asks(
 
 def test_every_question_is_asked_here() -> None:
     names = {name for name in vars(Questions) if not name.startswith("_")}
-    assert names == {name for name, *_ in ASKED} | {"refresh", "advance", "together", "is_kept"} and len(names) <= 16
+    assert names == {name for name, *_ in ASKED} | {"refresh", "advance", "together"} and len(names) <= 16
 
 
 @pytest.mark.parametrize("as_eve", [False, True])

@@ -164,7 +164,7 @@ def test_the_records_of_each_write_are_read_in_their_order(storage: FileStorage)
     put(storage, "plan", [])
     for n in range(5):
         with storage.hold(KIND, "plan") as held:
-            held.base = lambda: [b'"before"']
+            held.base = lambda: b'"before"'
             held.splice(looked(held), [entry(str(n))], LATER, [b'{"n": %d}' % n, b'{"m": 1}'])
     with storage.hold(KIND, "plan") as held:
         records = [[b'"before"'], *([b'{"n": %d}' % n, b'{"m": 1}'] for n in range(5))]

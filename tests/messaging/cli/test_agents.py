@@ -24,10 +24,7 @@ def team(capsule: Any, tmp_path: Path) -> Any:
 def test_a_restricted_agent_says_who_may_write_to_it(team: Any) -> None:
     policy = team.json("agent", "set", "--as", "bob", "--dm", "restricted", "--discoverable", "project")
     assert (policy["dmPolicy"], policy["discoverable"]) == ("restricted", "project")
-    assert (
-        team("agent", "set", "--as", "bob").stdout
-        == f"bob: in the project {policy['project']}, dm restricted, discoverable project\n"
-    )
+    assert team("agent", "set", "--as", "bob").stdout == "bob: dm restricted, discoverable project\n"
     team("send", "--as", "carl", "--to", "bob", "hello", expect=6)
     (request,) = team.json("agent", "requests", "--as", "bob")
     assert (request["id"], request["availability"]) == ("carl", "requires permission") and request["askedAt"]
