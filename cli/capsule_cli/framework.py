@@ -173,6 +173,8 @@ def _read_plainly(params: list[Any]) -> list[Any]:
         inner = get_args(annotation)[0] if get_origin(annotation) is list else annotation
         if options.is_plain(inner):
             param.get_runtime_param = _Reading(inner).itself
+        if param.param_type_name == "argument" and not choices_of(param):
+            param.display_type_rich = lambda ctx: None  # No `<list[str]>` behind its name.
     return params
 
 
