@@ -64,8 +64,8 @@ def search(
     for name in role or ():
         refuse(name not in get_args(Role), f"{name!r} is no role; there are: {', '.join(get_args(Role))}", "--role")
     with store_of() as store:
-        after = moment(since, "--since") if since else None
-        before = moment(until, "--until", until=True) if until else None
+        first = moment(since, "--since") if since else None
+        end = moment(until, "--until", until=True) if until else None
         with progress(_INDEXING) as steps:
             page = store.search(
                 " ".join(query or ()),
@@ -74,8 +74,8 @@ def search(
                 ids=[store.resolve(id) for id in ids or ()],
                 tags=tag or (),
                 mode=mode,
-                since=after,
-                until=before,
+                since=first,
+                until=end,
                 title_only=title_only,
                 branch=branch,
                 in_tools=in_tools,
