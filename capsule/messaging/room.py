@@ -37,16 +37,16 @@ ROOM = Room(
     groups={
         "agent": "Register people and programs that write to each other, and see who is there.",
         "agent wake": "Wake an agent that is idle when a message comes for it.",
-        "agent notify": """Say in a project's CLAUDE.md, and AGENTS.md if it exists, how much mail waits for an agent.
+        "agent notify": """Write into CLAUDE.md and AGENTS.md of a project how much mail waits for an agent.
 
-        The block stands there while the agent is away. It has numbers and names, and never the text of a message. It
-        goes when everything is read. The setting notifications.files in capsule.toml names other files.
+        The block stands there while the agent is away; in AGENTS.md only if that exists. It has numbers and names, and
+        never the text of a message. It goes when everything is read. The setting notifications.files names other files.
         """,
         "channel": "Make channels, join and leave them: conversations that agents find by a name.",
         "group": "Make groups of agents. Only its participants read a group and write to it.",
         "note": "Write notes that only the agent reads, and choose who else may read them.",
         "mention": "List the messages that mention the agent, and note which of them are done.",
-        "message": "Say what became of a message.",
+        "message": "See what became of a message.",
         "project": "See the projects of the agents, and choose which of them see each other.",
         "config": "Apply what files declare: capsule.toml, and the .claude/agents/*.md of projects and of your home.",
     },

@@ -36,12 +36,12 @@ def send(
     channel: str | None = option(
         "--channel CHANNEL", "Send it into this channel: its name, or name@project.", autocompletion=complete_channel
     ),
-    topic: str | None = option("--topic TOPIC", "Say what it is about."),
+    topic: str | None = option("--topic TOPIC", "Name what it is about."),
     thread: str | None = option("--thread MESSAGE", "Put it into the thread of this message, by its id."),
     reply_to: str | None = option("--reply-to MESSAGE", "Name the message that it answers, by its id."),
-    intent: str | None = option("--intent WORD", "Say what it is for, in a word for programs."),
-    priority: str | None = option("--priority WORD", "Say how urgent it is, in a word for programs."),
-    confidence: float | None = option("--confidence NUMBER", "Say how sure you are, from 0 to 1.", min=0, max=1),
+    intent: str | None = option("--intent WORD", "Name its purpose, in a word for programs."),
+    priority: str | None = option("--priority WORD", "Name its urgency, in a word for programs."),
+    confidence: float | None = option("--confidence NUMBER", "Rate how sure you are, from 0 to 1.", min=0, max=1),
     model: str | None = option("--model MODEL", "Name the model that wrote it."),
     idempotency_key: str | None = option(
         "--idempotency-key KEY", "Write nothing if a message was sent there with this key before, and print its id."
@@ -79,7 +79,7 @@ def send(
 
 
 def status(id: Annotated[str, argument("ID", "The message: its id.", ...)]) -> None:
-    """Say for each recipient of a message whether it was stored, rung (a wake was delivered), or read."""
+    """Print for each recipient of a message whether it was stored, rung (a wake was delivered), or read."""
     with named() as store:
         sent = store.messages.status(id)
     _tell_sent(sent, "\n".join(f"{name}\t{state}" for name, state in sent.recipients.items()))
