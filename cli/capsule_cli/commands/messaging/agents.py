@@ -116,7 +116,7 @@ discover = does(
     ),
 )
 requests = does(
-    "List the agents that wanted to write to the agent, which is restricted. Answer with `allow` or `block`.",
+    "List the agents that asked to write to the agent, which is restricted. Answer with `allow` or `block`.",
 )(
     "agents.requests",
     Rows(

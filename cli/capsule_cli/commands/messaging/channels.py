@@ -17,7 +17,7 @@ _CHANNEL = "The channel: its name, NAME@PROJECT, or its id."
 Channel = Annotated[str, argument("CHANNEL", _CHANNEL, ..., autocompletion=complete_channel)]
 Access = Literal["open", "members", "private"]
 _ACCESS = "Admit everybody who asks (open), those who are invited (members), or nobody later (private)."
-_SCOPE = "For whom it is: project (the agent's; the owner's is global), global, or a project."
+_SCOPE = "Choose whose agents find it: project (that of the agent; without an agent: global), global, or a project."
 _MANAGE = "Permit or forbid them to change the channel and take others out."
 _DEFAULT = "Add the agents of its scope when they are registered."
 Description = Annotated[str | None, option("--description TEXT", "Describe what it is for.", ...)]

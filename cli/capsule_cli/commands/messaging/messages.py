@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _CONVERSATION = "The conversation: its id, a unique beginning of it, or @last."
 Conversation = Annotated[str | None, option("--conversation ID", _CONVERSATION, ..., autocompletion=complete_id)]
-Topic = Annotated[str | None, option("--topic TOPIC", "Only what is in this topic.", ...)]
-Thread = Annotated[str | None, option("--thread MESSAGE", "Only what is in the thread of this message.", ...)]
+Topic = Annotated[str | None, option("--topic TOPIC", "Take only messages of this topic.", ...)]
+Thread = Annotated[str | None, option("--thread MESSAGE", "Take only messages in the thread of this message.", ...)]
 #: Seconds of one wait of many.
 _WAIT_S = 3600
 
@@ -48,11 +48,11 @@ def send(
     ),
     file: File = None,
 ) -> None:
-    """Send a message to an agent, a channel or a conversation and print its id. With none: to the only other agent.
+    """Send a message to an agent, a channel or a conversation and print its id. Without any: to the only other agent.
 
-    In the text, @name, @name@project and @all mention agents; --review, --action or --fyi after a name says what for.
-    When the id is printed, the message is on the disk. --json says what became of it for each recipient: stored, rung
-    (a wake was delivered), or read.
+    In the text, @name, @name@project and @all mention agents; --review, --action or --fyi after a name says what is
+    asked. When the id is printed, the message is on the disk. --json says what became of it for each recipient: stored,
+    rung (a wake was delivered), or read.
     """
     refuse(sum(each is not None for each in (to, channel, conversation)) > 1, "give one target", "--to")
     content = message_text(text, file)
@@ -103,7 +103,9 @@ def inbox(topic: Topic = None, thread: Thread = None) -> None:
 
 
 def listen(
-    follow: bool = flag("--follow -f", "Go on until Ctrl-C. A message counts as read when the next one is waited for."),
+    follow: bool = flag(
+        "--follow -f", "Go on until Ctrl-C. A message counts as read as soon as `listen` waits for the next one."
+    ),
     exec_: str | None = option(
         "--exec CMD",
         "Run this in a shell for each message, one after the other. The command finds the message as JSON in "
@@ -155,8 +157,8 @@ def _tell(mail: Mail) -> None:
 def history(
     id: Id,
     limit: int = option("--limit -n N", "Print at most N messages.", 20, min=1),
-    before: str | None = option("--before CURSOR", "Print the messages before those of another page: its `before`."),
-    after: str | None = option("--after CURSOR", "Print the messages after those of another page: its `after`."),
+    before: str | None = option("--before CURSOR", "Print the page before this cursor: the `before` of a page."),
+    after: str | None = option("--after CURSOR", "Print the page after this cursor: the `after` of a page."),
     topic: Topic = None,
     thread: Thread = None,
 ) -> None:

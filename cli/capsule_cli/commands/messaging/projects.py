@@ -52,6 +52,6 @@ link = does(_LINK)(
     b=Other,
     direction=(Annotated[Direction, option("--direction", _DIRECTION, ...)], "both"),
 )
-unlink = does("End the link of two projects. Who is in a channel of the other only by the link is out of it.")(
+unlink = does("End the link of two projects. Agents that are in a channel by the link alone are out of it.")(
     "projects.unlink", lambda project, **_: f"{project.id}: {_links(project) or 'no link'}", a=Project, b=Other
 )

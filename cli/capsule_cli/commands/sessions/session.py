@@ -116,8 +116,8 @@ def set_(
     folder: str | None = option("--folder DIR", "Run the command in this folder."),
     provider: str | None = option("--provider NAME", "Name the program behind the command, as claude."),
     time_zone: str | None = option("--time-zone ZONE", "Read schedules in this time zone, as Europe/Berlin."),
-    idle: str | None = option("--idle TIME", "End a worker that had nothing to do for so long, for example 10m."),
-    for_: str | None = option("--for TIME", "Stop the command after so long, for example 30m."),
+    idle: str | None = option("--idle TIME", "End a worker that had nothing to do for this time, for example 10m."),
+    for_: str | None = option("--for TIME", "Stop the command after this time, for example 30m."),
     max_hops: int | None = option("--max-hops N", "Answer no message that came through more agents than this."),
     approve: bool = flag("--approve", "Approve the command that the store has: it may run on this machine."),
 ) -> None:
