@@ -26,12 +26,12 @@ id=$(capsule new "Garden" --type group -m "What grows in the shade?")
 capsule append $id "Ferns and hostas." --role assistant --from ada > /dev/null
 agent() { yes '{"from": "bob", "content": "..."}' | head -n 50 | capsule append $id --jsonl > /dev/null; }
 agent & sed -i 's/hostas/ivy/' conversations/$id.json; wait  # an agent and an editor at the same time
-capsule store stats | head -n 3
 capsule show $id | head -n 8
 capsule search ivy | cut -f 4-
 capsule delete $id --yes | cut -d ' ' -f 2-
 capsule restore $id | cut -d ' ' -f 2-
 capsule doctor
+capsule store stats | grep ^messages  # appended: 1 with the conversation, 1 by ada, 50 by bob
 """
 
 

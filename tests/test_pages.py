@@ -162,11 +162,18 @@ def test_the_make_targets_that_pages_name_exist() -> None:
         assert re.search(rf"^{target}:", makefile, re.M), target
 
 
-def test_every_link_of_the_documentation_leads_to_a_file() -> None:
+def anchors_of(page: Path) -> set[str]:
+    """The names under which a link leads to a heading of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_link_of_the_documentation_leads_to_a_file_and_a_heading() -> None:
     for page in ALL_PAGES:
-        text = page.read_text(encoding="utf-8")
-        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
-            assert (page.parent / link).exists(), f"{page.name}: {link}"
+        for link, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
+            target = page.parent / link if link else page
+            assert target.exists(), f"{page.name}: {link}"
+            assert not anchor or anchor in anchors_of(target), f"{page.name}: {link}#{anchor}"
 
 
 def test_every_path_that_the_page_for_contributors_names_is_there() -> None:

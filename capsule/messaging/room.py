@@ -37,10 +37,10 @@ ROOM = Room(
     groups={
         "agent": "Register people and programs that write to each other, and see who is there.",
         "agent wake": "Wake an agent that is idle when a message comes for it.",
-        "agent notify": """Say in a project's CLAUDE.md, and AGENTS.md if it exists, how much mail waits for an agent.
+        "agent notify": """Write into CLAUDE.md and AGENTS.md of a project how much mail waits for an agent.
 
-        The block stands there while the agent is away. It has numbers and names, and never the text of a message. It
-        goes when everything is read. The setting notifications.files in capsule.toml names other files.
+        The block stands there while the agent is away; in AGENTS.md only if that exists. It has numbers and names, and
+        never the text of a message. It goes when everything is read. The setting notifications.files names other files.
         """,
         "channel": "Make channels, join and leave them: conversations that agents find by a name.",
         "group": "Make groups of agents. Only its participants read a group and write to it.",

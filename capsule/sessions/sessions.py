@@ -117,7 +117,7 @@ class Sessions:
         rows = [*self.list(), SessionRow(UNSERVED, "")]
         steps = way(message, filter(None, (self._files(row, message) for row in rows)))
         if not steps:
-            raise NotFound(f"no session knows of {message[:80]!r}: it is long gone, or was for none", id=message)
+            raise NotFound(f"no session has message {message[:80]!r}: it is old, or was for no worker", id=message)
         return steps
 
     def _files(self, row: SessionRow, message: str) -> Files | None:

@@ -109,7 +109,7 @@ DryRun = Annotated[bool, option("--dry-run", "Only say what would be done.", ...
 File = Annotated[str | None, option("--file -F FILE", "Read the text from a file.", ...)]
 From = Annotated[str | None, option("--from AGENT", "Name the agent that wrote it, by its id.", ...)]
 At = Annotated[str | None, option("--at REV", "Print it as it was in this commit, or at this date or time (UTC).", ...)]
-_BUDGET = "Let the transcript have at most N tokens, by an estimate. Without it: all messages."
+_BUDGET = "Limit the transcript to N tokens, by an estimate. Without it: all messages."
 Budget = Annotated[int | None, option("--budget N", _BUDGET, ..., min=1)]
 Limit = Annotated[int | None, option("--limit -n N", "Show at most N.", ..., min=1)]
 

@@ -51,7 +51,7 @@ REFUSED = [
     *(
         "channel members team",
         "channel topics team",
-        "channel invite eve --to team",
+        "channel invite eve --channel team",
         "channel show team",
         "channel set --archive team",
     ),
@@ -120,7 +120,7 @@ BEYOND = [
         "group new x --with eve",
         "channel new x",
         "channel join lobby",
-        "channel invite eve --to desk",
+        "channel invite eve --channel desk",
     ),
     *("agent status x", "agent allow eve", "agent register --project .", "agent set bot --project ."),
     *(

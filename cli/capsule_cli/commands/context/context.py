@@ -119,7 +119,7 @@ def check(
     all_: bool = flag("--all", "Check every conversation that has a context."),
     project: Project = None,
 ) -> None:
-    """List the files that are changed, gone or new since the capture; exit 1 if there are any, or if it can't tell."""
+    """List the files that are changed, gone or new since the capture; exit 1 if there are any or it can't compare."""
     from capsule.context import drift
 
     if (id is None) != all_ or (all_ and project is not None):

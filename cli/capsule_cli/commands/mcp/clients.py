@@ -58,7 +58,7 @@ def install(
     force: Force = False,
     tools: Toolset | None = option("--tools SET", SETS),
 ) -> None:
-    """Let programs use the MCP server: put the entry `capsule` into their settings, and touch nothing else.
+    """Connect programs to the MCP server: put the entry `capsule` into their settings, and touch nothing else.
 
     If a program has a command for that (claude, codex, gemini, code), Capsule runs the command. A settings file in
     TOML, or with comments, stays as it is, and Capsule prints the text to paste into it; the exit code is then 1.

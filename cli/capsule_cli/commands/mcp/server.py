@@ -29,7 +29,7 @@ def serve(
         "--http [HOST:]PORT",
         "Serve over HTTP there, instead of stdin and stdout. Without HOST: 127.0.0.1. Port 0: any free one.",
     ),
-    read_only: bool = flag("--read-only", "Let clients read and do nothing else."),
+    read_only: bool = flag("--read-only", "Refuse clients every change."),
     tools: Toolset = TOOLS,
     allow_host: list[str] | None = option(
         "--allow-host NAME",

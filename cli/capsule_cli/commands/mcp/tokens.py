@@ -43,7 +43,7 @@ def add(
         "Allow to read (read), also to write (write), also to delete and to take locks from others (admin).",
         "write",
     ),
-    expires: str | None = option("--expires DURATION", "Let it expire after this time, for example 30d."),
+    expires: str | None = option("--expires DURATION", "Make it expire after this time, for example 30d."),
 ) -> None:
     """Make a token for an agent and print it. It is printed only once, because Capsule keeps only its hash."""
     expires_in_s = None if expires is None else seconds(expires, "--expires")

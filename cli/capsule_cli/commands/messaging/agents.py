@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 does = passing(acting)
 
 Reason = Annotated[str | None, option("--reason TEXT", "Keep this reason with it, for people.", ...)]
-_BUSY = "Say that the agent is busy, or no more. Default: as before."
+_BUSY = "Mark the agent as busy, or as not busy. Default: as before."
 
 
 def register(
@@ -27,7 +27,7 @@ def register(
         "--project DIR", "The folder that the agent works in. Default: this one; with --as, its project, if any."
     ),
     name: str | None = option("--name NAME", "Give it a name to show."),
-    description: str | None = option("--description TEXT", "Say what it is there for."),
+    description: str | None = option("--description TEXT", "Describe what it is for."),
     stay_out: list[str] | None = option(
         "--stay-out CHANNELS", "Stay out of these default channels for good: names with commas between them, or *."
     ),
@@ -73,14 +73,14 @@ def set_(
     ),
     project: str | None = option("--project DIR", "Move it into the project of this folder; no other command does."),
     dm: Literal["open", "restricted", "closed"] | None = option(
-        "--dm", "Let everybody write directly to the agent, those that it allows, or nobody. It binds the agent alike."
+        "--dm", "Choose who may write directly to it, and to whom it may: everybody, those that it allows, or nobody."
     ),
     discoverable: Literal["public", "project", "private"] | None = option(
         "--discoverable",
-        "Let everybody find the agent, those of its project and of projects that see it, or those it has written with.",
+        "Choose who finds it: everybody, the agents that see its project, or those it has a direct conversation with.",
     ),
 ) -> None:
-    """Move an agent into another project, or say who may write to it and who finds it; without an option, print it.
+    """Move an agent into another project, or choose who may write to it and who finds it; without an option, print it.
 
     When this returns, no message comes any more that the earlier policy let through.
     """
@@ -118,7 +118,7 @@ discover = does(
     ),
 )
 requests = does(
-    "List the agents that wanted to write to the agent, which is restricted. Answer with `allow` or `block`.",
+    "List the agents that asked to write to the agent, which is restricted. Answer with `allow` or `block`.",
 )(
     "agents.requests",
     Rows(
@@ -126,18 +126,18 @@ requests = does(
         "nobody asks to write to you",
     ),
 )
-allow = does("Let another agent write to the agent, if it is restricted.")(
+allow = does("Allow another agent to write to the agent, if it is restricted.")(
     "agents.allow", "{agent}: allowed {other}", other=Agent, reason=Reason
 )
 block = does("Stop the agent and another one from writing to each other. What they said stays readable.")(
     "agents.block", "{agent}: blocked {other}", other=Agent, reason=Reason
 )
-unblock = does("Take back what the agent said of another one: neither allowed nor blocked.")(
+unblock = does("Remove what the agent decided about another one: it is neither allowed nor blocked.")(
     lambda store, other: store.agents.forget(other=other) or store.agents.get(store.agent),
     "{agent}: neither allows nor blocks {other}",
     other=Agent,
 )
-status = does("Say what the agent is doing.")(
+status = does("Set the text that says what the agent is doing.")(
     lambda store, **said: store.agents.set_status(store.agent, **said),
     "{agent}: {text}",
     text=Annotated[str, argument("TEXT", "What the agent is doing, for others to read. Empty: nothing.", ...)],

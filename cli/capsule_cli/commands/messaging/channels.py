@@ -16,12 +16,12 @@ does = passing(named)
 _CHANNEL = "The channel: its name, NAME@PROJECT, or its id."
 Channel = Annotated[str, argument("CHANNEL", _CHANNEL, ..., autocompletion=complete_channel)]
 Access = Literal["open", "members", "private"]
-_ACCESS = "Let in who will (open), who is invited (members), or nobody later (private)."
-_SCOPE = "For whom it is: project (the agent's; the owner's is global), global, or a project."
-_MANAGE = "Let them change the channel and take others out, or not."
-_DEFAULT = "Let the agents of its scope join it when they are registered."
-Description = Annotated[str | None, option("--description TEXT", "Say what it is for.", ...)]
-Topic = Annotated[str | None, option("--default-topic TOPIC", "Give messages without a topic this.", ...)]
+_ACCESS = "Admit everybody who asks (open), those who are invited (members), or nobody later (private)."
+_SCOPE = "Choose whose agents find it: project (that of the agent; without an agent: global), global, or a project."
+_MANAGE = "Permit or forbid them to change the channel and take others out."
+_DEFAULT = "Add the agents of its scope when they are registered."
+Description = Annotated[str | None, option("--description TEXT", "Describe what it is for.", ...)]
+Topic = Annotated[str | None, option("--default-topic TOPIC", "Give messages without a topic this one.", ...)]
 
 new = does("Make a channel, with the agent in it if there is one, and print its id.")(
     lambda store, description, **more: store.channels.create(description=description or "", **more),
@@ -54,7 +54,7 @@ set_ = does("Change what a channel is. Its name and its scope stay for ever.")(
     channel=Channel,
     access=Annotated[Access | None, option("--access", _ACCESS, ...)],
     description=Description,
-    default=Annotated[bool | None, option("--default/--no-default", "Let the agents of its scope join it.", ...)],
+    default=Annotated[bool | None, option("--default/--no-default", _DEFAULT, ...)],
     topic_required=Annotated[bool | None, option("--topic-required/--no-topic-required", "Require a topic.", ...)],
     default_topic=Topic,
     archived=Annotated[
@@ -70,13 +70,13 @@ join = does("Join a channel, or come back to it.")(
 leave = does("Leave a channel for good: nothing brings the agent back but itself.")(
     "channels.leave", "{0.id}: {agent} left", opens=acting, channel=Channel
 )
-invite = does("Let agents into a channel, of other projects too, or change what its members may do.")(
+invite = does("Invite agents to a channel, of other projects too, or change what its members may do.")(
     "channels.invite",
     "{0.id}: invited {agents}",
     agents=Agents,
     channel=Annotated[str, option("--channel CHANNEL", _CHANNEL, ..., autocompletion=complete_channel)],
-    can_send=Annotated[bool | None, option("--can-send/--no-send", "Let them write, or only read.", ...)],
-    can_invite=Annotated[bool | None, option("--can-invite/--no-invite", "Let them invite others, or not.", ...)],
+    can_send=Annotated[bool | None, option("--can-send/--no-send", "Permit or forbid them to write.", ...)],
+    can_invite=Annotated[bool | None, option("--can-invite/--no-invite", "Permit or forbid invitations.", ...)],
     can_manage=Annotated[bool | None, option("--can-manage/--no-manage", _MANAGE, ...)],
 )
 members = does("List the agents in a channel.")(
@@ -99,7 +99,7 @@ Muted = Annotated[str, argument("CHANNEL", f"A channel, or any conversation: {CO
 def mute(
     conversation: Muted,
     notify: Literal["all", "mentions", "none"] | None = option(
-        "--notify", "Don't mute it: let all wake the agent, what mentions it (as if it were muted), or nothing."
+        "--notify", "Choose what wakes the agent instead: all messages, those that mention it, or none."
     ),
 ) -> None:
     """Mute a conversation: only what mentions the agent is unread and wakes it."""

@@ -12,7 +12,7 @@ from capsule_cli.shared.passing import Rows, passing
 does = passing(acting)
 
 Name = Annotated[str, argument("NAME", "The name of the group.", ...)]
-_HISTORY = "Let participants read what was said since they joined, or all of it."
+_HISTORY = "Show participants what was said since they joined, or all of it."
 
 new = does("Make a group with the agent in it, and print its id.")(
     "groups.create",

@@ -23,7 +23,7 @@ list_ = does(
     Rows(
         {"id": "mail.id", "state": "state", "kind": "mail.mention", "from": "mail.from_"}
         | {"conversation": "mail.conversation", "text": "mail.content"},
-        "no message mentions you",
+        "there is no such mention",
     ),
     state=(Annotated[State, option("--state STATE", "Print those in this state; open: not done.", ...)], "open"),
     kind=Annotated[Kind | None, option("--kind KIND", "Print those of this kind.", ...)],

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _CONVERSATION = option("--conversation ID", f"The conversation: {CONVERSATION}", ..., autocompletion=complete_id)
 Conversation = Annotated[str | None, _CONVERSATION]
-Topic = Annotated[str | None, option("--topic TOPIC", "Only what is in this topic.", ...)]
-Thread = Annotated[str | None, option("--thread MESSAGE", "Only what is in the thread of this message.", ...)]
+Topic = Annotated[str | None, option("--topic TOPIC", "Take only messages of this topic.", ...)]
+Thread = Annotated[str | None, option("--thread MESSAGE", "Take only messages in the thread of this message.", ...)]
 Message = Annotated[str, argument("ID", "The message: its id.", ...)]
 #: Seconds of one wait of many.
 _WAIT_S = 3600
@@ -37,23 +37,23 @@ def send(
     channel: str | None = option(
         "--channel CHANNEL", "Send it into this channel: its name, or name@project.", autocompletion=complete_channel
     ),
-    topic: str | None = option("--topic TOPIC", "Say what it is about."),
+    topic: str | None = option("--topic TOPIC", "Name what it is about."),
     thread: str | None = option("--thread MESSAGE", "Put it into the thread of this message, by its id."),
     reply_to: str | None = option("--reply-to MESSAGE", "Name the message that it answers, by its id."),
-    intent: str | None = option("--intent WORD", "Say what it is for, in a word for programs."),
-    priority: str | None = option("--priority WORD", "Say how urgent it is, in a word for programs."),
-    confidence: float | None = option("--confidence NUMBER", "Say how sure you are, from 0 to 1.", min=0, max=1),
+    intent: str | None = option("--intent WORD", "Name its purpose, in a word for programs."),
+    priority: str | None = option("--priority WORD", "Name its urgency, in a word for programs."),
+    confidence: float | None = option("--confidence NUMBER", "Rate how sure you are, from 0 to 1.", min=0, max=1),
     model: str | None = option("--model MODEL", "Name the model that wrote it."),
     idempotency_key: str | None = option(
         "--idempotency-key KEY", "Write nothing if a message was sent there with this key before, and print its id."
     ),
     file: File = None,
 ) -> None:
-    """Send a message to an agent, a channel or a conversation and print its id. With none: to the only other agent.
+    """Send a message to an agent, a channel or a conversation and print its id. Without any: to the only other agent.
 
-    In the text, @name, @name@project and @all mention agents; --review, --action or --fyi after a name says what for.
-    When the id is printed, the message is on the disk. --json says what became of it for each recipient: stored, rung
-    (a wake was delivered), or read.
+    In the text, @name, @name@project and @all mention agents; --review, --action or --fyi after a name says what is
+    asked. When the id is printed, the message is on the disk. --json says what became of it for each recipient: stored,
+    rung (a wake was delivered), or read.
     """
     refuse(sum(each is not None for each in (to, channel, conversation)) > 1, "give one target", "--to")
     content = message_text(text, file)
@@ -80,7 +80,7 @@ def send(
 
 
 def status(id: Message) -> None:
-    """Say for each recipient of a message whether it was stored, rung (a wake was delivered), or read."""
+    """Print for each recipient of a message whether it was stored, rung (a wake was delivered), or read."""
     with named() as store:
         sent = store.messages.status(id)
     _tell_sent(sent, "\n".join(f"{name}\t{state}" for name, state in sent.recipients.items()))
@@ -123,7 +123,9 @@ def inbox(topic: Topic = None, thread: Thread = None) -> None:
 
 
 def listen(
-    follow: bool = flag("--follow -f", "Go on until Ctrl-C. A message counts as read when the next one is waited for."),
+    follow: bool = flag(
+        "--follow -f", "Go on until Ctrl-C. A message counts as read as soon as `listen` waits for the next one."
+    ),
     exec_: str | None = option(
         "--exec CMD",
         "Run this in a shell for each message, one after the other. The command finds the message as JSON in "
@@ -175,8 +177,8 @@ def _tell(mail: Mail) -> None:
 def history(
     id: Id,
     limit: int = option("--limit -n N", "Print at most N messages.", 20, min=1),
-    before: str | None = option("--before CURSOR", "Print the messages before those of another page: its `before`."),
-    after: str | None = option("--after CURSOR", "Print the messages after those of another page: its `after`."),
+    before: str | None = option("--before CURSOR", "Print the page before this cursor: the `before` of a page."),
+    after: str | None = option("--after CURSOR", "Print the page after this cursor: the `after` of a page."),
     topic: Topic = None,
     thread: Thread = None,
 ) -> None:

@@ -17,7 +17,7 @@ Tags = Annotated[list[str] | None, option("--tag TAG", "Name a tag. Repeatable."
 Session = Annotated[str | None, option("--session ID", "The session in which it is written.", ...)]
 Of = Annotated[str | None, option("--of AGENT", "Look at the notes of this agent.", ..., autocompletion=complete_agent)]
 Limit = Annotated[int, option("--limit -n N", "Print at most N notes.", ..., min=1)], 20
-_ANY = "Let one of the tags be enough; else a note has all of them."
+_ANY = "Find notes with one of the tags; else with all of them."
 _SHOWN = Rows({"id": "id", "written": "written_at", "tags": "tags", "session": "session", "text": "text"}, "no notes")
 
 
@@ -46,7 +46,7 @@ search = does("Search notes by words, tags and session, the best first.")(
     limit=Limit,
 )
 list_ = does("List notes, the latest first.")("notes.search", _SHOWN, opens=named, of=Of, limit=Limit)
-share = does("Let another agent read the notes. That is recorded.")(
+share = does("Permit another agent to read the notes. The permission is recorded.")(
     "notes.share", "{0.id}: {other} may read them", other=Agent
 )
 unshare = does("Stop sharing the notes with another agent.")(

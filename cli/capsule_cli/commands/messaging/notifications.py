@@ -9,12 +9,12 @@ from capsule_cli.shared.output import answer, listing, on_or_off
 
 
 def on() -> None:
-    """Let the agent have a block while it is away."""
+    """Switch the block on: it is written while the agent is away."""
     _switch(True)
 
 
 def off() -> None:
-    """Let the agent have no block, and remove the one that is there."""
+    """Switch the block off, and remove the one that is there."""
     _switch(False)
 
 

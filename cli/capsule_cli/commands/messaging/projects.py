@@ -19,8 +19,8 @@ _PROJECT = "The project: its id or its name."
 Project = Annotated[str, argument("PROJECT", _PROJECT, ..., autocompletion=complete_project)]
 Other = Annotated[str, argument("OTHER", "Another project.", ..., autocompletion=complete_project)]
 Direction = Literal["both", "out", "in"]
-_DIRECTION = "Let the agents of PROJECT see OTHER (out), those of OTHER see PROJECT (in), or both."
-_LINK = "Let the agents of a project see another project: its open channels, and its agents that only projects find."
+_DIRECTION = "Show OTHER to the agents of PROJECT (out), PROJECT to those of OTHER (in), or both."
+_LINK = "Show the agents of a project another project: its open channels, and the agents that its own agents find."
 _ARROWS = {"out": "->", "in": "<-", "both": "<->"}
 
 
@@ -52,6 +52,6 @@ link = does(_LINK)(
     b=Other,
     direction=(Annotated[Direction, option("--direction", _DIRECTION, ...)], "both"),
 )
-unlink = does("End the link of two projects. Who is in a channel of the other only by the link is out of it.")(
+unlink = does("End the link of two projects. Agents that are in a channel by the link alone are out of it.")(
     "projects.unlink", lambda project, **_: f"{project.id}: {_links(project) or 'no link'}", a=Project, b=Other
 )

@@ -39,7 +39,7 @@ def watch(
     events: bool = flag("--events", "Print what happened after the cursor, then the cursor to go on from, and end."),
     kinds: str = option(
         "--kinds LIST",
-        "With --events: only these, with commas: messages, channels, groups, directs, conversations",
+        "With --events: print only these, with commas between: messages, channels, groups, directs, conversations",
         "",
     ),
     follow: bool = flag("--follow -f", "With --events: go on with what happens, until Ctrl-C."),

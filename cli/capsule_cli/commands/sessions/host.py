@@ -104,7 +104,7 @@ def _listening(where: str) -> Callable[[], socket.socket]:
 
 
 def status() -> None:
-    """Print the hosts and workers that run, as a table that stays fresh at a terminal until Ctrl-C."""
+    """Print the hosts and workers that run. At a terminal the table is renewed until Ctrl-C."""
     end_at_once()
     processes: dict[int, psutil.Process] = {}
     with store_of() as store:

@@ -26,14 +26,14 @@ Session = Annotated[str, argument("SESSION", _SESSION, ..., autocompletion=compl
 _PLACE = "A conversation, a channel by its name, or an agent; or ADAPTER:PLACE, as webhook:ci for the webhook ci."
 Place = Annotated[str, argument("PLACE", _PLACE, ...)]
 Message = Annotated[str, argument("MESSAGE", "The id of a message, or of an answer.", ...)]
-Series = Annotated[str | None, option("--series ID", "Only this series of scheduled messages.", ...)]
-_CANCELLED = "A message, a series, a question, or a session: then nothing more is answered there."
+Series = Annotated[str | None, option("--series ID", "Change only this series of scheduled messages.", ...)]
+_CANCELLED = "The id of a message, a series, a question or a session."
 _CANCEL = "Cancel a message that is not answered yet, a series, or a question, or close a session with all that waits."
 _FORBIDDEN = "The name by which the agent calls the place, or the place."
 
 
 def list_(
-    agent: str | None = option("--agent AGENT", "Only those of this agent.", autocompletion=complete_agent),
+    agent: str | None = option("--agent AGENT", "List only the sessions of this agent.", autocompletion=complete_agent),
 ) -> None:
     """List the sessions, the last active first."""
     with store_of() as store:
@@ -46,14 +46,14 @@ def list_(
 show = does("Print what is known of a session: what waits, what runs, where its agent may send.")(
     "sessions.get", session=Session
 )
-pause = does("Let a session, or one of its series, take messages and answer none until `resume`.")(
+pause = does("Pause a session, or one of its series: what comes is kept, and nothing is answered until `resume`.")(
     "sessions.pause",
     lambda id, series, **_: f"{series or id}: paused",
     value=lambda id, session, series: {"id": id, "series": series, "paused": True},
     session=Session,
     series=Series,
 )
-resume = does("Let a session, or one of its series, go on.")(
+resume = does("Resume a session, or one of its series.")(
     "sessions.resume",
     lambda id, series, **_: f"{series or id}: goes on",
     value=lambda id, session, series: {"id": id, "series": series, "paused": False},
@@ -79,13 +79,13 @@ unwire = does("Remove the wiring of an agent to a place. The agent still answers
     place=Place,
     agent=Agent,
 )
-allow = does("Let an agent send to a place by itself, and print the name by which it calls it.")(
+allow = does("Permit an agent to send to a place by itself, and print the name that it has for the place.")(
     "sessions.allow",
     "{0}",
     value=lambda name, agent, place, title: {"agent": agent, "place": place, "name": name},
     agent=Agent,
     place=Place,
-    title=Annotated[str | None, option("--name NAME", "Make the name of this.", ...)],
+    title=Annotated[str | None, option("--name NAME", "Make the name from this text.", ...)],
 )
 forbid = does("Stop an agent from sending to a place by itself. It may still answer what comes from there.")(
     "sessions.forbid",
@@ -116,12 +116,12 @@ def set_(
     folder: str | None = option("--folder DIR", "Run the command in this folder."),
     provider: str | None = option("--provider NAME", "Name the program behind the command, as claude."),
     time_zone: str | None = option("--time-zone ZONE", "Read schedules in this time zone, as Europe/Berlin."),
-    idle: str | None = option("--idle DURATION", "End a worker that had nothing to do for so long, for example 10m."),
-    for_: str | None = option("--for DURATION", "Stop the command after so long, for example 30m."),
+    idle: str | None = option("--idle DURATION", "End a worker that had nothing to do for this time, for example 10m."),
+    for_: str | None = option("--for DURATION", "Stop the command after this time, for example 30m."),
     max_hops: int | None = option("--max-hops N", "Answer no message that came through more agents than this."),
-    approve: bool = flag("--approve", "Let the command that is noted here run on this machine."),
+    approve: bool = flag("--approve", "Approve the command that the store has: it may run on this machine."),
 ) -> None:
-    """Say by which command an agent answers, or print it. What another machine noted runs once it is approved here."""
+    """Set the command by which an agent answers, or print it. One that another machine set has to be approved here."""
     refuse(name is None and (command or approve), "say which agent", "AGENT")
     refuse(folder is not None and not os.path.isdir(folder), f"{folder} is no directory", "--folder")
     folder = folder and os.path.realpath(folder)  # The host may run elsewhere.
@@ -170,14 +170,16 @@ def wire(
         "mention",
     ),
     pattern: str | None = option("--pattern REGEX", "Wake it by texts in which this is found; . is any text."),
-    senders: Literal["all", "known"] = option("--senders", "Whose messages wake it.", "all"),
-    ignored: Literal["drop", "accumulate"] = option("--ignored", "What becomes of the others.", "drop"),
+    senders: Literal["all", "known"] = option("--senders", "Wake it by everybody, or by known agents.", "all"),
+    ignored: Literal["drop", "accumulate"] = option(
+        "--ignored", "Drop other messages, or keep them for later.", "drop"
+    ),
     one_for: Literal["shared", "per-thread", "agent-shared"] = option(
-        "--one-for", "Let the place have one session, each of its threads, or all places of the agent.", "shared"
+        "--one-for", "Have one session for the place, for each thread, or for all places of the agent.", "shared"
     ),
     rank: int = option("--rank N", "Ask the agents of a place in this order, the highest first.", 0),
 ) -> None:
-    """Let an agent answer in a place. A direct with it needs no wiring, nor does a mention of it elsewhere."""
+    """Wire an agent to a place, so that it answers there. It answers directs and mentions without a wiring."""
     refuse((place is None) != (agent is None), "say which agent answers there", "AGENT")
     with store_of() as store:
         if place is None or agent is None:

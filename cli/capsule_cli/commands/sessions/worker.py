@@ -14,14 +14,14 @@ def run(
     command: list[str] = argument("COMMAND", "After --: the command and its arguments.", []),
     agent: str = option("--agent AGENT", "Answer for this agent; it is set up if need be.", ...),
     session: str | None = option("--session ID", "Serve this session only. Else: all those of the agent, in turn."),
-    idle: str | None = option("--idle DURATION", "End after so long without work. With --session: 10m, else never."),
-    for_: str | None = option("--for DURATION", "Stop the command after so long. Else: 30m."),
+    idle: str | None = option("--idle DURATION", "End after this time without work. With --session: 10m, else never."),
+    for_: str | None = option("--for DURATION", "Stop the command after this time. Else: 30m."),
 ) -> None:
     """Answer the messages of an agent by a command, until SIGTERM comes.
 
-    The command reads the messages from stdin, and what it prints is the answer; printing nothing is none. Exit code 0:
-    it is done. 65, 126 or 127: it failed for good. Any other: it is tried again, up to five times, ever later. Without
-    COMMAND, it is the one that `capsule worker set` has set up.
+    The command reads the messages from stdin, and what it prints is the answer; if it prints nothing, there is none.
+    Exit code 0: it is done. 65, 126 or 127: it failed for good. Any other: it is tried again, up to five times, ever
+    later. Without COMMAND, it is the one that `capsule worker set` has set up.
 
     The environment has CAPSULE_STORE, CAPSULE_AGENT, CAPSULE_SESSION and CAPSULE_MESSAGE, so `capsule mcp serve
     --tools session` gives the command tools. To go on with a conversation of its own, the command writes its id to the

@@ -50,25 +50,25 @@ def import_(
     paths: list[str] | None = argument("PATH", "Files, folders and zips; - for standard input."),
     format: str | None = option(
         "--format FORMAT",
-        lambda: f"Take them for this format. Without it, the content tells. The formats: {_formats('read')}.",
+        lambda: f"Read this format. Without it, the content says which it is. The formats: {_formats('read')}.",
         autocompletion=complete_format,
     ),
     dry_run: DryRun = False,
     on_conflict: Literal["skip", "update", "copy"] = option(
         "--on-conflict CHOICE",
-        "Where the source and this store changed the same: leave it (skip), take what the source has (update), or make "
-        "a second conversation (copy).",
+        "Where the source and this store changed the same: keep what is here (skip), take the source's (update), "
+        "or make a second conversation (copy).",
         "skip",
     ),
     discover: bool = flag("--discover", "Look where programs on this machine keep conversations, and choose."),
     follow: bool = flag("--follow -f", "Go on importing while the other program writes, until Ctrl-C."),
     trusted: bool = flag(
         "--trusted",
-        "Bring back a backup of this store as it was, what agents said too. Asks first; a script must give --yes.",
+        "Bring back a backup of this store as it was, agents' messages too. Asks first; a script must give --yes.",
     ),
     yes: Yes = False,
 ) -> None:
-    """Import conversations of other programs. Those imported before get what is new, and nothing is doubled.
+    """Import conversations of other programs. Repeated, it adds only what is new.
 
     Without --trusted, nothing that is imported reaches an agent: directs, groups and channels become copies, chats
     without participants.
@@ -178,7 +178,7 @@ def export(
     tags: Tags = None,
     output: str | None = option("--output -o PATH", "Write to this file; .zip makes a zip. Default: standard output."),
     redact: bool = flag("--redact", "Replace secrets, by the rules of a context capture, and home folders by ~."),
-    plain: bool = flag("--plain", "Write nothing but what is read, without ids and metadata. Default for Markdown."),
+    plain: bool = flag("--plain", "Write only what people read, without ids and metadata. Default for Markdown."),
     whole: bool = flag("--whole", "Write all that an import takes back. Default for the other formats."),
     force: bool = flag("--force", "Replace the file."),
 ) -> None:
