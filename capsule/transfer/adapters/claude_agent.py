@@ -80,6 +80,11 @@ class CapsuleSessionStore:
         """Args: an open store, which must outlive it. Raises nothing. Cost: none worth mentioning."""
         self._store = store.beside(keep_locks=False)
 
+    if TYPE_CHECKING:  # The SDK does without it, and asks whether it is there; but its protocol names it.
+
+        async def list_session_summaries(self, project_key: str) -> list[Any]:
+            """Not offered: the SDK loads each session instead. Raises nothing. Cost: none."""
+
     def _items(self, key: Mapping[str, str]) -> Items:
         names = "\0".join((key["project_key"], key["session_id"], key.get("subpath", "")))
         return Items(self._store, _NAME, names, Pair(_read, _write), key)
@@ -103,7 +108,7 @@ class CapsuleSessionStore:
         made = [items.item(entry) for entry in entries or ()]
         return [entry for entry in made if "type" in entry] or None
 
-    async def list_sessions(self, project_key: str) -> list[dict[str, Any]]:
+    async def list_sessions(self, project_key: str) -> list[Any]:
         """The sessions of a project with the times of their last change, in milliseconds. Cost: as `sessions`."""
 
         def listed() -> list[dict[str, Any]]:
