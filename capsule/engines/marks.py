@@ -36,6 +36,7 @@ class Mine(NamedTuple):
         entries: How many messages it has, in all its branches.
         last: The digest of all their ids; empty: there are none. A cursor with this mark has read everything.
         tag: Of the version that this is of, as `DocumentState` has it; empty: it isn't known.
+        version: As the index tells one version from another; empty: it can't.
         participants: The agents that take part, and those that left.
         history: What the participants read: `joined` or `all`; empty: it does not say.
         channel: What makes it a channel; None: it is none.
@@ -54,6 +55,7 @@ class Mine(NamedTuple):
     created_by: str | None
     last: str
     tag: str
+    version: str = ""
 
 
 class Last(NamedTuple):

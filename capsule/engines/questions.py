@@ -6,7 +6,7 @@ language. Nothing here belongs to one kind of engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
@@ -198,10 +198,13 @@ class Questions(Protocol):
             InvalidInput: `cursor` is no cursor.
         """
 
-    def mine(self, agent: str, *, refresh: bool = True) -> list[Mine]:
+    def mine(self, agent: str, known: Mapping[str, Mine] = {}, *, refresh: bool = True) -> list[Mine]:
         """The sound conversations that an agent takes part in, the latest first.
 
-        As long as a conversation does not change, each answer has the same object for it.
+        Args:
+            agent: The agent.
+            known: Those of an earlier answer, by id. What did not change since is taken from there, and not read.
+            refresh: Whether to bring the index up to date first.
         """
 
     def behind(self, wanted: Behind, conversation: str | None = None, *, refresh: bool = True) -> list[Place]:

@@ -7,7 +7,7 @@ the asker may not read is judged by the heads of the same moment; and an agent's
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -201,12 +201,13 @@ class Asking:
 
     # -- Messages -------------------------------------------------------------------------------------------------
 
-    def mine(self, agent: str, *, refresh: bool = True) -> list[Mine]:
+    def mine(self, agent: str, known: Mapping[str, Mine] = {}, *, refresh: bool = True) -> list[Mine]:
         from capsule.engines.index.tables.participation import mine
 
         def read(db: sqlite3.Connection, _: Hidden) -> list[Mine]:
+            found = mine(db, agent, known)
             hidden = {} if self._asker is None else self._index.hidden(self._asker)
-            return [each for each in mine(db, agent) if hidden.get(each.id, 0) is not None]
+            return [each for each in found if hidden.get(each.id, 0) is not None] if hidden else found
 
         return self._index.query(None, read, None if refresh else ())
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capsule.engines.marks import Behind
 from capsule.errors import InvalidDocument, NotFound, Refused
@@ -61,6 +61,16 @@ _Basis = tuple["Mine", Any, Any, Any]
 Wishes = tuple[policy.State, Mapping[str, Any], Any]
 
 
+class _Kept(NamedTuple):
+    """The last answer about an agent, and what it was made of."""
+
+    state: policy.State
+    version: Any
+    mines: dict[str, Mine]
+    by_basis: dict[str, tuple[_Basis, Seat | None]]
+    seats: dict[str, Seat]
+
+
 class Unread:
     """What the agents of a store have not read. It keeps each answer until something changes that it depends on.
 
@@ -73,7 +83,7 @@ class Unread:
         self.store = store
         self._people = store.inner.part(People)
         self.questions = store.questions
-        self._kept: dict[str, tuple[policy.State, dict[str, tuple[_Basis, Seat | None]]]] = {}
+        self._kept: dict[str, _Kept] = {}
 
     def wishes(self, agent: str) -> Wishes:
         """The wishes of an agent, as they are now."""
@@ -91,18 +101,20 @@ class Unread:
 
         Cost: some microseconds for each conversation.
         """
-        state, document, _ = wishes or self.wishes(agent)
-        reading, cursors = document.get("reading") or {}, document.get("cursors") or {}
-        for_state, kept = self._kept.get(agent, (state, {}))
-        parts, kept = parts_in(cursors), kept if for_state == state else {}
-        now: dict[str, tuple[_Basis, Seat | None]] = {}
-        for mine in self.questions.mine(agent, refresh=False):
-            id, was = mine.id, kept.get(mine.id)
-            basis = mine, cursors.get(id), parts.get(id), reading.get(id)
-            now[id] = was if was is not None and was[0] == basis else (basis, self._seat(agent, state, *basis))
-        self._kept[agent] = state, now
-        seats = {id: seat for id, (_, seat) in now.items() if seat is not None}
-        return seats if part is None else {id: _at(seat, part) for id, seat in seats.items()}
+        state, document, version = wishes or self.wishes(agent)
+        kept = self._kept.get(agent) or _Kept(state, None, {}, {}, {})
+        mines = self.questions.mine(agent, kept.mines, refresh=False)
+        if version is None or (state, version) != (kept.state, kept.version) or mines != [*kept.mines.values()]:
+            reading, cursors = document.get("reading") or {}, document.get("cursors") or {}
+            parts, before = parts_in(cursors), kept.by_basis if kept.state == state else {}
+            now: dict[str, tuple[_Basis, Seat | None]] = {}
+            for mine in mines:
+                id, was = mine.id, before.get(mine.id)
+                basis = mine, cursors.get(id), parts.get(id), reading.get(id)
+                now[id] = was if was is not None and was[0] == basis else (basis, self._seat(agent, state, *basis))
+            seats = {id: seat for id, (_, seat) in now.items() if seat is not None}
+            kept = self._kept[agent] = _Kept(state, version, {mine.id: mine for mine in mines}, now, seats)
+        return kept.seats if part is None else {id: _at(seat, part) for id, seat in kept.seats.items()}
 
     def _seat(
         self, agent: str, state: policy.State, mine: Mine, cursor: Any, parts: Mapping[Part, Any] | None, reading: Any

@@ -83,7 +83,10 @@ def test_of_many_changes_the_conversations_of_each_agent_are_what_the_heads_say(
         assert sorted(conversations(store.questions, agent)) == sorted(head.id for head in heads)
         counts = {mine.id: mine.entries for mine in store.questions.mine(agent)}
         assert counts == {head.id: len(store.document(head.id)["history"]) for head in heads}
-    assert next(mine for mine in store.questions.mine("anna") if mine.id == "unchanged") is unchanged
+    assert (
+        next(mine for mine in store.questions.mine("anna", {"unchanged": unchanged}) if mine.id == "unchanged")
+        is unchanged
+    )
 
 
 def test_messages_are_found_by_place_and_by_id(store: Store) -> None:

@@ -7,8 +7,7 @@ here. Places count from 0, on all branches.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -24,9 +23,13 @@ from capsule.format.facts import IN_LIST, TEXT
 #: The digest of the ids up to a message, as marks have it.
 _FRONT = "iif(front IS NULL, '', printf('sha256:%014x', front))"
 _LAST = f"(SELECT {_FRONT} FROM messages WHERE capsule = capsules.num ORDER BY at DESC LIMIT 1)"
-_MINE = f"""SELECT id, head, title, entries, archived, updated_at, tag, {_LAST} FROM capsules
+#: NULL where a file may have changed without another one.
+_VERSION = "iif(racy, NULL, version || ' ' || size || ' ' || written || ' ' || changed_ns)"
+_MINE = f"""SELECT id, {_VERSION} FROM capsules
     WHERE num IN (SELECT capsule FROM members WHERE agent = ?) AND damaged = ''
     ORDER BY updated_ms DESC, written DESC, id DESC"""
+_ROW = f"""SELECT id, head, title, entries, archived, updated_at, tag, {_VERSION}, {_LAST} FROM capsules
+    WHERE id IN (SELECT value FROM json_each(?))"""
 _TYPE, _MEMBERS, _HISTORY, _MAKER, _CHANNEL = map(
     HEAD_FIELDS.index, ("type", "participants", "history", "created_by", "channel")
 )
@@ -37,19 +40,29 @@ _MENTIONED = (
 _IN_PART = f"(m.id = ? OR m.num IN (SELECT message FROM facts WHERE path = ? AND type = {TEXT} AND value = ?))"
 
 
-def mine(db: sqlite3.Connection, agent: str) -> list[Mine]:
-    """The conversations that an agent takes part in, the latest first."""
-    return [_mine(*row) for row in db.execute(_MINE, (agent,))]
+def mine(db: sqlite3.Connection, agent: str, known: Mapping[str, Mine]) -> list[Mine]:
+    """The conversations that an agent takes part in, the latest first; nothing is read of those that are as `known`."""
+    versions = db.execute(_MINE, (agent,)).fetchall()
+    same = {id: was for id, version in versions if version and (was := known.get(id)) and was.version == version}
+    others = orjson.dumps([id for id, _ in versions if id not in same]).decode()
+    same |= {row[0]: _mine(*row) for row in db.execute(_ROW, (others,))}
+    return [same[id] for id, _ in versions]
 
 
-@lru_cache(maxsize=20_000)
 def _mine(
-    id: str, head: str, title: str, entries: int, archived: int, updated_at: str, tag: str, last: str | None
+    id: str,
+    head: str,
+    title: str,
+    entries: int,
+    archived: int,
+    updated_at: str,
+    tag: str,
+    version: str | None,
+    last: str | None,
 ) -> Mine:
-    """What a row says. Of a row that stays as it is, it is worked out once."""
     of = orjson.loads(head)
     whose = members_in(of[_MEMBERS]), of[_HISTORY], of[_CHANNEL] and Channel(**of[_CHANNEL]), of[_MAKER]
-    return Mine(id, of[_TYPE], title, entries, bool(archived), updated_at, *whose, last or "", tag)
+    return Mine(id, of[_TYPE], title, entries, bool(archived), updated_at, *whose, last or "", tag, version or "")
 
 
 def marks(
