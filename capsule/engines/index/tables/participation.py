@@ -23,7 +23,7 @@ from capsule.format.facts import IN_LIST, TEXT
 #: The digest of the ids up to a message, as marks have it.
 _FRONT = "iif(front IS NULL, '', printf('sha256:%014x', front))"
 _LAST = f"(SELECT {_FRONT} FROM messages WHERE capsule = capsules.num ORDER BY at DESC LIMIT 1)"
-#: NULL where a file may have changed without another one.
+#: The signature of the file; NULL where the file may have changed and have the same one.
 _VERSION = "iif(racy, NULL, version || ' ' || size || ' ' || written || ' ' || changed_ns)"
 _MINE = f"""SELECT id, {_VERSION} FROM capsules
     WHERE num IN (SELECT capsule FROM members WHERE agent = ?) AND damaged = ''
