@@ -41,7 +41,8 @@ class Door:
         return answer
 
     def ask(self, path: str, form: dict[str, str] | None = None, **headers: str) -> Answer:
-        given = {"host": HOST, "cookie": self.cookie} | {name.replace("_", "-"): value for name, value in headers.items()}
+        given = {"host": HOST, "cookie": self.cookie}
+        given |= {name.replace("_", "-"): value for name, value in headers.items()}
         body = urlencode(form or {}).encode()
         if form is not None:
             given.setdefault("content-type", "application/x-www-form-urlencoded")
