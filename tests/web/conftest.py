@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from capsule import Store
 from tests.web.browser import Elsewhere, Guard, launch
 from tests.web.serving import PATIENCE_S, Served
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
+    from starlette.testclient import TestClient
 
 
 @pytest.fixture
@@ -34,6 +36,25 @@ def serve(tmp_path: Path, guard: Guard) -> Iterator[Callable[..., Served]]:
     yield start
     for each in started:
         each.stop()
+
+
+@pytest.fixture
+def client(store: Store, tmp_path: Path) -> Iterator[TestClient]:
+    """The pages of `store` in this process, without a browser, asked as its owner; redirects are not followed.
+
+    `/events` ends there only if it is asked with `wait=0`.
+    """
+    from starlette.testclient import TestClient
+
+    from capsule.mcp_server.transport.tokens import Tokens
+    from capsule.web.server import application
+    from capsule.web.site import Site
+
+    site = Site(store, Tokens(tmp_path / "config", store.root), "http://testserver")
+    headers = {"origin": "http://testserver"}
+    with TestClient(application(site, ("testserver",)), headers=headers, follow_redirects=False) as client:
+        assert client.get(site.opening()).status_code == 303
+        yield client
 
 
 # Not for the session: where playwright runs, `asyncio.run` of other tests in this process is refused.
