@@ -20,8 +20,8 @@ from capsule.transfer.rendering.messages import STYLES, Drawing, Entry, render
 from capsule.transfer.rendering.texts import valid
 
 _STYLE = """
-body{font:16px/1.5 system-ui,sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem;background:var(--back);
-color:var(--text)}button{font:inherit;padding:0 .4rem}
+:root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem;
+background:light-dark(#fff,#16181d);color:light-dark(#1b1f24,#e4e7eb)}button{font:inherit;padding:0 .4rem}
 """
 _SCRIPT = """
 (()=>{const all=[...document.querySelectorAll(".message")],by=new Map(all.map(a=>[a.id,a])),kids=new Map();
