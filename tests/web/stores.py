@@ -120,7 +120,7 @@ class Talk:
 
 
 def talk(root: Path) -> Talk:
-    """Fill a fresh store with something of everything. Returns: the ids. The fixture `talk` makes it once, and copies it."""
+    """Fill a fresh store with something of everything. Returns: the ids. The fixture `talk` copies one."""
     with Store.open(root, keep_locks=False) as store:
         made = _chats(store, root) | _agents(store, root) | _worker(store)
         report = store.import_(str(SAMPLES / "claude-code" / "site"), str(SAMPLES / "codex" / "shell"))
