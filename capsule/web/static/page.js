@@ -1,4 +1,5 @@
 // What every page has. Each page works without it.
+import "./live.js";
 import { inZone } from "./times.js";
 
 inZone(document);
