@@ -7,7 +7,7 @@ import { inZone } from "./times.js";
 const MOST = 300, BAR = 64; // Messages in the page; pixels that the bar covers.
 const list = document.getElementById("messages");
 const news = document.getElementById("news");
-const { id, words, chosen, cursor } = list.dataset;
+const { id, words, show: chosen, cursor } = list.dataset;
 const key = `capsule:seen:${id}`;
 const articles = () => [...list.querySelectorAll(".window > article")];
 const topOf = (node) => node.getBoundingClientRect().top;
