@@ -1,5 +1,6 @@
 // What every page has. Each page works without it.
 import "./live.js";
+import "./list.js";
 import { inZone } from "./times.js";
 
 inZone(document);
