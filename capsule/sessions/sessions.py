@@ -7,9 +7,9 @@ it. How sessions are set up is said in `setup.py`, and stands in the registry.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,6 +32,36 @@ if TYPE_CHECKING:
 Events = list[events.Event]
 #: What is shown of the next message of a series.
 _OF_A_SERIES = ("id", "content", "recurrence", "processAfter")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question of an agent that waits for people.
+
+    What answers it is a message in its conversation that replies to `message`, with the label or the value of an
+    option; with any text if it has none.
+
+    Attributes:
+        id: Its id.
+        agent: Who asks.
+        session: The session that asks.
+        text: The question.
+        options: What may be answered, each with a label and a value; none: any text.
+        conversation: The conversation in which it is asked; empty: it is asked elsewhere.
+        message: The message there that asks; empty: it is not delivered yet.
+        at: When it was asked.
+        expires_at: Until when an answer counts; empty: without limit.
+    """
+
+    id: str
+    agent: str
+    session: str
+    text: str
+    options: tuple[Mapping[str, str], ...]
+    conversation: str
+    message: str
+    at: str
+    expires_at: str
 
 
 class Sessions(Setup):
@@ -115,6 +145,24 @@ class Sessions(Setup):
             event | {"status": folds.status(event["id"])} if event.get("id") in folds.inbound.messages else event
             for event in last
         ]
+
+    def questions(self) -> Sequence[Asked]:
+        """List the questions of agents that wait for people, those first that were asked first.
+
+        Raises InvalidDocument. Cost: reading the registry if it changed, and the inbound and outbound files of the
+        sessions that ask.
+        """
+        state, asked, now = self.registry.read(), list[Asked](), timestamps.now()
+        for question in state.questions.values():
+            if questions.is_open(question, now) and question.session in state.sessions:
+                inbound, outbound = Session(self._engine, question.session).folds()
+                said = outbound.messages.get(question.message)
+                event: events.Event = said.event if said is not None else {}
+                where = question.route if question.route.get("channel") == "conversations" else {}
+                about = question.id, state.sessions[question.session].agent, question.session, event.get("content", "")
+                place = where.get("place", ""), inbound.delivered.get(question.message, "") if where else ""
+                asked.append(Asked(*about, question.options, *place, event.get("timestamp", ""), question.expires_at))
+        return sorted(asked, key=lambda each: each.at)
 
     def why(self, message: str) -> Sequence[Step]:
         """The whole way of a message through the files of all sessions, in the order of time.

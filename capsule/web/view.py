@@ -7,6 +7,7 @@ may do what decides here as behind every other door. An error of the store is sh
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -75,6 +76,14 @@ class View:
         Raises NotFound, InvalidInput: there is no such agent any more.
         """
         return self.store if self.me == self.visitor.agent else self.store.inner.acting(self.me)
+
+    @cached_property
+    def unread(self) -> int:
+        """The number of messages that the visitor's agent has not read. Costs as `messages.inbox`."""
+        if self.me is not None:
+            with suppress(CapsuleError):  # There may be no such agent any more.
+                return self.acting.messages.inbox().unread
+        return 0
 
     def may(self, scope: Allowed) -> bool:
         """Whether the visitor's token allows this."""

@@ -12,7 +12,7 @@ async function show(address) {
   running?.abort();
   running = new AbortController();
   const { signal } = running;
-  const [old, chosen] = [found(), document.activeElement?.closest("#list > li")?.id];
+  const [old, chosen] = [found(), document.activeElement?.closest(".list > li")?.id];
   const drawn = (await part(address, old.dataset.part, signal)).querySelector("#found");
   if (!drawn || signal.aborted) return;
   old.replaceWith(drawn);
@@ -59,10 +59,8 @@ function edited({ target }) {
   }, BEFORE_MS);
 }
 
-if (form) {
-  document.addEventListener("input", edited);
-  follow();
-}
+if (form) document.addEventListener("input", edited);
+if (found()) follow();
 
 // What changes moves up at once when the top of the list is in view; else a line says how many did.
 const changed = new Set();
@@ -78,7 +76,8 @@ function renew() {
 function tell() {
   isDue = false;
   if (!changed.size) return;
-  if (scrollY < 100) return renew();
+  const isWriting = [...found().querySelectorAll("input:not([type=hidden])")].some((input) => input.value);
+  if (scrollY < 100 && !isWriting) return renew();
   const button = document.createElement("button");
   button.textContent = `${changed.size} changed`;
   button.onclick = () => {
