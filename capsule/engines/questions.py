@@ -45,6 +45,7 @@ class Filter:
         project: It is of the project in this folder: its own folder (`Head.folder`) is that one or lies in it, or an
             agent of the project takes part or took part. A path without links in it, of whatever machine.
         source: The program that it was imported from, by the name of its format; `here`: it was written here.
+        ids: It is one of these (full ids).
         members: The agents of `project`, by their ids; `Store.list` finds them.
     """
 
@@ -60,6 +61,7 @@ class Filter:
     agent: str | None = None
     project: str | None = None
     source: str | None = None
+    ids: frozenset[str] | None = field(default=None, repr=False)
     members: frozenset[str] = field(default=frozenset(), repr=False)
 
     def of(self, heads: Iterable[Head]) -> list[Head]:
@@ -74,6 +76,8 @@ class Filter:
             yield lambda head: head.archived == self.archived
         if replace(self, archived=None, members=frozenset()) != Filter(archived=None) or self.archived:
             yield lambda head: not head.damaged
+        if (ids := self.ids) is not None:
+            yield lambda head: head.id in ids
         if self.mode is not None:
             yield lambda head: head.mode == self.mode
         if self.type is not None:

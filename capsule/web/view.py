@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from starlette.datastructures import FormData
 
     from capsule import Store
+    from capsule.messaging.mail.mail import Inbox
     from capsule.web.admission import Visitor
     from capsule.web.site import Site
 
@@ -78,12 +79,12 @@ class View:
         return self.store if self.me == self.visitor.agent else self.store.inner.acting(self.me)
 
     @cached_property
-    def unread(self) -> int:
-        """The number of messages that the visitor's agent has not read. Costs as `messages.inbox`."""
+    def inbox(self) -> Inbox | None:
+        """What the visitor's agent has not read; None: the owner chose none, or it is not there any more."""
         if self.me is not None:
-            with suppress(CapsuleError):  # There may be no such agent any more.
-                return self.acting.messages.inbox().unread
-        return 0
+            with suppress(CapsuleError):
+                return self.acting.messages.inbox()
+        return None
 
     def may(self, scope: Allowed) -> bool:
         """Whether the visitor's token allows this."""

@@ -28,7 +28,7 @@ def _inbox(view: View) -> Response:
         shown["waiting"] = [(each, view.store.messages.inbox(agent=each.id).unread) for each in agents]
     else:
         messages = view.acting.messages
-        shown |= {"inbox": messages.inbox(), "requests": view.acting.agents.requests()}
+        shown |= {"inbox": view.inbox, "requests": view.acting.agents.requests()}
         shown["mentions"] = messages.mentions(limit=_MENTIONS)
         shown["done"] = messages.mentions(state="done", limit=_DONE)
     return view.page("inbox.html", **shown)
@@ -48,8 +48,8 @@ def _settle(view: View, form: FormData) -> Response:
     elif do == "block":
         agents.block(other=id)
     elif do == "answer":
-        where = {"conversation": str(form.get("conversation")), "reply_to": message}
-        messages.send(str(form.get("value") or ""), idempotency_key=f"answer-{id}", **where)
+        text, where = (str(form.get(name) or "") for name in ("value", "conversation"))
+        messages.send(text, conversation=where, reply_to=message, idempotency_key=f"answer-{id}")
     elif do == "withdraw":
         view.store.sessions.cancel(id)
     else:

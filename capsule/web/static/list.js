@@ -42,6 +42,12 @@ function follow() {
   observer.observe(link);
 }
 
+/** Draw the menus anew, whose counts depend on what was chosen. */
+async function recount(address, name) {
+  document.getElementById("facets").replaceWith((await part(address, "facets")).querySelector("#facets"));
+  form.elements[name]?.focus?.();
+}
+
 let typed;
 function asked() {
   const url = new URL(form.action);
@@ -56,6 +62,7 @@ function edited({ target }) {
     const address = asked();
     history.replaceState(null, "", address);
     quietly(show(address));
+    if (target.matches("select, [type=checkbox]") && form.querySelector("#facets")) quietly(recount(address, target.name));
   }, BEFORE_MS);
 }
 
