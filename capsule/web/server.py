@@ -21,7 +21,7 @@ from starlette.routing import Route
 from capsule.mcp_server.transport.lifetime import finish, signalled
 from capsule.web import events
 from capsule.web.admission import Gate
-from capsule.web.pages import conversation, conversations, history
+from capsule.web.pages import conversation, conversations, history, inbox, search
 from capsule.web.site import TYPES, Site
 from capsule.web.view import View, page
 
@@ -64,6 +64,8 @@ def application(site: Site, hosts: tuple[str, ...], *, is_secure: bool = False) 
         *conversations.ROUTES,
         *conversation.ROUTES,
         *history.ROUTES,
+        *inbox.ROUTES,
+        *search.ROUTES,
         Route("/{path:path}", page(_missing)),
     ]
     app = Starlette(routes=routes)

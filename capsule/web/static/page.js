@@ -1,5 +1,8 @@
 // What every page has. Each page works without it.
 import "./live.js";
+import "./list.js";
+import "./inbox.js";
+import "./keys.js";
 import { inZone } from "./times.js";
 
 inZone(document);
