@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
 from threading import Lock
@@ -33,36 +34,36 @@ _ALLOWED |= {"a": {"href", "title"}, "ol": {"start"}, "th": {"align"}, "td": {"a
 
 
 class Cache:
-    """HTML by the digest of what it was made of; the one that was not used for longest leaves first.
+    """HTML by the digest of what it was made of, `most` characters of it; what was not used for longest leaves first.
 
-    `most` is how many characters it keeps. Any thread may use it.
+    Any thread may use it.
     """
 
     def __init__(self, most: int) -> None:
         self._most, self._size, self._lock = most, 0, Lock()
-        self._kept: OrderedDict[bytes, tuple[str, int]] = OrderedDict()
+        self._kept: OrderedDict[bytes, str] = OrderedDict()
 
-    def get(self, key: bytes) -> tuple[str, int] | None:
-        """The HTML, and how many lines of code it colours."""
+    def get(self, key: bytes) -> str | None:
+        """The HTML; None: it is not kept."""
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
             return self._kept.get(key)
 
-    def put(self, key: bytes, html: str, lines: int) -> None:
+    def put(self, key: bytes, html: str) -> None:
         """Keep some HTML."""
         with self._lock:
-            self._size += len(html) - len(self._kept.pop(key, ("", 0))[0])
-            self._kept[key] = html, lines
+            self._size += len(html) - len(self._kept.pop(key, ""))
+            self._kept[key] = html
             while self._size > self._most:
-                self._size -= len(self._kept.popitem(last=False)[1][0])
+                self._size -= len(self._kept.popitem(last=False)[1])
 
 
 _CACHE = Cache(16_000_000)
 
 
 class Texts:
-    """Draws the texts of one window, of which `lines` lines of code get colours."""
+    """Draws the texts of one window, in which `lines` lines of code get colours that are not in the cache yet."""
 
     def __init__(self, lines: int) -> None:
         self._left, self._is_short = lines, False
@@ -85,13 +86,10 @@ class Texts:
         """Code as a block, in colours if the language is known and the code is not large."""
         text = shown(valid(text))
         lines = text.count("\n") + 1
-        if not language or len(text) > MOST_CODE or lines > MOST_LINES:
+        name = language.split(maxsplit=1)[0].lower() if language.strip() else ""
+        if name not in _languages()[0] or len(text) > MOST_CODE or lines > MOST_LINES:
             return _element("pre", text)
-        if lines > self._left:
-            self._is_short = True
-            return _element("pre", text)
-        name = language.split(maxsplit=1)[0]
-        return self._made(name, text, lambda: _clean(f"<pre><code>{self._coloured(text, name)}</code></pre>"))
+        return self._made(name, text, lambda: self._coloured(name, text))
 
     def diff(self, text: str) -> Markup:
         """Lines of a diff: those that begin with `+` or `-` are marked."""
@@ -104,32 +102,29 @@ class Texts:
         lines = (_element(kinds[line[0]], line) if line[:1] in kinds else _escaped(line) for line in text.split("\n"))
         return Markup('<pre class="diff">{}</pre>').format(Markup("\n").join(lines))
 
-    def _made(self, language: str, text: str, make: Any) -> Markup:
+    def _made(self, language: str, text: str, make: Callable[[], str]) -> Markup:
         from markupsafe import Markup
 
         key = sha256(f"{language}\0{text}".encode()).digest()
-        if (kept := _CACHE.get(key)) is not None and kept[1] <= self._left:
-            self._left -= kept[1]
-            return Markup(kept[0])
-        before, was_short, self._is_short = self._left, self._is_short, False
-        html = make()
-        if not self._is_short:  # Else another window may have lines for it.
-            _CACHE.put(key, html, before - self._left)
-        self._is_short |= was_short
-        return Markup(html)
+        if (kept := _CACHE.get(key)) is None:
+            was_short, self._is_short = self._is_short, False
+            kept = make()
+            if not self._is_short:  # Else another window may have lines for it.
+                _CACHE.put(key, kept)
+            self._is_short |= was_short
+        return Markup(kept)
 
-    def _coloured(self, code: str, language: str) -> str:
-        """Code in colours; escaped, if the language is not known."""
+    def _coloured(self, language: str, code: str) -> str:
         from pygments import highlight
         from pygments.lexers import get_lexer_by_name
-        from pygments.util import ClassNotFound
 
-        try:
-            lexer = get_lexer_by_name(language, stripnl=False)
-        except ClassNotFound:
-            return str(_escaped(code))
-        self._left -= code.count("\n") + 1
-        return str(highlight(code, lexer, _formatter()))
+        lines = code.count("\n") + 1
+        if lines > self._left:
+            self._is_short = True
+            return str(_element("pre", code))
+        self._left -= lines
+        html = highlight(code, get_lexer_by_name(language, stripnl=False), _formatter())
+        return _clean(f"<pre><code>{html}</code></pre>")
 
 
 def valid(text: str) -> str:
@@ -146,10 +141,28 @@ def uncoloured(text: str) -> str:
 
 def difference(old: str, new: str) -> str:
     """The lines of a diff of two texts, without the names of files; large texts one after the other."""
-    before, after = old.splitlines(), new.splitlines()
+    before, after = (text.split("\n") if text else [] for text in (valid(old), valid(new)))
     if len(old) + len(new) > MOST_CODE or len(before) + len(after) > MOST_LINES:
         return "\n".join([*(f"-{line}" for line in before), *(f"+{line}" for line in after)])
     return "\n".join([*difflib.unified_diff(before, after, lineterm="", n=3)][2:])
+
+
+def language_of(path: str) -> str:
+    """The language of a file, by its name; empty: it is not known."""
+    name = path.rpartition("/")[2]
+    patterns = _languages()[1]
+    return patterns.get(name) or patterns.get(f"*.{name.rpartition('.')[2]}", "")
+
+
+@cache
+def _languages() -> tuple[frozenset[str], dict[str, str]]:
+    """The names of languages, and one for each pattern of files. Pygments' own look-up reads all packages each time."""
+    from pygments.lexers import get_all_lexers
+
+    known = [(aliases, patterns) for _, aliases, patterns, _ in get_all_lexers(plugins=False) if aliases]
+    known.sort(key=lambda found: -len(found[0][0]))  # Of several languages, that with the shortest name.
+    by_pattern = {pattern: aliases[0] for aliases, patterns in known for pattern in patterns}
+    return frozenset(alias.lower() for aliases, _ in known for alias in aliases), by_pattern
 
 
 def _escaped(text: str) -> Markup:
