@@ -11,24 +11,24 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from capsule.errors import Refused
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
 from capsule.timestamps import canonical, known
 from capsule.transfer.records.coercion import data_url, object_of, objects_of
 from capsule.transfer.rendering.calls import as_text, counted, described, line
 from capsule.transfer.rendering.texts import Texts, uncoloured
 
-if TYPE_CHECKING:
-    from jinja2 import Environment
-    from markupsafe import Markup
-
 Entry = Mapping[str, Any]
 #: Where the templates are, and the styles of what they draw.
 TEMPLATES, STYLES = Path(__file__).parent / "templates", Path(__file__).parent / "static" / "messages.css"
+_TEMPLATES = Environment(
+    loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+)
 #: The images that are shown; an SVG could hold a script.
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 HUES, SHAPES = 12, 8
@@ -286,28 +286,13 @@ def messages(entries: Sequence[Entry], drawing: Drawing | None = None) -> list[S
         entries: The messages of the file, parents before children.
         drawing: How they are drawn.
 
-    Raises:
-        Refused: The packages that draw are not installed.
-
     Cost: about 3 microseconds a character of Markdown, and 160 a line of code that gets colours; what was drawn
     lately is remembered.
     """
-    _environment()
     return _Window(drawing or Drawing()).shown(entries)
 
 
 def render(entries: Sequence[Entry], drawing: Drawing | None = None) -> list[Markup]:
     """The messages of a window as HTML, one after the other. As `messages`."""
-    draw = _environment().get_template("message.html").module.message  # type: ignore[attr-defined]
+    draw = _TEMPLATES.get_template("message.html").module.message  # type: ignore[attr-defined]
     return [draw(message) for message in messages(entries, drawing)]
-
-
-@cache
-def _environment() -> Environment:
-    try:
-        import nh3  # noqa: F401
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    except ModuleNotFoundError as error:
-        raise Refused(f"{error.name} is missing: pip install 'capsule-conversations[web]'", path="") from error
-    loader = FileSystemLoader(TEMPLATES)
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)

@@ -14,12 +14,18 @@ from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from markupsafe import Markup, escape
+from nh3 import Cleaner
+from pygments import highlight
+from pygments.formatters.html import HtmlFormatter
+from pygments.lexers import get_all_lexers, get_lexer_by_name
+from pygments.token import STANDARD_TYPES
 
 from capsule.format.text.shown import shown
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
 
 #: Larger texts are not drawn as Markdown, larger code gets no colours, and longer texts are not compared.
 MOST_TEXT, MOST_CODE, MOST_LINES = 1_000_000, 200_000, 2_000
@@ -31,6 +37,15 @@ _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 _PLAIN = "p br hr em strong s h3 h4 h5 h6 ul li blockquote pre code span table thead tbody tr div ins del"
 _ALLOWED: dict[str, set[str]] = {name: set() for name in _PLAIN.split()}
 _ALLOWED |= {"a": {"href", "title"}, "ol": {"start"}, "th": {"align"}, "td": {"align"}}
+_CLEANER = Cleaner(
+    tags=set(_ALLOWED),
+    attributes={name: attributes for name, attributes in _ALLOWED.items() if attributes},
+    allowed_classes={"span": {name for name in STANDARD_TYPES.values() if name}},
+    url_schemes={"http", "https", "mailto"},
+    link_rel="noopener noreferrer nofollow",
+    attribute_filter=lambda tag, name, value: value if name != "href" or _LINK.match(value) else None,
+)
+_FORMATTER = HtmlFormatter(nowrap=True)
 
 
 class Cache:
@@ -78,7 +93,7 @@ class Texts:
             tokens = _markdown().parse(text, env := {"texts": self})
             if any(token.level >= _MOST_NESTED - 1 for token in tokens):  # What is deeper would be left out.
                 return str(_element("pre", text))
-            return _clean(_markdown().renderer.render(tokens, _markdown().options, env))
+            return _CLEANER.clean(_markdown().renderer.render(tokens, _markdown().options, env))
 
         return self._made("", text, make)
 
@@ -93,18 +108,14 @@ class Texts:
 
     def diff(self, text: str) -> Markup:
         """Lines of a diff: those that begin with `+` or `-` are marked."""
-        from markupsafe import Markup
-
         text = shown(valid(text))
         if len(text) > MOST_CODE or text.count("\n") >= MOST_LINES:
             return _element("pre", text)
         kinds = {"+": "ins", "-": "del", "@": "span", "*": "span"}
-        lines = (_element(kinds[line[0]], line) if line[:1] in kinds else _escaped(line) for line in text.split("\n"))
+        lines = (_element(kinds[line[0]], line) if line[:1] in kinds else escape(line) for line in text.split("\n"))
         return Markup('<pre class="diff">{}</pre>').format(Markup("\n").join(lines))
 
     def _made(self, language: str, text: str, make: Callable[[], str]) -> Markup:
-        from markupsafe import Markup
-
         key = sha256(f"{language}\0{text}".encode()).digest()
         if (kept := _CACHE.get(key)) is None:
             was_short, self._is_short = self._is_short, False
@@ -115,16 +126,13 @@ class Texts:
         return Markup(kept)
 
     def _coloured(self, language: str, code: str) -> str:
-        from pygments import highlight
-        from pygments.lexers import get_lexer_by_name
-
         lines = code.count("\n") + 1
         if lines > self._left:
             self._is_short = True
             return str(_element("pre", code))
         self._left -= lines
-        html = highlight(code, get_lexer_by_name(language, stripnl=False), _formatter())
-        return _clean(f"<pre><code>{html}</code></pre>")
+        html = highlight(code, get_lexer_by_name(language, stripnl=False), _FORMATTER)
+        return _CLEANER.clean(f"<pre><code>{html}</code></pre>")
 
 
 def valid(text: str) -> str:
@@ -157,38 +165,19 @@ def language_of(path: str) -> str:
 @cache
 def _languages() -> tuple[frozenset[str], dict[str, str]]:
     """The names of languages, and one for each pattern of files. Pygments' own look-up reads all packages each time."""
-    from pygments.lexers import get_all_lexers
-
     known = [(aliases, patterns) for _, aliases, patterns, _ in get_all_lexers(plugins=False) if aliases]
     known.sort(key=lambda found: -len(found[0][0]))  # Of several languages, that with the shortest name.
     by_pattern = {pattern: aliases[0] for aliases, patterns in known for pattern in patterns}
     return frozenset(alias.lower() for aliases, _ in known for alias in aliases), by_pattern
 
 
-def _escaped(text: str) -> Markup:
-    from markupsafe import escape
-
-    return escape(text)
-
-
 def _element(name: str, text: str) -> Markup:
-    from markupsafe import Markup
-
     return Markup("<{0}>{1}</{0}>").format(name, text)
-
-
-@cache
-def _formatter() -> Any:
-    from pygments.formatters.html import HtmlFormatter
-
-    return HtmlFormatter(nowrap=True)
 
 
 @cache
 def _markdown() -> Any:
     """Markdown without HTML, with tables; images are links, and headings are below those of the page."""
-    from markdown_it import MarkdownIt
-
     made = MarkdownIt("commonmark", {"html": False, "maxNesting": _MOST_NESTED}).enable(["table", "strikethrough"])
     made.validateLink = lambda url: _LINK.match(url) is not None  # type: ignore[method-assign]
     made.core.ruler.push("of_messages", _adapt)
@@ -210,8 +199,6 @@ def _adapt(state: Any) -> None:
 
 
 def _without_images(tokens: Any) -> Any:
-    from markdown_it.token import Token
-
     depth = 0
     for token in tokens:
         depth += token.nesting * (token.type in ("link_open", "link_close"))
@@ -224,22 +211,3 @@ def _without_images(tokens: Any) -> Any:
         yield Token("text", "", 0, content=f"[image: {token.content}]" if token.content else "[image]")
         if is_link:
             yield Token("link_close", "a", -1)
-
-
-@cache
-def _cleaner() -> Any:
-    from nh3 import Cleaner
-    from pygments.token import STANDARD_TYPES
-
-    return Cleaner(
-        tags=set(_ALLOWED),
-        attributes={name: attributes for name, attributes in _ALLOWED.items() if attributes},
-        allowed_classes={"span": {name for name in STANDARD_TYPES.values() if name}},
-        url_schemes={"http", "https", "mailto"},
-        link_rel="noopener noreferrer nofollow",
-        attribute_filter=lambda tag, name, value: value if name != "href" or _LINK.match(value) else None,
-    )
-
-
-def _clean(html: str) -> str:
-    return str(_cleaner().clean(html))
