@@ -207,6 +207,31 @@ def test_an_agent_gets_what_the_store_says_of_what_it_may_not_read(door: Door, t
     assert door.ask("/as", {"agent": "anna"}).status == 403
 
 
+def test_an_agent_that_joined_later_changes_its_own(door: Door, tokens: Tokens) -> None:
+    store = door.site.store
+    group = agents(store)
+    before = store.messages.send("before", agent="anna", conversation=group).message
+    store.agents.register("carl", name="carl", project=str(Path(store.root).parent))
+    store.groups.add(group, ["carl"], agent="anna")
+    own = store.messages.send("own", agent="carl", conversation=group).message
+    door.enter(tokens.add("carl", scope="admin"))
+    assert "To the trash, from where it can come back: 1 message" in door.ask(f"/c/{group}/m/{own}/edit").text
+    for message, status in ((before, 404), (own, 303)):
+        assert door.ask(f"/c/{group}/m/{message}/edit", {"content": "x", "how": "place"}).status == status
+        assert door.ask(f"/c/{group}/m/{message}/remove", {}).status == status
+    assert texts(store, group) == ["before"]
+    assert door.ask(f"/c/{group}/m/{before}/edit").status == 404
+
+
+def test_a_text_as_large_as_a_message_may_be_comes_in(client: TestClient, store: Store) -> None:
+    id = store.create(title="Plan").id
+    text = "é" * (store.settings.message_bytes // 2 - 1000)
+    assert client.post(f"/c/{id}/messages", data={"content": text, "id": "k"}).status_code == 303
+    assert client.post(f"/c/{id}/messages", data={"content": text * 2, "id": "l"}).status_code == 400
+    assert client.post(f"/c/{id}/messages", data={"content": text * 6, "id": "m"}).status_code == 400
+    assert texts(store, id) == [text]
+
+
 def test_the_owner_writes_as_the_agent_that_was_chosen(owner: Door) -> None:
     store = owner.site.store
     group = agents(store)
@@ -242,7 +267,7 @@ def test_a_message_with_answers_is_changed_in_a_branch_of_its_own(client: TestCl
     store.append(id, role="assistant", content="answer")
     page = client.get(f"/c/{id}/m/{first.id}/edit").text
     assert 'value="beside" checked' in page
-    assert "1 answer to it stay with the text as it is" in page
+    assert "What answers it, 1 message, stays with the text as it is" in page
     form = {"content": "better", "how": "beside", "id": "k"}
     done = client.post(f"/c/{id}/m/{first.id}/edit", data=form)
     assert client.post(f"/c/{id}/m/{first.id}/edit", data=form).headers["location"] == done.headers["location"]
