@@ -37,7 +37,8 @@ async def _events(request: Request) -> Response:
     try:
         first = await anyio.to_thread.run_sync(partial(view.store.changes, since))
     except CapsuleError as error:
-        return Response(error.message + "\n", 400, media_type="text/plain")
+        status = 400 if isinstance(error, InvalidInput) else 503
+        return Response(error.message + "\n", status, media_type="text/plain")
     kind = "text/event-stream"
     if view.asked("wait") == "0":
         return Response(as_sent(first, check_topics(())), media_type=kind)

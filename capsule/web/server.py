@@ -21,7 +21,7 @@ from starlette.routing import Route
 from capsule.mcp_server.transport.lifetime import finish, signalled
 from capsule.web import events
 from capsule.web.admission import Gate
-from capsule.web.pages import conversation, conversations, transfer, writing
+from capsule.web.pages import conversation, conversations, history, transfer, writing
 from capsule.web.site import TYPES, Site
 from capsule.web.view import View, page
 
@@ -65,6 +65,7 @@ def application(site: Site, hosts: tuple[str, ...], *, is_secure: bool = False) 
         *writing.ROUTES,  # Before those that take any id of a message.
         *transfer.ROUTES,
         *conversation.ROUTES,
+        *history.ROUTES,
         Route("/{path:path}", page(_missing)),
     ]
     app = Starlette(routes=routes)

@@ -53,7 +53,11 @@ class View:
         site: What all pages share.
         visitor: Who looks.
         store: What reads for the visitor.
+        cursor: What the page shows is of this place in the store's changes, or of a later one; empty: it is a part of
+            a page, or an answer to a form.
     """
+
+    cursor = ""
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -149,8 +153,13 @@ class View:
 def page(answer: Callable[[View], Response]) -> Callable[[Request], Response]:
     """The endpoint of a page that only reads. Starlette runs it in a thread."""
 
+    def read(view: View) -> Response:
+        if not view.asked("part"):
+            view.cursor = view.store.changes().cursor  # Before the page is read: what comes between is heard of.
+        return answer(view)
+
     def endpoint(request: Request) -> Response:
-        return _guarded(View(request), answer)
+        return _guarded(View(request), read)
 
     return endpoint
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -10,12 +11,31 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from capsule import Store
+from tests.web import stores
 from tests.web.browser import Elsewhere, Guard, launch
 from tests.web.serving import PATIENCE_S, Served
+from tests.web.stores import Talk
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
     from starlette.testclient import TestClient
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Talk]]:
+    """Where the store of `talk` is made by whoever asks first, and what is in it then."""
+    return tmp_path_factory.mktemp("talk") / "store", []
+
+
+@pytest.fixture
+def talk(root: Path, made: tuple[Path, list[Talk]]) -> Talk:
+    """Fills the store in `root` with something of everything: what is in it."""
+    original, done = made
+    if not done:
+        shutil.copytree(root, original)
+        done.append(stores.talk(original))
+    shutil.copytree(original, root, dirs_exist_ok=True)
+    return done[0]
 
 
 @pytest.fixture

@@ -97,18 +97,32 @@ def test_a_text_is_sent_once_however_often_one_clicks(served: Served, store: Sto
     assert sum(head.title == "Made once" for head in store.heads()) == 1
 
 
-def test_the_page_says_that_somebody_wrote_meanwhile(served: Served, store: Store, page: Page, guard: Guard) -> None:
+def test_the_page_says_at_once_that_somebody_wrote_meanwhile(served: Served, store: Store, page: Page) -> None:
     from playwright.sync_api import expect
 
-    guard.expect("409")
     id = store.create(title="Plan").id
     store.append(id, content="first")
     served.open(page, f"/c/{id}")
+    page.get_by_label("Write as the owner").fill("mine")
+    store.append(id, role="assistant", content="meanwhile")
+    expect(page.locator(".said")).to_have_text("1 message came while you wrote")
+    page.get_by_role("button", name="Send anyway").click()
+    page.wait_for_url("**/m/*")
+    assert texts(store, id) == ["first", "meanwhile", "mine"]
+
+
+def test_the_server_says_that_somebody_wrote_meanwhile(served: Served, store: Store, page: Page, guard: Guard) -> None:
+    from playwright.sync_api import expect
+
+    guard.expect("409|/events")
+    id = store.create(title="Plan").id
+    store.append(id, content="first")
     page.route("**/events*", lambda route: route.abort())
+    served.open(page, f"/c/{id}")
     page.get_by_label("Write as the owner").fill("mine")
     store.append(id, role="assistant", content="meanwhile")
     page.get_by_role("button", name="Send").click()
-    expect(page.locator(".said")).to_contain_text("came")
+    expect(page.locator(".said")).to_have_text("Not sent: 1 message came meanwhile, from assistant.")
     assert texts(store, id) == ["first", "meanwhile"]
     expect(page.get_by_label("Write as the owner")).to_have_value("mine")
     screenshot(page, "write-meanwhile")
