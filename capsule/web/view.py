@@ -7,6 +7,7 @@ may do what decides here as behind every other door. An error of the store is sh
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from starlette.datastructures import FormData
 
     from capsule import Store
+    from capsule.messaging.mail.mail import Inbox
     from capsule.web.admission import Visitor
     from capsule.web.site import Site
 
@@ -79,6 +81,14 @@ class View:
         Raises NotFound, InvalidInput: there is no such agent any more.
         """
         return self.store if self.me == self.visitor.agent else self.store.inner.acting(self.me)
+
+    @cached_property
+    def inbox(self) -> Inbox | None:
+        """What the visitor's agent has not read; None: the owner chose none, or it is not there any more."""
+        if self.me is not None:
+            with suppress(CapsuleError):
+                return self.acting.messages.inbox()
+        return None
 
     def may(self, scope: Allowed) -> bool:
         """Whether the visitor's token allows this."""

@@ -57,7 +57,7 @@ def append(served: Served, id: str, count: int = 1) -> list[str]:
 
 
 def heard(page: Page) -> list[str]:
-    return page.evaluate("() => window.heard")  # type: ignore[no-any-return]
+    return page.evaluate("() => window.heard")
 
 
 def streams(context: BrowserContext) -> list[str]:

@@ -12,10 +12,10 @@ from capsule.web.view import View, page
 
 #: The number of conversations in a page.
 _PAGE: Final = 50
-_ON: Final = {"": None, "yes": True, "no": False}
+_ON: Final = {"yes": True, "no": False}
 
 
-def _filter(view: View) -> Filter:
+def _filter(view: View, unread: dict[str, int]) -> Filter:
     return Filter(
         tags=view.every("tag"),
         title=view.asked("title"),
@@ -25,13 +25,19 @@ def _filter(view: View) -> Filter:
         pinned=_ON.get(view.asked("pinned")),
         locked=_ON.get(view.asked("locked")),
         since=view.asked("since"),
+        agent=view.asked("agent") or None,
+        project=view.asked("project") or None,
+        source=view.asked("source") or None,
+        ids=frozenset(unread) if view.asked("unseen") else None,
     )
 
 
 def _list(view: View) -> Response:
-    asked = _filter(view)
-    listed = view.store.list(asked, limit=_PAGE, cursor=view.asked("cursor"))
-    return view.page("conversations.html", listed=listed, asked=asked, following=listed.cursor())
+    unread = {item.id: item.unread for item in view.inbox.conversations} if view.inbox else {}
+    asked, part = _filter(view, unread), view.asked("part")
+    listed = view.store.list(asked, limit=_PAGE, cursor=view.asked("cursor")) if part != "facets" else None
+    facets = view.store.facets(asked) if part != "found" else None
+    return view.page("conversations.html", listed=listed, asked=asked, facets=facets, unread=unread)
 
 
 ROUTES = [Route("/", page(_list))]

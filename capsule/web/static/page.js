@@ -2,6 +2,9 @@
 import "./compose.js";
 import "./drop.js";
 import "./live.js";
+import "./list.js";
+import "./inbox.js";
+import "./keys.js";
 import { inZone } from "./times.js";
 
 inZone(document);
