@@ -9,7 +9,6 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
 
 from markupsafe import Markup
 from starlette.responses import Response
@@ -17,7 +16,7 @@ from starlette.routing import Route
 
 from capsule.errors import CapsuleError, NotFound
 from capsule.ids import keyed_message_id
-from capsule.transfer.rendering.messages import IMAGES, Drawing, Shown, anchor_of, is_talk, look, messages
+from capsule.transfer.rendering.messages import Drawing, Shown, anchor_of, is_talk, look, messages
 from capsule.web.view import View, page
 from capsule.web.words import address
 
@@ -138,23 +137,7 @@ def _drawn(view: View, id: str, window: Page, chosen: str | None, words: list[st
     return messages(entries, drawing)
 
 
-def _file(view: View) -> Response:
-    """An attachment, by its digest. It is of whoever may read a message that has it."""
-    id, digest = view.request.path_params["id"], view.request.path_params["digest"]
-    listed = (each for entry in view.store.document(id)["history"] for each in entry.get("attachments") or ())
-    attached = next((each for each in listed if isinstance(each, dict) and each.get("sha256") == digest), None)
-    if attached is None:
-        raise NotFound(f"no message of conversation {id} has such a file", id=digest)
-    data = view.store.inner.whole.files.read("attachments", digest, digest)
-    kind, name = str(attached.get("type")), quote(str(attached.get("name") or digest), safe="", errors="replace")
-    if kind in IMAGES:
-        return Response(data, media_type=kind)
-    beside = {"content-disposition": f"attachment; filename*=utf-8''{name}"}
-    return Response(data, media_type="application/octet-stream", headers=beside)
-
-
 ROUTES = [
     Route("/c/{id}", page(_conversation)),
     Route("/c/{id}/m/{message:path}", page(_conversation)),
-    Route("/c/{id}/files/{digest}", page(_file)),
 ]
