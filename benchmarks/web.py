@@ -292,8 +292,7 @@ def _search(bench: Bench, report: Report, browser: Browser, made: corpus.Corpus,
                 samples[_OURS].seconds.append(seconds)
                 samples["Store.search"].seconds.append(alone)
     context.close()
-    us, alone = samples[_OURS], samples["Store.search"].median
-    what = f"{made.messages:,} messages"
+    us, alone, what = samples[_OURS], samples["Store.search"].median, f"{made.messages:,} messages"
     _tell(report, "search", "From the key to the hits in the page", what, samples)
     report.bars.append(
         Bar(

@@ -7,6 +7,8 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
+from capsule.ids import new_id
+from capsule.transfer.rendering.messages import STYLES, TEMPLATES
 from capsule.web import words
 from capsule.web.admission import Admission
 
@@ -43,7 +45,8 @@ class Site:
     def static(self) -> dict[str, bytes]:
         """The program's own files, by name."""
         there = files("capsule.web").joinpath("static").iterdir()
-        return {file.name: file.read_bytes() for file in there if file.name.rpartition(".")[2] in TYPES}
+        own = {file.name: file.read_bytes() for file in there if file.name.rpartition(".")[2] in TYPES}
+        return own | {STYLES.name: STYLES.read_bytes()}
 
     @cached_property
     def version(self) -> str:
@@ -56,10 +59,13 @@ class Site:
         import jinja2
 
         made = jinja2.Environment(
-            loader=jinja2.PackageLoader("capsule.web"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+            loader=jinja2.ChoiceLoader([jinja2.PackageLoader("capsule.web"), jinja2.FileSystemLoader(TEMPLATES)]),
+            autoescape=True,
+            trim_blocks=True,
+            lstrip_blocks=True,
         )
         made.filters |= words.FILTERS
-        made.globals["address"] = words.address
+        made.globals["address"], made.globals["new_id"] = words.address, new_id
         made.globals["static"] = lambda name: f"/static/{self.version}/{name}"
         return made
 

@@ -1,4 +1,6 @@
 // What every page has. Each page works without it.
+import "./compose.js";
+import "./drop.js";
 import "./live.js";
 import "./list.js";
 import "./inbox.js";
