@@ -104,7 +104,7 @@ def test_the_number_of_unread_messages_follows_on_every_page(
     served: Served, context: BrowserContext, root: Path
 ) -> None:
     first, second = open_as(served, "anna", context, "/search"), open_as(served, "anna", context)
-    until(lambda: second.locator(".keys").count())
+    until(lambda: second.locator("#keys-button:visible").count())
     assert (first.text_content("#unread") or "").split() == ["8", "unread"]
     with Store.open(root) as store:
         store.messages.send("And another", agent="bob", to="anna")
@@ -124,17 +124,17 @@ def test_the_inbox_is_for_everybody_on_every_screen(served: Served, contexts: Ca
 
 def test_keys_lead_through_lists_conversations_and_pages(served: Served, page: Page, talk: Talk) -> None:
     served.open(page)
-    until(lambda: page.locator(".keys").count())
+    until(lambda: page.locator("#keys-button:visible").count())
     for key, at in (("j", 0), ("j", 1), ("j", 2), ("k", 1)):
         page.keyboard.press(key)
         assert page.evaluate("() => document.activeElement.textContent") == titles(page)[at]
     page.keyboard.press("Enter")
     page.wait_for_url("**/c/*")
     for keys, where in (("gh", "/"), ("gi", "/inbox"), ("gh", "/"), ("i", "/inbox")):
-        until(lambda: page.locator(".keys").count())
+        until(lambda: page.locator("#keys-button:visible").count())
         page.keyboard.type(keys)
         page.wait_for_url(f"{served.base}{where}")
-    until(lambda: page.locator(".keys").count())
+    until(lambda: page.locator("#keys-button:visible").count())
     page.keyboard.press("/")
     page.keyboard.type("jig")
     assert page.input_value("#q") == "jig" and page.url.endswith("/inbox")
@@ -142,20 +142,32 @@ def test_keys_lead_through_lists_conversations_and_pages(served: Served, page: P
 
 def test_keys_are_shown_and_can_be_switched_off_for_good(served: Served, page: Page) -> None:
     served.open(page)
-    until(lambda: page.locator(".keys").count())
+    until(lambda: page.locator("#keys-button:visible").count())
     page.keyboard.press("Control+i")
     page.keyboard.press("?")
     assert page.locator("dialog[open]").count() == 1 and "Next and previous" in (page.text_content("dialog") or "")
     check_axe(page)
-    page.uncheck("dialog input")
+    page.uncheck("#keys-on")
     page.keyboard.press("Escape")
     page.reload()
-    until(lambda: page.locator(".keys").count())
+    until(lambda: page.locator("#keys-button:visible").count())
     page.keyboard.press("i")
     page.keyboard.press("?")
     assert page.locator("dialog[open]").count() == 0 and page.url == f"{served.base}/"
-    page.click(".keys")
-    page.check("dialog input")
+    page.click("#keys-button")
+    page.check("#keys-on")
     page.click("dialog button")
     page.keyboard.press("i")
     page.wait_for_url("**/inbox")
+
+
+def test_keys_choose_messages_and_act_on_the_chosen_one(served: Served, page: Page, talk: Talk) -> None:
+    served.open(page, f"/c/{talk.plan}")
+    until(lambda: page.locator("#keys-button:visible").count())
+    page.keyboard.press("j")
+    first = page.evaluate("() => document.activeElement.id")
+    page.keyboard.press("j")
+    assert page.evaluate("() => document.activeElement.matches('#messages article')")
+    assert page.evaluate("() => document.activeElement.id") != first
+    page.keyboard.press("e")
+    page.wait_for_url("**/edit")

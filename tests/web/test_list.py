@@ -88,7 +88,7 @@ def test_what_changes_moves_up_where_the_top_is_shown_and_is_counted_where_it_is
     served = serve(root)
     top, below = served.open(contexts()), served.open(contexts())
     for page in (top, below):
-        until(lambda page=page: page.locator(".keys").count())  # type: ignore[misc]
+        until(lambda page=page: page.locator("#keys-button:visible").count())  # type: ignore[misc]
     until(lambda: below.evaluate("() => { scrollTo(0, 1e6); return scrollY }") > 200)
     with Store.open(root) as store:
         last = store.list(limit=60).heads[-1]

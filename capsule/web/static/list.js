@@ -3,7 +3,7 @@
 import { part } from "./part.js";
 
 const BEFORE_MS = 25, BETWEEN_MS = 1000;
-const found = () => document.getElementById("found");
+const found = () => document.querySelector("#found[data-part]");
 const form = document.getElementById(found()?.dataset.form);
 let running;
 
