@@ -31,7 +31,7 @@ function step(by) {
 }
 
 function press(key) {
-  const target = chosen()?.querySelector(`[data-key="${key}"]`) ?? document.querySelector(`main [data-key="${key}"]`);
+  const target = chosen()?.querySelector(`[data-key="${key}"]`) ?? document.querySelector(`[data-key="${key}"]`);
   target?.click();
   return Boolean(target);
 }
