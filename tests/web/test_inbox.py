@@ -164,10 +164,10 @@ def test_keys_are_shown_and_can_be_switched_off_for_good(served: Served, page: P
 def test_keys_choose_messages_and_act_on_the_chosen_one(served: Served, page: Page, talk: Talk) -> None:
     served.open(page, f"/c/{talk.plan}")
     until(lambda: page.locator("#keys-button:visible").count())
+    there = page.locator("#messages article").evaluate_all("(all) => all.map((each) => each.id)")
+    page.keyboard.type("j" + len(there) * "k")
+    assert page.evaluate("() => document.activeElement.id") == there[0]
     page.keyboard.press("j")
-    first = page.evaluate("() => document.activeElement.id")
-    page.keyboard.press("j")
-    assert page.evaluate("() => document.activeElement.matches('#messages article')")
-    assert page.evaluate("() => document.activeElement.id") != first
+    assert page.evaluate("() => document.activeElement.id") == there[1]
     page.keyboard.press("e")
     page.wait_for_url("**/edit")
