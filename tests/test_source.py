@@ -57,12 +57,13 @@ LAYERS = (
     ("capsule.messaging.tools",),
     ("capsule.transfer.resources",),
     ("capsule.sessions.tools",),
+    ("capsule.web",),
     *((f"capsule_cli.commands.{room}",) for room in BUILT_IN),
     ("capsule_cli.commands.demo", "capsule_cli.drivers"),
 )
 #: The doors, with what rooms add to them.
 DOORS = ("capsule.mcp_server", "capsule_cli", "capsule.messaging.tools", "capsule.transfer.resources")
-DOORS += ("capsule.sessions.tools",)
+DOORS += ("capsule.sessions.tools", "capsule.web")
 #: The rooms, with what they add to the doors; the demo shows them all.
 ROOMS = (
     *(f"{place}.{room}" for room in BUILT_IN for place in ("capsule", "capsule_cli.commands")),

@@ -7,6 +7,7 @@ import ipaddress
 import os
 import re
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from capsule.errors import InvalidInput, Refused
@@ -25,6 +26,15 @@ class Listener:
     def url(self) -> str:
         """Its address, as clients write it."""
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+    def names(self, hosts: Iterable[str]) -> list[str]:
+        """What the header `Host` may say. On loopback that keeps out a web page whose name was made to point here.
+
+        Args:
+            hosts: Further names by which clients may call the server.
+        """
+        own = ["127.0.0.1", "localhost", "[::1]"] if self.is_loopback else []
+        return [*(f"{host}:{self.port}" for host in own), *map(str.lower, hosts), *(own if self.port == 80 else [])]
 
 
 def parse(text: str) -> tuple[str, int]:

@@ -1,0 +1,4 @@
+// What every page has. Each page works without it.
+import { inZone } from "./times.js";
+
+inZone(document);
