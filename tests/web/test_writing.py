@@ -94,7 +94,7 @@ def test_who_wrote_meanwhile_is_named_before_the_text_goes_behind_it(client: Tes
     answer = client.post(f"/c/{id}/messages", data=form)
     assert answer.status_code == 409
     assert texts(store, id) == ["first", "meanwhile"]
-    assert "1 message came meanwhile, from assistant" in answer.text
+    assert "1 message came behind what the page showed, from assistant" in answer.text
     assert "<my> text" in unescape(answer.text)
     assert "Send anyway" in answer.text
     assert 'name="seen"' not in answer.text
@@ -282,7 +282,7 @@ def test_a_message_with_answers_is_changed_in_a_branch_of_its_own(client: TestCl
     client.post(f"/c/{id}/m/{first.id}/edit", data=in_place)
     assert texts(store, id)[0] == "in place"
     assert client.post(f"/c/{id}/m/{first.id}/edit", data={"content": "x", "how": "?"}).status_code == 400
-    assert client.post(f"/c/{id}/switch", data={"step": "x"}).status_code == 400
+    assert client.post(f"/c/{id}/switch", data={"message": "none-of-these"}).status_code == 404
 
 
 def test_a_message_of_agents_is_changed_in_its_place(owner: Door) -> None:

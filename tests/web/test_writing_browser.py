@@ -122,13 +122,31 @@ def test_the_server_says_that_somebody_wrote_meanwhile(served: Served, store: St
     page.get_by_label("Write as the owner").fill("mine")
     store.append(id, role="assistant", content="meanwhile")
     page.get_by_role("button", name="Send").click()
-    expect(page.locator(".said")).to_have_text("Not sent: 1 message came meanwhile, from assistant.")
+    expect(page.locator(".said")).to_have_text("Not sent: 1 message came behind what the page showed, from assistant.")
     assert texts(store, id) == ["first", "meanwhile"]
     expect(page.get_by_label("Write as the owner")).to_have_value("mine")
     screenshot(page, "write-meanwhile")
     page.get_by_role("button", name="Send anyway").click()
     page.wait_for_url("**/m/*")
     assert texts(store, id) == ["first", "meanwhile", "mine"]
+
+
+def test_what_the_page_showed_by_scrolling_is_not_said_to_have_come_meanwhile(
+    served: Served, store: Store, page: Page
+) -> None:
+    from playwright.sync_api import expect
+
+    id = store.create(title="Plan").id
+    messages = store.append_many(id, [{"role": "user", "content": f"message {number}"} for number in range(250)])
+    served.open(page, f"/c/{id}/m/{messages[20].id}")
+    assert page.locator("input[name=seen]").get_attribute("value") != messages[-1].id
+    page.get_by_label("Write as the owner").fill("mine")
+    while not page.get_by_text("message 249", exact=True).count():
+        page.mouse.wheel(0, 5000)
+    expect(page.get_by_text("message 249", exact=True)).to_be_attached()
+    page.get_by_role("button", name="Send").click()
+    page.wait_for_url(lambda address: str(messages[20].id) not in address)
+    assert store.tail(id, 1)[0].content == "mine"
 
 
 def test_an_edit_with_answers_becomes_a_branch(served: Served, store: Store, page: Page) -> None:

@@ -60,6 +60,7 @@ def _conversation(view: View) -> Response:
         lock=view.store.locks.state(head),
         looks={member.id: dict(zip(("hue", "shape"), look(member.id), strict=True)) for member in head.participants},
         standing=view.store.summaries.standing(id) if head.is_summary and not view.asked("part") else None,
+        summed_up=view.store.document(id)["metadata"].get("summaryOf") or {} if head.is_summary else {},
         titled=partial(titled, view),
         window=window,
         shown=shown,

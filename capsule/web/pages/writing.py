@@ -79,7 +79,7 @@ def _meanwhile(view: View, seen: str, mine: str, is_branch: bool) -> str:
     if any(entry["id"] == mine for entry in entries):
         return ""
     who = ", ".join(dict.fromkeys(str(entry.get("from") or entry["role"]) for entry in entries[:5]))
-    return f"{count(len(entries), 'message')} came meanwhile, from {who}."
+    return f"{count(len(entries), 'message')} came behind what the page showed, from {who}."
 
 
 def _message(view: View) -> Response:
@@ -131,10 +131,8 @@ def _react(view: View, form: FormData) -> Response:
 
 
 def _switch(view: View, form: FormData) -> Response:
-    id, step = _path(view), view.text(form, "step") or "0"
-    if step.lstrip("-") not in ("0", "1"):
-        raise InvalidInput("a branch is switched one step back or on: -1 or 1")
-    done = view.acting.branches.switch(id, view.text(form, "message") or None, step=int(step))
+    id = _path(view)
+    done = view.acting.branches.switch(id, view.text(form, "message"))
     return view.done(address("c", id, "m", done.leaf), leaf=done.leaf)
 
 

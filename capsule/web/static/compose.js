@@ -39,12 +39,22 @@ function compose(form) {
   }
 
   function rows() {
-    content.rows = Math.min(20, Math.max(3, content.value.split("\n").length + 1));
+    content.rows = Math.min(20, Math.max(2, content.value.split("\n").length + 1));
+  }
+
+  /** Note the last message that the page shows by now. */
+  function look() {
+    for (const { id, dataset } of document.querySelectorAll("#messages [data-at][id^='m-']")) {
+      if (+dataset.at <= +seen.dataset.at) continue;
+      seen.value = id.slice(2);
+      seen.dataset.at = dataset.at;
+    }
   }
 
   async function send() {
     if (isUnderWay) return;
     clearTimeout(again);
+    if (seen.value) look();
     draft ??= { text: content.value, id: id.value };
     draft.sent ??= new URLSearchParams(new FormData(form)).toString();
     keep();
@@ -85,7 +95,7 @@ function compose(form) {
     }
     content.value = "";
     renew();
-    if (seen) seen.value = said.id;
+    seen.value = said.id;
     open(true);
   }
 
@@ -122,9 +132,9 @@ function compose(form) {
   });
   addEventListener("online", () => draft?.sent && send());
   document.addEventListener("capsule:change", ({ detail }) => {
-    if (detail.id !== form.dataset.conversation || !draft || draft.sent || !detail.messages?.length) return;
+    if (detail.id !== form.dataset.conversation || detail.kind !== "appended" || !draft || draft.sent) return;
     came += detail.messages.length;
-    if (seen) seen.value = detail.messages.at(-1);
+    seen.value = detail.messages.at(-1);
     button.textContent = "Send anyway";
     say(`${came} ${came === 1 ? "message" : "messages"} came while you wrote`);
   });

@@ -85,6 +85,7 @@ async function redraw(ids) {
 
 document.addEventListener("capsule:change", ({ detail: { id: of, kind, messages = [], removed = [], fields = [], count } }) => {
   if (of !== id) return;
+  if (kind === "deleted" || kind === "damaged") return offer(`This conversation is ${kind} now`, true);
   if (kind === "appended") {
     document.getElementById("count").textContent = counted(count).replace(" new", "");
     waiting += messages.length;
