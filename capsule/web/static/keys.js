@@ -14,8 +14,8 @@ const KEYS = [
 ];
 const PLACES = { h: "/", i: "/inbox", p: "/people", w: "/workers", r: "/repairs", o: "/overview" };
 const isOn = () => localStorage.getItem(KEPT) !== "off";
-const items = () => [...document.querySelectorAll(".list > li, .messages > li")].filter((item) => item.offsetParent);
-const chosen = () => document.activeElement?.closest(".list > li, .messages > li");
+const items = () => [...document.querySelectorAll(".list > li, .window > article")].filter((item) => item.offsetParent);
+const chosen = () => document.activeElement?.closest(".list > li, .window > article");
 let dialog, isGoing = false;
 
 /** Choose the item `by` places further; the first one that is in view if none is. */
@@ -24,7 +24,7 @@ function step(by) {
   const seen = all.findIndex((item) => item.getBoundingClientRect().bottom > 60);
   const next = all[at < 0 ? seen : Math.min(Math.max(at + by, 0), all.length - 1)];
   if (!next) return;
-  const target = next.closest(".messages") ? next : next.querySelector("a") ?? next;
+  const target = next.matches("article") ? next : next.querySelector("a") ?? next;
   if (target === next) next.tabIndex = -1;
   target.focus({ preventScroll: true });
   next.scrollIntoView({ block: "nearest" });
