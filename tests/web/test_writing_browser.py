@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from capsule import Store
+from tests.processes import until
 from tests.web.browser import Guard, check_axe, screenshot
 from tests.web.serving import Served
 
@@ -145,16 +146,12 @@ def test_the_server_says_that_somebody_wrote_meanwhile(served: Served, store: St
 def test_what_the_page_showed_by_scrolling_is_not_said_to_have_come_meanwhile(
     served: Served, store: Store, page: Page
 ) -> None:
-    from playwright.sync_api import expect
-
     id = store.create(title="Plan").id
     messages = store.append_many(id, [{"role": "user", "content": f"message {number}"} for number in range(250)])
     served.open(page, f"/c/{id}/m/{messages[20].id}")
     assert page.locator("input[name=seen]").get_attribute("value") != messages[-1].id
     page.get_by_label("Write as the owner").fill("mine")
-    while not page.get_by_text("message 249", exact=True).count():
-        page.mouse.wheel(0, 5000)
-    expect(page.get_by_text("message 249", exact=True)).to_be_attached()
+    until(lambda: page.mouse.wheel(0, 5000) or page.get_by_text("message 249", exact=True).count())
     page.get_by_role("button", name="Send").click()
     check_shown(page, "mine")
     assert store.tail(id, 1)[0].content == "mine"
@@ -216,6 +213,20 @@ def test_a_file_that_is_dropped_is_imported(served: Served, store: Store, page: 
     expect(page.get_by_role("heading", name="Imported")).to_be_visible()
     check_axe(page)
     assert store.head("came").title == "Old"
+
+
+def test_the_forms_fit_a_phone_in_the_dark(
+    served: Served, store: Store, contexts: Callable[..., BrowserContext]
+) -> None:
+    id = store.create(title="Plan " * 20, tags=["a-tag-that-is-long" * 3]).id
+    message = store.append(id, content="first").id
+    store.servers.set(id, {"git": False})
+    page = contexts(viewport={"width": 320, "height": 640}, color_scheme="dark").new_page()
+    for path in (f"/c/{id}?answer={message}", f"/c/{id}/m/{message}/edit", f"/c/{id}/export", "/new", "/import"):
+        served.open(page, path)
+        page.evaluate("() => document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+        assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), path
+        check_axe(page)
 
 
 def test_everything_is_written_without_script(
