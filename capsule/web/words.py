@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from markupsafe import Markup, escape
 
 from capsule.timestamps import known
+
+if TYPE_CHECKING:
+    from capsule.engines.answers import Snippet
 
 
 def when(stamp: Any) -> Markup:
@@ -46,4 +49,13 @@ def initials(name: str) -> Markup:
     return escape("".join(word[0] for word in words[:2]).upper() or "?")
 
 
-FILTERS = {"when": when, "count": count, "size": size, "initials": initials}
+def marked(snippet: Snippet) -> Markup:
+    """A piece of a text in which what was looked for is marked."""
+    made, at = Markup(), 0
+    for begin, end in snippet.marks:
+        made += Markup("{}<mark>{}</mark>").format(snippet.text[at:begin], snippet.text[begin:end])
+        at = end
+    return made + snippet.text[at:]
+
+
+FILTERS = {"when": when, "count": count, "size": size, "initials": initials, "marked": marked}
