@@ -492,7 +492,8 @@ def test_a_line_shows_where_one_left_off(served: Served, talk: Talk, context: Br
 
 
 PAGES = ("/c/{plan}", "/c/{branched}", "/c/{long}?find=line", "/c/{summary}", "/c/{direct}", "/c/{imported[0]}",
-         "/c/{branched}/tree", "/c/{context}/context?drift=1", "/c/{plan}/versions")  # fmt: skip
+         "/c/{branched}/tree", "/c/{context}/context?drift=1", "/c/{plan}/versions",
+         "/c/{plan}/versions?before=HEAD~2&after=HEAD")  # fmt: skip
 
 
 @pytest.mark.slow

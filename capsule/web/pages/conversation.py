@@ -51,7 +51,7 @@ def _conversation(view: View) -> Response:
         hits = view.store.search(find, ids=[id], in_tools=True, profile="exact", limit=_HITS).hits
     words = [word for part in find.split() if part not in _OPERATORS and (word := part.strip('"*()'))]
     chosen = window.entries[window.at][1].get("id") if asked else None
-    shown = _drawn(view, head.id, window, chosen, words, talk=talk)
+    shown = [] if view.asked("part") == "head" else _drawn(view, id, window, chosen, words, talk=talk)
     unread = _unread(view, id)
     behind = [at for at, entry in window.entries if entry.get("id") == unread]
     return view.page(

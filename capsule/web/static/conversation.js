@@ -138,12 +138,14 @@ document.addEventListener("keydown", (event) => {
   step(event.key === "ArrowDown");
 });
 
-const observer = new IntersectionObserver((entries) => {
+const observer = new IntersectionObserver(near, { rootMargin: "600px" });
+
+function near(entries) {
   const isNear = (node) => entries.some((each) => each.isIntersecting && each.target === node);
   if (isNear(edge(true)) && (waiting || !isComplete())) queued(() => load(true));
   // Not while the head is in view: else nobody could read it.
   if (isNear(edge(false)) && document.getElementById("head").getBoundingClientRect().bottom < 0) queued(() => load(false));
-}, { rootMargin: "600px" });
+}
 
 function look() {
   observer.disconnect();
