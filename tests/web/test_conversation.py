@@ -13,6 +13,7 @@ from capsule import Store
 from capsule.engines.files.engine import FilesEngine
 from capsule.format.tree.tree import Tree
 from capsule.ids import keyed_message_id
+from capsule.mcp_server.transport.tokens import Tokens
 from capsule.web.pages.history import runs_of
 from tests.processes import Child, until
 from tests.web import stores
@@ -40,7 +41,11 @@ _READ = """async (id) => {
     }
     return [each.id, each.getBoundingClientRect().top];
 }"""
-_IS_AT_END = "() => document.querySelector('.later[data-end]').getBoundingClientRect().top < innerHeight"
+#: Whether the end of the last message is drawn, and above the form to write in.
+_IS_AT_END = """() => {
+    const last = [...document.querySelectorAll("article")].at(-1).getBoundingClientRect();
+    return last.bottom > 0 && last.bottom <= document.getElementById("compose").getBoundingClientRect().top;
+}"""
 
 
 def append(root: Path, id: str, *texts: str) -> list[str]:
@@ -141,7 +146,10 @@ def test_a_damaged_file_is_shown_with_the_line_and_what_to_do(client: TestClient
 def test_the_head_says_where_a_conversation_comes_from(client: TestClient, store: Store, talk: Talk) -> None:
     assert f'href="/c/{talk.plan}">A plan for the meadow</a>' in client.get(f"/c/{talk.fork}").text
     summary = client.get(f"/c/{talk.summary}").text
-    assert f'href="/c/{talk.long}">A long conversation</a>: its source has moved on since: 1 new message' in summary
+    last = ids_of(store, talk.long)[-2]
+    assert f'href="/c/{talk.long}">A long conversation</a> up to <a href="/c/{talk.long}/m/{last}#m-{last}">' in summary
+    assert "its message 450</a>: its source has moved on since: 1 new message" in summary
+    assert "Imported from claude-code, in <code>" in client.get(f"/c/{talk.imported[0]}").text
     with store.locks.take(talk.plan):
         assert "<b>Locked</b> by" in client.get(f"/c/{talk.plan}").text
     assert "<b>Locked</b> by" not in client.get(f"/c/{talk.plan}").text
@@ -150,12 +158,21 @@ def test_the_head_says_where_a_conversation_comes_from(client: TestClient, store
 def test_the_context_is_compared_with_its_project_on_demand_and_for_the_owner_only(
     client: TestClient, store: Store, talk: Talk, tmp_path: Path
 ) -> None:
+    from starlette.testclient import TestClient
+
     page = client.get(f"/c/{talk.context}/context").text
     assert "src/mow.py" in page
     assert "drifted" not in page
     page = client.get(f"/c/{talk.context}/context?drift=1").text
     assert "changed: <code>src/mow.py</code>" in page
     assert "new: <code>src/new.py</code>" in page
+    store.agents.register("ben")
+    token = Tokens(tmp_path / "config", store.root).add("ben")
+    with TestClient(client.app, headers={"origin": "http://testserver"}) as other:
+        other.get(f"http://testserver/?token={token}")
+        assert other.get(f"/c/{talk.context}/context").status_code == 200
+        assert other.get(f"/c/{talk.context}/context?drift=1").status_code == 403
+        assert "only a person" in other.get(f"/c/{talk.context}/versions").text
     page = client.get(f"/c/{talk.plan}/context").text
     assert "It has no context" in page
     assert f'href="/c/{talk.fork}"' in page
@@ -167,7 +184,7 @@ def test_two_versions_in_git_are_compared_and_no_repository_is_no_error(
 ) -> None:
     page = client.get(f"/c/{talk.plan}/versions")
     assert page.status_code == 200
-    assert "<form method" not in page.text and 'name="before"' not in page.text
+    assert 'name="before"' not in page.text
     stores.versions(root, talk.plan)
     page = client.get(f"/c/{talk.plan}/versions").text
     hashes = [part.partition('"')[0] for part in page.split('name="before" value="')[1:]]
@@ -257,6 +274,28 @@ def test_a_message_is_shown_in_its_place_and_marked_also_without_script(
         chosen = page.locator("[data-chosen]")
         assert "Line 100 of the conversation." in str(chosen.text_content())
         until(lambda page=page: 0 < (page.locator("[data-chosen]").bounding_box() or {"y": -1})["y"] < 800)
+
+
+@pytest.mark.slow
+def test_the_address_of_a_result_opens_the_call_that_it_is_under(served: Served, talk: Talk, page: Page) -> None:
+    served.open(page, f"/c/{talk.plan}/m/@2")
+    result = page.locator(".result[data-chosen]")
+    until(lambda: 0 < (result.bounding_box() or {"y": -1})["y"] < 800)
+    assert "meadow.toml" in str(result.text_content())
+
+
+@pytest.mark.slow
+def test_what_one_sends_is_shown_in_its_place_without_another_page(served: Served, talk: Talk, page: Page) -> None:
+    from playwright.sync_api import expect
+
+    served.open(page, f"/c/{talk.long}")
+    page.evaluate("() => window.stays = true")
+    page.evaluate("() => scrollBy(0, -900)")
+    page.locator("#content").fill("I say something")
+    page.get_by_role("button", name="Send").click()
+    expect(page.locator("article").last).to_contain_text("I say something")
+    until(lambda: page.evaluate(_IS_AT_END))
+    assert page.evaluate("() => window.stays")
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ const topOf = (node) => node.getBoundingClientRect().top;
 const edge = (isLater) => (isLater ? list.lastElementChild : list.firstElementChild).querySelector(isLater ? ".later" : ".earlier");
 const isComplete = () => edge(true).hasAttribute("data-end");
 const isAtEnd = () => isComplete() && topOf(edge(true)) < innerHeight + BAR;
+const showEnd = () => show(list.parentElement, "end"); // With what covers the end of the screen: the form to write in.
 const counted = (number) => `${number.toLocaleString("en")} new message${number === 1 ? "" : "s"}`;
 let waiting = 0, last = Promise.resolve();
 
@@ -21,6 +22,7 @@ const queued = (work) => (last = last.then(work).catch((error) => console.warn(e
 
 /** Bring a part of the page into view, until what is drawn on the way there no longer moves it. */
 function show(node, block, before) {
+  for (let fold = node.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
   node.scrollIntoView({ block });
   if (topOf(node) !== before) requestAnimationFrame(() => show(node, block, topOf(node)));
 }
@@ -63,7 +65,7 @@ async function follow() {
   waiting = 0;
   do added.push(...(await load(true)));
   while (!isComplete() && news.hidden);
-  if (isFollowing) show(edge(true), "end");
+  if (isFollowing) showEnd();
   else if (added[0]) show(added[0], "start");
   if (added.length) document.getElementById("said").textContent = counted(added.length);
   else if (expected) offer("It goes on in another branch", true);
@@ -83,6 +85,7 @@ async function redraw(ids) {
 
 document.addEventListener("capsule:change", ({ detail: { id: of, kind, messages = [], removed = [], fields = [], count } }) => {
   if (of !== id) return;
+  if (kind === "deleted" || kind === "damaged") return offer(`This conversation is ${kind} now`, true);
   if (kind === "appended") {
     document.getElementById("count").textContent = counted(count).replace(" new", "");
     waiting += messages.length;
@@ -98,7 +101,7 @@ document.addEventListener("capsule:change", ({ detail: { id: of, kind, messages 
 document.addEventListener("capsule:sent", (event) => {
   if (!isComplete()) return;
   event.preventDefault();
-  show(edge(true), "end");
+  showEnd();
   queued(follow);
 });
 
@@ -190,5 +193,6 @@ addEventListener("pagehide", () => {
 const line = leftOff();
 mark(list);
 if (chosen) show(document.getElementById(chosen) ?? list, "center");
-else if (!location.hash && !cursor && !words) show(line ?? edge(true), line ? "center" : "end");
+else if (line) show(line, "center");
+else if (!location.hash && !cursor && !words) showEnd();
 look();

@@ -3,19 +3,22 @@
 import { part } from "./part.js";
 
 const BEFORE_MS = 25, BETWEEN_MS = 1000;
-const found = () => document.getElementById("found");
+const found = () => document.querySelector("#found[data-part]");
 const form = document.getElementById(found()?.dataset.form);
 let running;
 
-/** Draw what an address shows in the place of what was found. A request before is given up. */
-async function show(address) {
+/** Draw what an address shows in the place of what was found, if it is still wanted. A request before is given up. */
+async function show(address, isWanted = () => true) {
   running?.abort();
   running = new AbortController();
   const { signal } = running;
-  const [old, chosen] = [found(), document.activeElement?.closest(".list > li")?.id];
+  const [old, chosen, known] = [found(), document.activeElement?.closest(".list > li")?.id, [...changed]];
   const drawn = (await part(address, old.dataset.part, signal)).querySelector("#found");
   if (!drawn || signal.aborted) return;
-  old.replaceWith(drawn);
+  if (!isWanted()) return tell();
+  for (const id of known) changed.delete(id);
+  document.getElementById("news")?.replaceChildren();
+  found().replaceWith(drawn);
   if (chosen) document.querySelector(`#${CSS.escape(chosen)} a`)?.focus({ preventScroll: true });
   follow();
 }
@@ -73,18 +76,20 @@ if (found()) follow();
 const changed = new Set();
 let isDue = false, last = 0;
 
-function renew() {
+function renew(isWanted) {
   last = Date.now();
-  changed.clear();
-  document.getElementById("news").replaceChildren();
-  quietly(show(location.href));
+  quietly(show(location.href, isWanted));
+}
+
+/** Whether the top of the list is in view, and nothing is typed in it. */
+function isAtRest() {
+  return scrollY < 100 && ![...found().querySelectorAll("input:not([type=hidden])")].some((input) => input.value);
 }
 
 function tell() {
   isDue = false;
   if (!changed.size) return;
-  const isWriting = [...found().querySelectorAll("input:not([type=hidden])")].some((input) => input.value);
-  if (scrollY < 100 && !isWriting) return renew();
+  if (isAtRest()) return renew(isAtRest);
   const button = document.createElement("button");
   button.textContent = `${changed.size} changed`;
   button.onclick = () => {

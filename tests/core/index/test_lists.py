@@ -50,6 +50,7 @@ def test_a_list_finds_conversations_by_program_folder_and_agent(filled: Store) -
     assert ids(filled, project="/work/api") == {"codex", "plain"}
     assert ids(filled, project="/") == {"claude", "below", "beside", "codex", "plain"}
     assert ids(filled, agent="anna") == ids(filled, agent="bob") == {"team"}
+    assert ids(filled, ids=frozenset({"plain", "team", "gone"}), tags=("blue",)) == {"plain"}
     assert ids(filled, agent="nobody") == ids(filled, source="atif") == ids(filled, project="/work/a") == set()
     assert ids(filled, project="/elsewhere", members=frozenset({"anna"})) == set(), "only the store says who is there"
 
