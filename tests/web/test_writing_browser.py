@@ -134,7 +134,7 @@ def test_the_server_says_that_somebody_wrote_meanwhile(served: Served, store: St
     page.get_by_label("Write as the owner").fill("mine")
     store.append(id, role="assistant", content="meanwhile")
     page.get_by_role("button", name="Send").click()
-    expect(page.locator(".said")).to_have_text("Not sent: 1 message came behind what the page showed, from assistant.")
+    expect(page.locator(".said")).to_contain_text("Not sent: 1 message came behind the last one that was seen")
     assert texts(store, id) == ["first", "meanwhile"]
     expect(page.get_by_label("Write as the owner")).to_have_value("mine")
     screenshot(page, "write-meanwhile")
