@@ -83,10 +83,16 @@ def test_a_person_withdraws_a_question(store: Store) -> None:
         store.messages.send("hello", agent="anna", to="bot")
         until(lambda: store.sessions.registry.read().questions)
         ((session, question),) = asked.items()
+        until(lambda: store.sessions.questions()[0].message)
+        (there,) = store.sessions.questions()
+        assert (there.id, there.agent, there.text, there.session) == (question, "bot", "Sure?", session)
+        assert there.options[0]["value"] == "y" and store.find_message(
+            there.conversation, there.message
+        ).content.startswith("Sure?")
         assert store.sessions.cancel(question) == [session]
         with pytest.raises(Refused):
             Toolkit(store, session).answer(question)
-    assert store.sessions.registry.read().questions[question].state == "cancelled"
+    assert store.sessions.registry.read().questions[question].state == "cancelled" and not store.sessions.questions()
 
 
 def test_a_purge_leaves_no_text_of_what_is_done_in_the_files_of_a_session(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ def test_hits_are_shown_as_one_types_and_the_address_is_kept(served: Served, pag
     page.type("#q", "meadow")
     until(lambda: page.locator("#list > li").count() > 1)
     assert page.url.endswith("/search?q=meadow")
+    until(lambda: page.text_content("#said") == page.text_content("#found .about").strip())  # type: ignore[union-attr]
     page.type("#q", " xyzzy")
     until(lambda: "1 of them" in (page.text_content("#found") or ""))
     page.fill("#q", "")

@@ -47,7 +47,8 @@ function follow() {
 
 /** Draw the menus anew, whose counts depend on what was chosen. */
 async function recount(address, name) {
-  document.getElementById("facets").replaceWith((await part(address, "facets")).querySelector("#facets"));
+  const drawn = (await part(address, "facets")).querySelector("#facets");
+  if (drawn) document.getElementById("facets").replaceWith(drawn);
   form.elements[name]?.focus?.();
 }
 
@@ -64,7 +65,9 @@ function edited({ target }) {
   typed = setTimeout(() => {
     const address = asked();
     history.replaceState(null, "", address);
-    quietly(show(address));
+    quietly(show(address).then(() => {
+      document.getElementById("said").textContent = found().querySelector(".about, .error").textContent.trim();
+    }));
     if (target.matches("select, [type=checkbox]") && form.querySelector("#facets")) quietly(recount(address, target.name));
   }, BEFORE_MS);
 }
