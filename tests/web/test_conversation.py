@@ -514,6 +514,7 @@ def test_no_page_of_a_conversation_breaks_wcag(
 def test_no_page_of_a_conversation_scrolls_sideways_on_a_phone(
     served: Served, talk: Talk, contexts: Callable[..., BrowserContext], width: int
 ) -> None:
+    stores.versions(served.root, talk.plan)
     page = contexts(viewport={"width": width, "height": 844}).new_page()
     for path in PAGES:
         served.open(page, path.format(**{name: getattr(talk, name) for name in Talk.__slots__}))

@@ -109,7 +109,8 @@ def _versions(view: View) -> Response:
         clone = rooms.answer("clone")(view.store)
         steps = list(clone.log(id, limit=limit + 1))
         if before:
-            diff = clone.diff(id, before, after or None).text().decode("utf-8", "replace")
+            text = clone.diff(id, before, after or None).text().decode("utf-8", "replace")
+            diff = Texts(0).diff(text[text.find("\n@@") + 1 :]) if text else ""  # Without the names of files.
     except (NotFound, Refused, GitFailed) as error:
         problem = error.message
     return view.page(
@@ -118,7 +119,7 @@ def _versions(view: View) -> Response:
         problem=problem,
         steps=steps[:limit],
         more=limit + _VERSIONS if len(steps) > limit else None,
-        diff=None if diff is None else Texts(0).diff(diff) if diff else "",
+        diff=diff,
         before=before,
         after=after,
     )
