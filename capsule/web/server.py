@@ -21,7 +21,7 @@ from starlette.routing import Route
 from capsule.mcp_server.transport.lifetime import finish, signalled
 from capsule.web import events
 from capsule.web.admission import Gate
-from capsule.web.pages import conversation, conversations
+from capsule.web.pages import conversation, conversations, overview, people, repairs, workers
 from capsule.web.site import TYPES, Site
 from capsule.web.view import View, page
 
@@ -63,6 +63,10 @@ def application(site: Site, hosts: tuple[str, ...], *, is_secure: bool = False) 
         *events.ROUTES,
         *conversations.ROUTES,
         *conversation.ROUTES,
+        *people.ROUTES,
+        *workers.ROUTES,
+        *repairs.ROUTES,
+        *overview.ROUTES,
         Route("/{path:path}", page(_missing)),
     ]
     app = Starlette(routes=routes)
