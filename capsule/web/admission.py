@@ -153,10 +153,12 @@ class Gate:
             return None
         if scope["method"] not in ("GET", "HEAD") and (refused := self._foreign(headers)):
             return _text(refused, 403)
-        asked = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
-        if "token" in asked and (visitor := self._admission.admit(asked.pop("token"))) is not None:
-            path = "/" + scope["path"].lstrip("/")  # Else `//name` would lead to another host.
-            answer = RedirectResponse(f"{path}?{urlencode(asked)}".rstrip("?"), status_code=303)
+        asked = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        token = next((value for name, value in asked if name == "token"), None)
+        if token is not None and (visitor := self._admission.admit(token)) is not None:
+            path = "/" + scope["path"].lstrip("/\\")  # Else `//name` would lead to another host.
+            left = urlencode([each for each in asked if each[0] != "token"])
+            answer = RedirectResponse(f"{path}?{left}".rstrip("?"), status_code=303)
             cookie = self._admission.cookie_of(visitor)
             answer.set_cookie(
                 self._admission.cookie,

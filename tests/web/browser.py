@@ -3,7 +3,7 @@
 What must stay true: a browser reaches nothing but what the test serves; whatever a page asks for elsewhere, throws or
 says on its console as an error is a problem of the test, and so is a script in a stored text that gets to run.
 
-The policy of the page holds for playwright too, which refuses `page.wait_for_function`: wait with `expect(locator)`, or
+The policy of the page holds for playwright too, which refuses `page.wait_for_function`. Wait with `expect(locator)` or
 with `until(lambda: page.evaluate(...))` of tests/processes.py.
 """
 
