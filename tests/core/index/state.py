@@ -17,12 +17,12 @@ from capsule.engines.index.search.folding import fold
 
 MESSAGES = """
     SELECT capsules.id, at, messages.id, parent, role, sender, time_ms, messages.words, active, content, tools,
-    messages.digest
+    messages.digest, messages.tokens
     FROM messages JOIN capsules ON capsules.num = capsule WHERE gone = 0 AND damaged = '' ORDER BY capsules.id, at
 """
 SOUND = """
-    SELECT id, title, created_at, updated_at, updated_ms, mode, tags, archived, lock, current, rest, context, entries,
-    words, linear FROM capsules WHERE gone = 0 AND damaged = '' ORDER BY id
+    SELECT id, title, created_at, updated_at, updated_ms, mode, source, tags, archived, lock, current, rest, context,
+    entries, words, tokens, linear FROM capsules WHERE gone = 0 AND damaged = '' ORDER BY id
 """
 MEMBERS = """
     SELECT id, agent, damaged != '', gone FROM members LEFT JOIN capsules ON capsules.num = capsule ORDER BY id, agent
