@@ -99,21 +99,23 @@ class Trash:
         except InvalidDocument as error:
             return Head(wanted, path=self._store.engine.name(KIND, wanted), damaged=error.message)
 
-    def removed(self, id: str | None = None, *, before: str = "", limit: int | None = None) -> list[Removed]:
+    def removed(
+        self, id: str | None = None, *, before: tuple[str, str] | None = None, limit: int | None = None
+    ) -> list[Removed]:
         """List the messages in the trash, the last removed first.
 
         Args:
             id: Only of this conversation. None: of all conversations.
-            before: Only what was removed before this time; empty: all.
+            before: Only what comes behind an entry in the list: its `deleted_at` and its `token`. None: all.
             limit: The largest number of entries; None: no limit.
 
         Raises Refused, StorageFailed. Cost: reading the listed messages.
         """
-        removed = []
+        removed: list[Removed] = []
         for trashed in self._store.engine.trash.entries(REMOVED):
             if len(removed) == limit:
                 break
-            if id in (None, trashed.id) and (not before or trashed.deleted_at < before):
+            if id in (None, trashed.id) and (before is None or (trashed.deleted_at, trashed.token) < before):
                 kept = codec.decode(self._store.engine.trash.read(trashed.token), trashed.path)
                 about = kept["removed"]
                 removed.append(Removed(trashed, kept["title"], about["reason"], kept["history"], about.get("by") or ""))

@@ -141,6 +141,6 @@ def test_what_was_removed_says_which_agent_did_it_and_is_listed_in_pages(store: 
     store.edits.message(id, "@0", "ONE")
     anna.branches.remove(id, str(mine))
     last, first = store.trash.removed()
-    assert (last.by, first.by) == ("anna", "")
+    assert {last.by, first.by} == {"anna", ""}
     assert store.trash.removed(limit=1) == [last]
-    assert store.trash.removed(before=last.trashed.deleted_at) == [first]
+    assert store.trash.removed(before=(last.trashed.deleted_at, last.trashed.token)) == [first]
