@@ -292,9 +292,10 @@ def test_every_door_has_a_text_for_every_remedy() -> None:
 
     from capsule.errors import Action
     from capsule.mcp_server.errors import REMEDIES as calls
+    from capsule.web.remedies import REMEDIES as links
     from capsule_cli.boundary import REMEDIES as commands
 
-    assert set(calls) == set(commands) == set(get_args(Action))
+    assert set(calls) == set(commands) == set(links) == set(get_args(Action))
 
 
 def test_every_module_is_short_and_has_a_docstring() -> None:

@@ -21,7 +21,7 @@ from starlette.routing import Route
 from capsule.mcp_server.transport.lifetime import finish, signalled
 from capsule.web import events
 from capsule.web.admission import Gate
-from capsule.web.pages import conversation, conversations, overview, people, repairs, workers
+from capsule.web.pages import conversation, conversations, overview, people, repairs, transfer, workers, writing
 from capsule.web.site import TYPES, Site
 from capsule.web.view import View, page
 
@@ -62,6 +62,8 @@ def application(site: Site, hosts: tuple[str, ...], *, is_secure: bool = False) 
         Route("/static/{version}/{name}", _static),
         *events.ROUTES,
         *conversations.ROUTES,
+        *writing.ROUTES,  # Before those that take any id of a message.
+        *transfer.ROUTES,
         *conversation.ROUTES,
         *people.ROUTES,
         *workers.ROUTES,

@@ -7,6 +7,7 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
+from capsule.ids import new_id
 from capsule.web import words
 from capsule.web.admission import Admission
 
@@ -59,7 +60,7 @@ class Site:
             loader=jinja2.PackageLoader("capsule.web"), autoescape=True, trim_blocks=True, lstrip_blocks=True
         )
         made.filters |= words.FILTERS
-        made.globals["address"] = words.address
+        made.globals["address"], made.globals["new_id"] = words.address, new_id
         made.globals["static"] = lambda name: f"/static/{self.version}/{name}"
         return made
 

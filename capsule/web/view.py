@@ -16,8 +16,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from capsule.errors import CapsuleError, InvalidInput, Locked, LockLost, NotFound, Refused, StoreBusy
+from capsule.ids import new_id
 from capsule.mcp_server.access import SCOPES
 from capsule.mcp_server.access import Scope as Allowed
+from capsule.web.remedies import link
 
 if TYPE_CHECKING:
     from starlette.datastructures import FormData
@@ -35,6 +37,8 @@ _STATUS: dict[type[CapsuleError], int] = {
     LockLost: 409,
     StoreBusy: 503,
 }
+#: How many fields a form has at most. Each is at most as large as a message.
+_MOST_FIELDS = 32
 #: The fields of an address that belong to one page of a list.
 _OF_A_PAGE = ("cursor", "part")
 #: The cookie that says for which agent the owner writes, after the name of the store's cookie.
@@ -94,6 +98,11 @@ class View:
         """Whether a script asks, and not a browser for a page."""
         return "application/json" in self.request.headers.get("accept", "")
 
+    def text(self, form: FormData, name: str) -> str:
+        """A field of a form, with the ends of lines as files have them; empty: it is not there, or it is a file."""
+        value = form.get(name)
+        return value.replace("\r\n", "\n") if isinstance(value, str) else ""
+
     def page(self, template: str, *, status: int = 200, **shown: Any) -> Response:
         """Draw a template; of it only the block that `part` of the address names, if it does."""
         return HTMLResponse(self.site.draw(template, self.asked("part"), view=self, **shown), status)
@@ -105,6 +114,36 @@ class View:
     def done(self, to: str, **value: Any) -> Response:
         """The answer to a change: for a script what became of it, for a browser the way to the page that shows it."""
         return self.json({"location": to, **value}) if self.wants_json else RedirectResponse(to, status_code=303)
+
+    def refuse(
+        self,
+        reason: str,
+        form: FormData | None = None,
+        *,
+        status: int = 409,
+        error: CapsuleError | None = None,
+        kind: str = "Asked",
+        button: str = "Try again",
+        **instead: str,
+    ) -> Response:
+        """Say why nothing was done. What was typed stands there again, and can be sent again.
+
+        Args:
+            reason: Why.
+            form: The form; None: nothing was sent.
+            status: That of the answer.
+            error: The error that it is; None: a question.
+            kind: Its name for scripts.
+            button: The name of the button that sends the form again.
+            instead: Fields that are then others than they were; one that is empty is left out.
+        """
+        kind = type(error).__name__ if error else kind
+        if self.wants_json:
+            return self.json({"error": reason, "kind": kind}, status)
+        typed = {name: self.text(form, name) for name in form} | instead if form else {}
+        way = link(error.remedy) if error and error.remedy else None
+        shown = {"reason": reason, "error": error, "typed": typed, "button": button, "way": way}
+        return self.page("error.html", status=status, **shown)
 
 
 def page(answer: Callable[[View], Response]) -> Callable[[Request], Response]:
@@ -124,27 +163,27 @@ def action(act: Callable[[View, FormData], Response], *, scope: Allowed = "write
         scope: What the token must allow.
     """
 
+    def refused(view: View) -> Response:
+        raise Refused(f"the token of {view.visitor.agent} allows to {view.visitor.scope} only", path="")
+
     async def endpoint(request: Request) -> Response:
         from anyio import to_thread
 
         view = View(request)
-        async with request.form() as form:
-
-            def made(view: View) -> Response:
-                if not view.may(scope):
-                    raise Refused(f"the token of {view.visitor.agent} allows to {view.visitor.scope} only", path="")
-                return act(view, form)
-
-            return await to_thread.run_sync(_guarded, view, made)
+        if not view.may(scope):  # Before anything of the form is read.
+            return await to_thread.run_sync(_guarded, view, refused)
+        largest = view.store.settings.message_bytes
+        async with request.form(max_fields=_MOST_FIELDS, max_part_size=largest) as form:
+            return await to_thread.run_sync(_guarded, view, lambda view: act(view, form), form)
 
     return endpoint
 
 
-def _guarded(view: View, answer: Callable[[View], Response]) -> Response:
+def _guarded(view: View, answer: Callable[[View], Response], form: FormData | None = None) -> Response:
     try:
         return answer(view)
     except CapsuleError as error:
         status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
-        if view.wants_json:
-            return view.json({"error": error.message, "kind": type(error).__name__}, status)
-        return view.page("error.html", status=status, error=error)
+        # A key that was used for another text would be refused again; that nothing was written is known.
+        instead = {"id": new_id()} if isinstance(error, InvalidInput) and form and "id" in form else {}
+        return view.refuse(error.message, form, status=status, error=error, **instead)

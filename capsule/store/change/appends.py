@@ -153,8 +153,8 @@ def appended(
     if placed is None:
         return None
     at, entry = placed
-    # The store itself adds a parent on another branch.
-    same = [name for name in same if name != "parent" or name in message]
+    # The store itself adds a parent on another branch, and a topic in a channel that has one.
+    same = [name for name in same if name not in ("parent", "topic") or name in message]
     if "editedAt" not in entry and any(entry.get(name) != message.get(name) for name in same):
         raise InvalidInput(
             f"this idempotency key was used before in conversation {transaction.id}, for another message (@{at}); "
