@@ -96,18 +96,31 @@ def _channel(view: View) -> Response:
     channels, id = view.store.channels, view.request.path_params["channel"]
     listed = channels.get(id)
     try:
-        object, refused = Object.listed(view.store.head(listed.id)), ""
+        object = Object.listed(view.store.head(listed.id))
     except Refused as error:
-        return view.page("channel.html", listed=listed, members=[], refused=error.message)
+        return view.page("channel.html", listed=listed, refused=error.message)
     there = [member for member in object.members if member.is_in]
     members = [
         (member, [word for right, word in _RIGHTS.items() if object.has(member, right)]) for member in there[:_PAGE]
     ]
-    is_in = any(member.id == view.me for member in there)
-    topics = channels.topics(listed.id)
     return view.page(
-        "channel.html", listed=listed, members=members, count=len(there), is_in=is_in, topics=topics, refused=refused
+        "channel.html",
+        listed=listed,
+        members=members,
+        count=len(there),
+        is_in=any(member.id == view.me for member in there),
+        topics=channels.topics(listed.id),
+        refused="",
+        may={do for do in ("join", "leave", "invite", "remove") if view.may("write") and _may(view, do, listed.id)},
     )
+
+
+def _may(view: View, do: str, channel: str) -> bool:
+    """Whether the agent that the visitor writes as may do something in a channel."""
+    try:
+        return view.me is None or view.acting.agents.may(do, conversation=channel).allowed
+    except CapsuleError:
+        return False
 
 
 #: By the field `do` of a form: the change of an agent, a project or a channel, given its id and the form's fields.
