@@ -6,7 +6,7 @@ language. Nothing here belongs to one kind of engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from operator import attrgetter
@@ -64,40 +64,30 @@ class Filter:
 
     def of(self, heads: Iterable[Head]) -> list[Head]:
         """The heads that meet all conditions, in their order. A damaged file meets none but that it is not archived."""
-        for fits in self._conditions():
-            heads = filter(fits, heads)
+        narrows = replace(self, archived=None, members=frozenset()) != Filter(archived=None) or self.archived
+        tags, title, since = frozenset(self.tags), self.title.casefold(), moment(self.since) if self.since else ""
+        is_there = cache(lambda folder: is_within(folder, str(self.project)))  # There are few folders.
+        conditions: list[tuple[object, Callable[[Head], object]]] = [  # Few are given, and a list may be of 100,000.
+            (self.archived is not None, lambda head: head.archived == self.archived),
+            (narrows, lambda head: not head.damaged),
+            (self.mode is not None, lambda head: head.mode == self.mode),
+            (self.type is not None, lambda head: head.type == self.type),
+            (self.pinned is not None, lambda head: head.pinned == self.pinned),
+            (self.locked is not None, lambda head: (head.lock is not None) == self.locked),
+            (self.summaries_of, lambda head: head.is_summary and head.source_conversation_id == self.summaries_of),
+            (self.source is not None, lambda head: (head.source or HERE) == self.source),
+            (tags, lambda head: tags.issubset(head.tags)),
+            (self.agent is not None, lambda head: any(member.id == self.agent for member in head.participants)),
+            (
+                self.project is not None,
+                lambda head: is_there(head.folder) or any(member.id in self.members for member in head.participants),
+            ),
+            (title, lambda head: title in head.title.casefold()),
+            (since, lambda head: sortable(head.updated_at) >= since),
+        ]
+        for is_given, fits in conditions:
+            heads = filter(fits, heads) if is_given else heads
         return list(heads)
-
-    def _conditions(self) -> Iterator[Callable[[Head], bool]]:
-        """The conditions that were given, each by itself: few are, and a list may be of 100,000."""
-        if self.archived is not None:
-            yield lambda head: head.archived == self.archived
-        if replace(self, archived=None, members=frozenset()) != Filter(archived=None) or self.archived:
-            yield lambda head: not head.damaged
-        if self.mode is not None:
-            yield lambda head: head.mode == self.mode
-        if self.type is not None:
-            yield lambda head: head.type == self.type
-        if self.pinned is not None:
-            yield lambda head: head.pinned == self.pinned
-        if self.locked is not None:
-            yield lambda head: (head.lock is not None) == self.locked
-        if self.summaries_of is not None:
-            yield lambda head: head.is_summary and head.source_conversation_id == self.summaries_of
-        if self.tags:
-            tags = frozenset(self.tags)
-            yield lambda head: tags.issubset(head.tags)
-        if title := self.title.casefold():
-            yield lambda head: title in head.title.casefold()
-        if since := moment(self.since) if self.since else "":
-            yield lambda head: sortable(head.updated_at) >= since
-        if self.agent is not None:
-            yield lambda head: any(member.id == self.agent for member in head.participants)
-        if self.source is not None:
-            yield lambda head: (head.source or HERE) == self.source
-        if (project := self.project) is not None:
-            is_in = cache(lambda folder: is_within(folder, project))  # There are few folders.
-            yield lambda head: is_in(head.folder) or any(member.id in self.members for member in head.participants)
 
 
 def is_within(folder: str, other: str) -> bool:

@@ -40,6 +40,7 @@ class Reading(Lists):
         inner: The inner interface of the store.
     """
 
+    agent: str | None
     settings: Settings
 
     def __init__(self, inner: Inner[Any]) -> None:

@@ -60,9 +60,9 @@ class Asking:
                 heads = asked.of(self._shown(self._candidates(asked)))
             else:
                 from capsule.engines.index.pages import listed
+                from capsule.engines.questions import Filter
 
-                there = [*self._seen(self._index.sorted_heads(asked.order))]
-                heads = there if asked.filter is None else asked.filter.of(there)
+                heads = (asked.filter or Filter(archived=None)).of(self._seen(self._index.sorted_heads(asked.order)))
                 opened = replace(asked, cursor=asked.cursor and self._opened(asked.cursor))
                 since = {} if self._asker is None else self._index.hidden(self._asker)
                 page = listed(db, heads, opened, self._index.numbers, since)

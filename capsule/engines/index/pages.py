@@ -98,20 +98,11 @@ class Continuation:
 
 
 def listed(
-    db: sqlite3.Connection,
-    heads: list[Head],
-    asked: Listing,
-    numbers: Mapping[str, int],
-    since_ms: Mapping[str, int | None],
+    db: sqlite3.Connection, heads: list[Head], asked: Listing, numbers: Mapping[str, int], since: Mapping[str, Any]
 ) -> Listed:
     """The first page of these conversations, in their order, or what a cursor of the same list leaves of them.
 
-    Args:
-        db: The index.
-        heads: The conversations.
-        asked: The list.
-        numbers: The numbers of conversations, by their ids.
-        since_ms: From when on the asker reads one, in milliseconds since 1970, by its id, where it reads only a part.
+    `numbers` are those of conversations by their ids, and `since` says from when on the asker reads one, in part.
     """
     if asked.limit is not None and asked.limit < 1:
         raise InvalidInput(f"a page of {asked.limit} conversations can't be given; ask for one or more")
@@ -126,7 +117,7 @@ def listed(
         is_last = count >= len(shown) and not has_more
         return None if is_last else replace(page, given_titles=given).cursor(generation, asked.words)
 
-    theirs = hide(db, {head.id: since for head in shown if (since := since_ms.get(head.id))})
+    theirs = hide(db, {head.id: since[head.id] for head in shown if since.get(head.id)})
     question = f"SELECT num, c.id, entries, {_MODEL} FROM capsules AS c JOIN json_each(?) ON c.num = value"
     nums = orjson.dumps([numbers[head.id] for head in shown]).decode()
     messages, models = dict[str, int](), dict[str, str]()

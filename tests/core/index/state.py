@@ -82,8 +82,10 @@ def state(store: Store) -> dict[str, Any]:
         return {"capsules": db.execute(SOUND).fetchall(), "messages": messages, "words": found, **told}
 
     # What the index remembers of the answers before is the same as what it reads.
-    # No file has the tag.
-    mine = {agent: sorted(each._replace(tag="") for each in store.questions.mine(agent)) for agent in AGENTS}
+    # No file has the tag; and the version is empty until the file is 50 ms old, in each index by its own clock.
+    mine = {
+        agent: sorted(each._replace(tag="", version="") for each in store.questions.mine(agent)) for agent in AGENTS
+    }
     return {"heads": heads, "mine": mine} | asked(store, ask)
 
 
