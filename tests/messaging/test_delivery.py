@@ -167,6 +167,14 @@ def test_a_retry_into_a_channel_with_a_topic_of_its_own_writes_one_message(store
     assert [mail.content for mail in store.messages.history(channel).messages] == ["once"]
 
 
+def test_nothing_is_sent_behind_what_the_sender_has_not_seen(store: Store) -> None:
+    seen = store.messages.send("first", agent="anna", to="bob")
+    store.messages.send("meanwhile", agent="bob", to="anna")
+    with pytest.raises(InvalidInput, match="1 message came"):
+        store.messages.send("second", agent="anna", to="bob", seen=seen.message)
+    assert [mail.content for mail in store.messages.history(seen.conversation).messages] == ["first", "meanwhile"]
+
+
 def test_a_store_that_keeps_no_locks_keeps_none_for_its_agents(store: Store) -> None:
     with store.beside(keep_locks=False) as other:
         chat = other.create(title="Chat").id

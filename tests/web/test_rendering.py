@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from capsule.format.text.shown import shown as escaped
 from capsule.transfer.rendering import messages as rendering
 from capsule.transfer.rendering.calls import described
 from capsule.transfer.rendering.messages import STYLES, Drawing, anchor_of, is_talk, look, messages, render
-from capsule.transfer.rendering.texts import MOST_LINES, Cache, Texts, valid
+from capsule.transfer.rendering.texts import MOST_LINES, Cache, Texts, language_of, valid
+from tests.transfer.exchange import EXAMPLES, read
 from tests.web.hostile import HOSTILE
 
 DIGEST = "c414cd0e204de974f73753c7e28d7638e7b3691bb8b1a2bab6b25bb7fed7ce77"
@@ -200,7 +202,7 @@ def test_code_that_had_no_colours_for_want_of_lines_gets_them_in_another_window(
     text = "```python\nimportant = 'of another window'\n```"
     assert not Texts(0).markdown(text).count("<span")
     assert Texts(10).markdown(text).count("<span")
-    assert not Texts(0).markdown(text).count("<span")
+    assert Texts(0).markdown(text).count("<span")  # It takes no time any more.
 
 
 def test_a_text_of_more_than_a_megabyte_is_escaped() -> None:
@@ -216,11 +218,11 @@ def test_text_that_is_nested_too_deep_for_markdown_is_not_cut() -> None:
 def test_the_cache_keeps_so_many_characters_and_what_was_used_last() -> None:
     cache = Cache(10)
     for key in (b"a", b"b"):
-        cache.put(key, "12345", 0)
+        cache.put(key, "12345")
     cache.get(b"a")
-    cache.put(b"c", "12345", 0)
+    cache.put(b"c", "12345")
     assert [key for key in (b"a", b"b", b"c") if cache.get(key)] == [b"a", b"c"]
-    cache.put(b"d", "x" * 11, 0)
+    cache.put(b"d", "x" * 11)
     assert not cache.get(b"d")
 
 
@@ -263,6 +265,21 @@ def test_an_edit_is_a_diff_with_signs_and_what_else_the_call_says() -> None:
     assert (len(page.of("ins")), len(page.of("del"))) == (1, 1)
 
 
+def test_code_that_a_call_writes_has_the_colours_of_its_language() -> None:
+    page = drawn(entry(toolCalls=[call("Write", {"file_path": "src/a.py", "content": "import os"})]))
+    assert {"class": "kn"} in page.of("span")
+    names = {
+        "a.py": "python",
+        "b/Makefile": "make",
+        "a.sql": "sql",
+        "a.h": "c",
+        "a.html": "html",
+        "a.nosuch": "",
+        "": "",
+    }
+    assert {name: language_of(name) for name in names} == names
+
+
 def test_every_argument_is_drawn_also_of_edits_in_one_call() -> None:
     edits = [{"old_string": "a", "new_string": "b", "replace_all": True}]
     assert "replace_all" in drawn(entry(toolCalls=[call("MultiEdit", {"file_path": "f", "edits": edits})])).text
@@ -288,6 +305,18 @@ def test_a_result_stands_under_its_call_and_keeps_its_anchor() -> None:
     assert [fold.summary for fold in made[1].calls] == ["Bash: ls · error, 1 line", "Bash: pwd · 2 lines"]
     assert {"m-3", "m-4"} <= {fields.get("id") for fields in drawn(*window).of("div")}
     assert messages(window[2:3])[0].fold
+
+
+@pytest.mark.parametrize("path", [path for _, path in EXAMPLES], ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_each_message_of_every_program_is_there_once_with_what_it_says(path: Path) -> None:
+    for document in read(path)[0]:
+        history = document["history"]
+        page = drawn(*history)
+        anchors = [fields["id"] for _, fields in page.tags if (fields.get("id") or "").startswith(("m-", "h-"))]
+        assert sorted(id for id in anchors if id and not id.endswith("-by")) == sorted(map(anchor_of, history))
+        assert [message["content"] for message in history if message["role"] == "tool"] == [
+            message["content"] for message in history if message["role"] == "tool" and message["content"] in page.text
+        ]
 
 
 def test_a_result_of_another_branch_stands_alone() -> None:
@@ -360,6 +389,9 @@ def test_attachments_are_images_links_and_texts() -> None:
         (f"/files/{DIGEST}", True), ("https://e.org/e.png", False),
     ]  # fmt: skip
     assert "n.txt, 2 lines" in page.text and "one\ntwo" in page.text
+    both = drawn(entry(attachments=[{"name": "a.pdf", "type": "application/pdf", "text": "of it", "sha256": DIGEST}]))
+    assert both.of("a")[0]["href"] == f"/files/{DIGEST}" and "of it" in both.text
+    assert drawn(entry(attachments=[{"name": "a.png", "type": "image/png", "sha256": "../" + DIGEST}])).of("img") == []
 
 
 def test_names_look_the_same_each_time_and_differ_in_colour_and_shape() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from capsule import Store
+from tests.processes import until
 from tests.web.browser import Guard, check_axe, screenshot
 from tests.web.serving import Served
 
@@ -28,6 +29,14 @@ def store(tmp_path: Path) -> Iterator[Store]:
 @pytest.fixture
 def served(serve: Callable[..., Served], store: Store) -> Served:
     return serve(Path(store.root))
+
+
+def check_shown(page: Page, text: str) -> None:
+    """Wait until a text stands in the conversation, and is not to be written any more."""
+    from playwright.sync_api import expect
+
+    expect(page.locator("#messages").get_by_text(text, exact=True)).to_be_visible()
+    expect(page.locator("#content")).to_have_value("")
 
 
 def texts(store: Store, id: str) -> list[str]:
@@ -52,9 +61,12 @@ def test_a_text_is_kept_while_the_server_is_killed_and_is_sent_once(
     expect(page.locator(".said")).to_contain_text("Not sent yet")
     assert texts(store, id) == []
     served.restart()
-    page.wait_for_url("**/m/*")
+    check_shown(page, "kept and sent")
     assert texts(store, id) == ["kept and sent"]
-    expect(page.get_by_label("Write as the owner")).to_have_value("")
+    page.get_by_label("Write as the owner").fill("and one more")
+    page.get_by_role("button", name="Send").click()
+    check_shown(page, "and one more")
+    assert texts(store, id) == ["kept and sent", "and one more"]
 
 
 def test_a_text_whose_answer_was_lost_is_sent_once_also_by_the_next_tab(
@@ -77,7 +89,7 @@ def test_a_text_whose_answer_was_lost_is_sent_once_also_by_the_next_tab(
     assert texts(store, id) == ["once"]
     page.close()
     other = served.open(context, f"/c/{id}")
-    other.wait_for_url("**/m/*")
+    check_shown(other, "once")
     assert texts(store, id) == ["once"]
 
 
@@ -85,8 +97,8 @@ def test_a_text_is_sent_once_however_often_one_clicks(served: Served, store: Sto
     id = store.create(title="Plan").id
     served.open(page, f"/c/{id}")
     page.get_by_label("Write as the owner").fill("once")
-    page.get_by_role("button", name="Send").dblclick(no_wait_after=True)
-    page.wait_for_url("**/m/*")
+    page.get_by_role("button", name="Send").dblclick()
+    check_shown(page, "once")
     assert texts(store, id) == ["once"]
     served.open(page, "/new")
     page.get_by_label("Title, made").fill("Made once")
@@ -107,7 +119,7 @@ def test_the_page_says_at_once_that_somebody_wrote_meanwhile(served: Served, sto
     store.append(id, role="assistant", content="meanwhile")
     expect(page.locator(".said")).to_have_text("1 message came while you wrote")
     page.get_by_role("button", name="Send anyway").click()
-    page.wait_for_url("**/m/*")
+    check_shown(page, "mine")
     assert texts(store, id) == ["first", "meanwhile", "mine"]
 
 
@@ -122,30 +134,26 @@ def test_the_server_says_that_somebody_wrote_meanwhile(served: Served, store: St
     page.get_by_label("Write as the owner").fill("mine")
     store.append(id, role="assistant", content="meanwhile")
     page.get_by_role("button", name="Send").click()
-    expect(page.locator(".said")).to_have_text("Not sent: 1 message came behind what the page showed, from assistant.")
+    expect(page.locator(".said")).to_contain_text("Not sent: 1 message came behind the last one that was seen")
     assert texts(store, id) == ["first", "meanwhile"]
     expect(page.get_by_label("Write as the owner")).to_have_value("mine")
     screenshot(page, "write-meanwhile")
     page.get_by_role("button", name="Send anyway").click()
-    page.wait_for_url("**/m/*")
+    check_shown(page, "mine")
     assert texts(store, id) == ["first", "meanwhile", "mine"]
 
 
 def test_what_the_page_showed_by_scrolling_is_not_said_to_have_come_meanwhile(
     served: Served, store: Store, page: Page
 ) -> None:
-    from playwright.sync_api import expect
-
     id = store.create(title="Plan").id
     messages = store.append_many(id, [{"role": "user", "content": f"message {number}"} for number in range(250)])
     served.open(page, f"/c/{id}/m/{messages[20].id}")
     assert page.locator("input[name=seen]").get_attribute("value") != messages[-1].id
     page.get_by_label("Write as the owner").fill("mine")
-    while not page.get_by_text("message 249", exact=True).count():
-        page.mouse.wheel(0, 5000)
-    expect(page.get_by_text("message 249", exact=True)).to_be_attached()
+    until(lambda: page.mouse.wheel(0, 5000) or page.get_by_text("message 249", exact=True).count())
     page.get_by_role("button", name="Send").click()
-    page.wait_for_url(lambda address: str(messages[20].id) not in address)
+    check_shown(page, "mine")
     assert store.tail(id, 1)[0].content == "mine"
 
 
@@ -205,6 +213,20 @@ def test_a_file_that_is_dropped_is_imported(served: Served, store: Store, page: 
     expect(page.get_by_role("heading", name="Imported")).to_be_visible()
     check_axe(page)
     assert store.head("came").title == "Old"
+
+
+def test_the_forms_fit_a_phone_in_the_dark(
+    served: Served, store: Store, contexts: Callable[..., BrowserContext]
+) -> None:
+    id = store.create(title="Plan " * 20, tags=["a-tag-that-is-long" * 3]).id
+    message = store.append(id, content="first").id
+    store.servers.set(id, {"git": False})
+    page = contexts(viewport={"width": 320, "height": 640}, color_scheme="dark").new_page()
+    for path in (f"/c/{id}?answer={message}", f"/c/{id}/m/{message}/edit", f"/c/{id}/export", "/new", "/import"):
+        served.open(page, path)
+        page.evaluate("() => document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+        assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), path
+        check_axe(page)
 
 
 def test_everything_is_written_without_script(

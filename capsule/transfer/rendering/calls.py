@@ -14,12 +14,11 @@ import orjson
 
 from capsule.format.text.shown import call_of, clipped, one_line
 from capsule.transfer.records.coercion import json_of, rest
-from capsule.transfer.rendering.texts import difference, valid
+from capsule.transfer.rendering.texts import difference, language_of, valid
 
 _PATHS = ("file_path", "filePath", "path", "target_file", "absolute_path", "notebook_path", "filename")
 _COMMANDS = ("command", "cmd", "script")
 _OLD, _NEW = ("old_string", "oldString", "old_str"), ("new_string", "newString", "new_str", "insert_text")
-_EDITED = (*_OLD, *_NEW, "edits")
 _CONTENTS = ("content", "contents", "file_text", "new_source")
 _PATCHES = ("patch", "diff", "patchText", "input")
 _ABOUT = ("pattern", "query", "queries", "url", "description", "prompt", "task", "skill", "title", "name", "q")
@@ -70,23 +69,22 @@ def described(call: Mapping[str, Any]) -> Described:
     key = next((key for key in _PATCHES if _is_patch(given.get(key))), "") or _first(given, _COMMANDS)
     words = given.get(key)
     if isinstance(words, list) and all(isinstance(word, str) for word in words):
-        is_shell = len(words) == 3 and words[1] in ("-c", "-lc")
+        is_shell = len(words) == 3 and words[0].endswith("sh") and words[1] in ("-c", "-lc")
         words = words[2] if is_shell else words[-1] if _is_patch(words[-1]) else shlex.join(words)
     if made := _patched(name, words):
         return Described(made.summary, [*made.pieces, *_left(given, key)])
     path_key = _first(given, _PATHS)
     path = line(given.get(path_key))
     drawn = path_key if path == given.get(path_key) else ""
-    if edits := _edits(given):
+    edits, edited = _edits(given)
+    if edits:
         diff = "\n".join(difference(old, new) for old, new in edits)
-        # Each edit of several may say more, such as whether it replaces all.
-        known = (*_OLD, *_NEW) if any(edit.keys() - {*_OLD, *_NEW} for edit in given.get("edits", ())) else _EDITED
-        return Described(f"{name} {path}{_counted(diff)}", [Piece(diff, "diff"), *_left(given, drawn, *known)])
+        return Described(f"{name} {path}{_counted(diff)}", [Piece(diff, "diff"), *_left(given, drawn, *edited)])
     if key and not (path and words in _VERBS):
         return Described(f"{name}: {line(words)}", [Piece(as_text(words), "bash"), *_left(given, key)])
     if path and (written := _first(given, _CONTENTS)):
         text = as_text(given[written])
-        pieces = [Piece(text, _language(path)), *_left(given, drawn, written)]
+        pieces = [Piece(text, language_of(path)), *_left(given, drawn, written)]
         return Described(f"{name} {path} ({counted(text)})", pieces)
     if about := key or _first(given, _ABOUT):
         return Described(_titled(name, given[about]) + (f" in {path}" if path else ""), _left(given))
@@ -112,13 +110,19 @@ def _left(given: Mapping[str, Any], *drawn: str) -> list[Piece]:
     return [Piece(as_text(left), "json")] if left else []
 
 
-def _edits(given: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The texts that a call replaces, and what it replaces them by; empty: it has something else where these are."""
-    listed = given.get("edits", [given])
-    edits = listed if isinstance(listed, list) and all(isinstance(edit, dict) for edit in listed) else []
-    pairs = [(_first(edit, _OLD), next((key for key in _NEW if isinstance(edit.get(key), str)), "")) for edit in edits]
-    made = [(as_text(edit.get(old)), edit[new]) for edit, (old, new) in zip(edits, pairs, strict=True) if new]
-    return made if len(made) == len(edits) else []
+def _edits(given: Mapping[str, Any]) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
+    """The texts that a call replaces, each with what it is replaced by, and the arguments of which these are all."""
+    edits = given.get("edits", [given])
+    if not isinstance(edits, list) or not all(isinstance(edit, dict) for edit in edits):
+        return [], ()
+    keys = [(_first(edit, _OLD), next((key for key in _NEW if isinstance(edit.get(key), str)), "")) for edit in edits]
+    made = [(as_text(edit.get(old)), edit[new]) for edit, (old, new) in zip(edits, keys, strict=True) if new]
+    if len(made) < len(edits):
+        return [], ()
+    if "edits" not in given:
+        return made, keys[0]
+    is_all = all(edit.keys() <= {*names} for edit, names in zip(edits, keys, strict=True))
+    return made, ("edits",) if is_all else ()
 
 
 def _is_patch(text: Any) -> bool:
@@ -132,8 +136,8 @@ def _patched(name: str, text: Any) -> Described | None:
     if not _is_patch(text):
         return None
     marks = ("*** Update File: ", "*** Add File: ", "*** Delete File: ", "+++ b/", "+++ ")
-    files = [mark and row.removeprefix(mark) for row in text.splitlines() for mark in marks if row.startswith(mark)]
-    files = list(dict.fromkeys(file.removeprefix("b/") for file in files))
+    found = ((row, next((mark for mark in marks if row.startswith(mark)), "")) for row in text.split("\n"))
+    files = list(dict.fromkeys(row.removeprefix(mark) for row, mark in found if mark))
     about = f" {line(files[0])}" if files else ""
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
     return Described(f"{name}{about}{more}{_counted(text)}", [Piece(text, "diff")])
@@ -141,13 +145,5 @@ def _patched(name: str, text: Any) -> Described | None:
 
 def _counted(diff: str) -> str:
     headers = ("+++ ", "--- ") if diff.startswith(("diff --git ", "--- ")) else ()
-    rows = [row[0] for row in diff.splitlines() if row[:1] in ("+", "-") and row[:4] not in headers]
+    rows = [row[0] for row in diff.split("\n") if row[:1] in ("+", "-") and row[:4] not in headers]
     return f" (+{rows.count('+')} −{rows.count('-')})"
-
-
-def _language(path: str) -> str:
-    """The language of a file, by its name."""
-    from pygments.lexers import find_lexer_class_for_filename
-
-    found = find_lexer_class_for_filename(path)
-    return found.aliases[0] if found is not None and found.aliases else ""

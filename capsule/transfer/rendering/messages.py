@@ -11,24 +11,24 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from capsule.errors import Refused
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
 from capsule.timestamps import canonical, known
 from capsule.transfer.records.coercion import data_url, object_of, objects_of
 from capsule.transfer.rendering.calls import as_text, counted, described, line
 from capsule.transfer.rendering.texts import Texts, uncoloured
 
-if TYPE_CHECKING:
-    from jinja2 import Environment
-    from markupsafe import Markup
-
 Entry = Mapping[str, Any]
 #: Where the templates are, and the styles of what they draw.
 TEMPLATES, STYLES = Path(__file__).parent / "templates", Path(__file__).parent / "static" / "messages.css"
+_TEMPLATES = Environment(
+    loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+)
 #: The images that are shown; an SVG could hold a script.
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 HUES, SHAPES = 12, 8
@@ -80,11 +80,11 @@ class Fold:
 
 @dataclass(slots=True)
 class Attached:
-    """An attachment: an image or a link, or the text that it holds."""
+    """An attachment: an image or a link, and the text that it holds."""
 
     name: str
+    is_image: bool
     url: str = ""
-    is_image: bool = False
     is_file: bool = False
     fold: Fold | None = None
 
@@ -169,20 +169,21 @@ class _Window:
         if self._drawing.talk:
             entries = [{**entry, "toolCalls": None, "reasoning": None} for entry in entries if is_talk(entry)]
         made = [self._message(entry) for entry in entries]
-        inside = {
-            place: call for place, call in pairs(entries).items() if not (made[place].calls or made[place].reasoning)
-        }
+        small = [not (message.calls or message.reasoning) for message in made]
+        inside = {place: call for place, call in pairs(entries).items() if small[place]}
         for place, (above, nth) in inside.items():
             fold, result = made[above].calls[nth], made[place]
             fold.results.append(result)
             if result.fold is not None:
                 fold.summary += f" · {result.fold.summary.removeprefix('Result: ')}"
-                fold.is_open = fold.is_open or result.fold.is_open
+            fold.is_open |= any(
+                part.is_open for part in [result.fold, *(file.fold for file in result.attachments)] if part
+            )
         places = {as_text(entry.get("id")): place for place, entry in enumerate(entries)}
         for place, entry in enumerate(entries):
             above = places.get(as_text(entry.get("replyTo")), place)
             is_sign = entry.get("intent") == "reaction" and not (made[place].fold or made[place].attachments)
-            if is_sign and above < place and above not in inside and not (made[place].calls or made[place].reasoning):
+            if is_sign and small[place] and above < place and above not in inside:
                 made[above].reactions.append(made[place])
                 inside[place] = above, 0
         return [message for place, message in enumerate(made) if place not in inside]
@@ -226,20 +227,23 @@ class _Window:
         return message
 
     def _fold(self, summary: str, parts: list[Markup], *texts: str) -> Fold:
-        is_open = bool(self._words) and any(word in _folded(text) for text in texts for word in self._words)
-        return Fold(summary, parts, is_open)
+        searched = _folded("\n".join(texts)) if self._words else ""
+        return Fold(summary, parts, any(word in searched for word in self._words))
 
     def _attached(self, attached: Entry) -> Attached:
         named = next((attached[key] for key in ("name", "path", "filename") if attached.get(key)), "")
-        name, kind, digest = line(named) or "attachment", as_text(attached.get("type")), attached.get("sha256")
+        kind, data, digest = (attached.get(key) for key in ("type", "data", "sha256"))
+        shown = Attached(line(named) or "attachment", is_image=kind in IMAGES)
         if isinstance(text := attached.get("text"), str):
-            return Attached(name, fold=self._fold(f"{name}, {counted(text)}", [self._texts.code(text)], name, text))
-        if isinstance(data := attached.get("data"), bytes):
-            return Attached(name, data_url(kind, data), is_image=True) if kind in IMAGES else Attached(name)
-        if isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest) and self._drawing.file_url:
-            return Attached(name, self._drawing.file_url(digest), is_image=kind in IMAGES, is_file=True)
-        url = as_text(attached.get("url"))
-        return Attached(name, url if re.match("(?i)https?://", url) else "")
+            parts = [self._texts.code(text)]
+            shown.fold = self._fold(f"{shown.name}, {counted(text)}", parts, shown.name, text)
+        if isinstance(data, bytes):
+            shown.url = data_url(kind, data) if shown.is_image else ""
+        elif isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest) and self._drawing.file_url:
+            shown.url, shown.is_file = self._drawing.file_url(digest), True
+        elif re.match("(?i)https?://", url := as_text(attached.get("url"))):
+            shown.url, shown.is_image = url, False
+        return shown
 
 
 def _facts(entry: Entry) -> Iterable[tuple[str, str]]:
@@ -282,28 +286,13 @@ def messages(entries: Sequence[Entry], drawing: Drawing | None = None) -> list[S
         entries: The messages of the file, parents before children.
         drawing: How they are drawn.
 
-    Raises:
-        Refused: The packages that draw are not installed.
-
     Cost: about 3 microseconds a character of Markdown, and 160 a line of code that gets colours; what was drawn
     lately is remembered.
     """
-    _environment()
     return _Window(drawing or Drawing()).shown(entries)
 
 
 def render(entries: Sequence[Entry], drawing: Drawing | None = None) -> list[Markup]:
     """The messages of a window as HTML, one after the other. As `messages`."""
-    draw = _environment().get_template("message.html").module.message  # type: ignore[attr-defined]
+    draw = _TEMPLATES.get_template("message.html").module.message  # type: ignore[attr-defined]
     return [draw(message) for message in messages(entries, drawing)]
-
-
-@cache
-def _environment() -> Environment:
-    try:
-        import nh3  # noqa: F401
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    except ModuleNotFoundError as error:
-        raise Refused(f"{error.name} is missing: pip install 'capsule-conversations[web]'", path="") from error
-    loader = FileSystemLoader(TEMPLATES)
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)

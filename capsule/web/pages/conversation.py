@@ -46,10 +46,12 @@ def _conversation(view: View) -> Response:
     id, asked, find = view.request.path_params["id"], view.request.path_params.get("message"), view.asked("find")
     head, talk = view.store.head(id), view.asked("only") == "talk"
     window = _window(view, id, asked, _TALK if talk else _WINDOW)
-    hits = view.store.search(find, ids=[id], in_tools=True, profile="exact", limit=_HITS).hits if find else []
+    hits = []
+    if find and not view.asked("part"):
+        hits = view.store.search(find, ids=[id], in_tools=True, profile="exact", limit=_HITS).hits
     words = [word for part in find.split() if part not in _OPERATORS and (word := part.strip('"*()'))]
     chosen = window.entries[window.at][1].get("id") if asked else None
-    shown = _drawn(view, head.id, window, chosen, words, talk=talk)
+    shown = [] if view.asked("part") == "head" else _drawn(view, id, window, chosen, words, talk=talk)
     unread = _unread(view, id)
     behind = [at for at, entry in window.entries if entry.get("id") == unread]
     return view.page(
@@ -58,6 +60,7 @@ def _conversation(view: View) -> Response:
         lock=view.store.locks.state(head),
         looks={member.id: dict(zip(("hue", "shape"), look(member.id), strict=True)) for member in head.participants},
         standing=view.store.summaries.standing(id) if head.is_summary and not view.asked("part") else None,
+        summed_up=view.store.document(id)["metadata"].get("summaryOf") or {} if head.is_summary else {},
         titled=partial(titled, view),
         window=window,
         shown=shown,

@@ -6,14 +6,13 @@ a context only for the store's owner.
 
 from __future__ import annotations
 
-from contextlib import closing
 from functools import partial
-from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from starlette.responses import Response
 from starlette.routing import Route
 
+from capsule import rooms
 from capsule.context import drift
 from capsule.errors import GitFailed, NotFound, Refused
 from capsule.format.text.titles import title_from
@@ -70,19 +69,15 @@ def _tree(view: View) -> Response:
     id = view.request.path_params["id"]
     head = view.store.head(id)
     history, tree, current = view.store.branches.tree(id)
-    runs = runs_of(tree, current)
-    rows = [
-        {
-            "run": run,
-            "id": tree.id_at(run.places[0]),
-            "role": history[run.places[0]].get("role"),
-            "text": title_from(str(history[run.places[0]].get("content") or "")),
-            "nth": tree.forks.get(run.places[0]),
-        }
-        for run in runs
-    ]
-    columns = 1 + max((run.column for run in runs), default=0)
-    return view.page("conversation_tree.html", head=head, rows=rows, columns=columns, total=len(tree), anchor=anchor)
+    return view.page(
+        "conversation_tree.html",
+        head=head,
+        history=history,
+        tree=tree,
+        runs=runs_of(tree, current),
+        anchor=anchor,
+        title_from=title_from,
+    )
 
 
 def _context(view: View) -> Response:
@@ -111,13 +106,11 @@ def _versions(view: View) -> Response:
     head, problem, steps, diff = view.store.head(id), "", list[Any](), None
     limit = int(asked) if (asked := view.asked("limit")).isdecimal() else _VERSIONS
     try:
-        from capsule import git
-
-        clone = git.open(view.store)
-        with closing(clone.log(id, limit=limit + 1)) as listed:
-            steps = list(islice(listed, limit + 1))
+        clone = rooms.answer("clone")(view.store)
+        steps = list(clone.log(id, limit=limit + 1))
         if before:
-            diff = clone.diff(id, before, after or None).text().decode("utf-8", "replace")
+            text = clone.diff(id, before, after or None).text().decode("utf-8", "replace")
+            diff = Texts(0).diff(text[text.find("\n@@") + 1 :]) if text else ""  # Without the names of files.
     except (NotFound, Refused, GitFailed) as error:
         problem = error.message
     return view.page(
@@ -126,7 +119,7 @@ def _versions(view: View) -> Response:
         problem=problem,
         steps=steps[:limit],
         more=limit + _VERSIONS if len(steps) > limit else None,
-        diff=None if diff is None else Texts(0).diff(diff) if diff else "",
+        diff=diff,
         before=before,
         after=after,
     )

@@ -1,8 +1,7 @@
 """What is written on the page: messages, their changes, and conversations.
 
 What must stay true: a text is sent once under its id, however often it comes; nothing is lost of what was typed and
-refused; and who wrote meanwhile is named before the text goes behind it. Messages are written as the agent that the
-visitor chose, and everything else is done as the visitor.
+refused. Messages are written as the agent that the visitor chose, and everything else is done as the visitor.
 """
 
 from __future__ import annotations
@@ -14,11 +13,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from capsule.errors import InvalidInput, NotFound, Refused
-from capsule.ids import check_id, keyed_message_id, new_id
+from capsule.ids import new_id
 from capsule.messaging.mail.unread import TYPES
-from capsule.store.change.appends import check_key
 from capsule.web.view import AS, View, action, page
-from capsule.web.words import address, count
+from capsule.web.words import address
 
 if TYPE_CHECKING:
     from starlette.datastructures import FormData
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from capsule.engines.values import Trashed
     from capsule.store.objects.trash import Removed
 
-#: How many messages are looked at that came meanwhile, and how many a form names that a removal concerns.
+#: How many messages a form names that a removal concerns.
 _MOST: Final = 1000
 _ON: Final = {"yes": True, "no": False}
 
@@ -36,50 +34,23 @@ def _path(view: View, name: str = "id") -> str:
 
 
 def _send(view: View, form: FormData) -> Response:
-    id, key = _path(view), view.text(form, "id") or new_id()
-    given = {"parent": view.text(form, "parent"), "topic": view.text(form, "topic")}
+    id, key, content = _path(view), view.text(form, "id") or new_id(), view.text(form, "content")
+    given = {name: view.text(form, name) for name in ("parent", "topic", "reply_to", "seen")}
     fields: dict[str, Any] = {name: value for name, value in given.items() if value}
-    content, reply_to, seen = (view.text(form, name) for name in ("content", "reply_to", "seen"))
     if not content.strip():
         raise InvalidInput("there is no text to send")
-    if seen and (came := _meanwhile(view, seen, keyed_message_id(check_id(id), check_key(key)), "parent" in fields)):
-        return view.refuse(came, form, kind="Meanwhile", button="Send anyway", seen="")
-    if view.me is not None and view.store.head(id).type in TYPES:
-        message = view.acting.messages.send(
-            content,
-            agent=view.me,
-            conversation=id,
-            topic=fields.get("topic"),
-            reply_to=reply_to or None,
-            idempotency_key=key,
-        ).message
-    else:
-        if reply_to:
-            fields["replyTo"] = reply_to
-        message = str(view.acting.append_once(id, key, content=content, **fields)[0].id)
-    return view.done(address("c", id, "m", message), id=message)
-
-
-def _meanwhile(view: View, seen: str, mine: str, is_branch: bool) -> str:
-    """What happened behind the last message that a page showed; empty: nothing, or the message `mine` was sent already.
-
-    Who writes in the moment between this look and the write is not seen.
-    """
-    id = _path(view)
     try:
-        shown = view.store.page(id, 1, around=seen)
-    except NotFound:
-        view.store.head(id)  # It is the conversation that is not there.
-        return "The last message that the page showed is gone by now."
-    if not shown.is_active and not is_branch:
-        return "Another branch is the active one by now."
-    if (cursor := shown.newer()) is None:
-        return ""
-    entries = [entry for _, entry in view.store.page(id, _MOST, cursor=cursor).entries]
-    if any(entry["id"] == mine for entry in entries):
-        return ""
-    who = ", ".join(dict.fromkeys(str(entry.get("from") or entry["role"]) for entry in entries[:5]))
-    return f"{count(len(entries), 'message')} came behind what the page showed, from {who}."
+        if view.me is not None and view.store.head(id).type in TYPES:
+            fields.pop("parent", None)
+            sent = view.acting.messages.send(content, agent=view.me, conversation=id, idempotency_key=key, **fields)
+            message = sent.message
+        else:
+            message = str(view.acting.append_once(id, key, content=content, **fields)[0].id)
+    except InvalidInput as error:
+        if "came" not in error.fields:
+            raise
+        return view.refuse(error.message, form, kind="Meanwhile", button="Send anyway", seen="")
+    return view.done(address("c", id, "m", message), id=message)
 
 
 def _message(view: View) -> Response:

@@ -88,13 +88,15 @@ function compose(form) {
     draft = null;
     keep();
     say("Sent");
-    // A page that shows the message by itself prevents this.
-    if (form.dispatchEvent(new CustomEvent("capsule:sent", { detail: said, bubbles: true, cancelable: true }))) {
-      location.assign(said.location);
-      return;
-    }
+    const event = new CustomEvent("capsule:sent", { detail: said, bubbles: true, cancelable: true });
+    const isElsewhere = form.elements.parent || form.elements.reply_to;
+    if (isElsewhere || form.dispatchEvent(event)) return location.assign(said.location);
+    // The page shows it by itself.
     content.value = "";
+    button.textContent = "Send";
+    came = 0;
     renew();
+    rows();
     seen.value = said.id;
     open(true);
   }

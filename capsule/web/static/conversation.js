@@ -2,47 +2,45 @@
 //
 // The windows in the page follow each other, each with the links to what is before and behind it; of these only the
 // outermost are drawn. So whole windows can leave the page, and the links of those that stay lead to them again.
-import { inZone } from "./times.js";
+import { part } from "./part.js";
 
 const MOST = 300, BAR = 64; // Messages in the page; pixels that the bar covers.
-const list = document.getElementById("messages");
-const news = document.getElementById("news");
-const { id, words, chosen, cursor } = list.dataset;
+const list = document.getElementById("messages"), news = document.getElementById("news");
+const { id, words, show: chosen, cursor } = list.dataset;
 const key = `capsule:seen:${id}`;
 const articles = () => [...list.querySelectorAll(".window > article")];
 const topOf = (node) => node.getBoundingClientRect().top;
 const edge = (isLater) => (isLater ? list.lastElementChild : list.firstElementChild).querySelector(isLater ? ".later" : ".earlier");
 const isComplete = () => edge(true).hasAttribute("data-end");
 const isAtEnd = () => isComplete() && topOf(edge(true)) < innerHeight + BAR;
+const showEnd = () => show(list.parentElement, "end"); // With what covers the end of the screen: the form to write in.
+const counted = (number) => `${number.toLocaleString("en")} new message${number === 1 ? "" : "s"}`;
 let waiting = 0, last = Promise.resolve();
+
+/** Do one thing after the other. */
+const queued = (work) => (last = last.then(work).catch((error) => console.warn(error.message)));
 
 /** Bring a part of the page into view, until what is drawn on the way there no longer moves it. */
 function show(node, block, before) {
+  for (let fold = node.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
   node.scrollIntoView({ block });
   if (topOf(node) !== before) requestAnimationFrame(() => show(node, block, topOf(node)));
 }
 
-/** Do one thing after the other. */
-const queued = (work) => (last = last.then(work).catch((error) => console.warn(error)));
-
-async function part(href, name) {
-  const address = new URL(href, location);
-  address.searchParams.set("part", name);
-  const answer = await fetch(address);
-  if (!answer.ok) throw new Error(`${answer.status} for ${address}`);
-  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-  inZone(page);
-  return document.adoptNode(page.body.firstElementChild);
+/** Offer to go to the newest messages. */
+function offer(text, isElsewhere) {
+  news.textContent = text;
+  news.toggleAttribute("data-elsewhere", isElsewhere);
+  news.hidden = false;
 }
 
-/** Load the window before or behind; how many messages are new. What is in view stays where it is. */
+/** Load the window before or behind, and give the messages that are new. What is in view stays where it is. */
 async function load(isLater) {
   const link = edge(isLater)?.querySelector("a");
-  if (!link) return [];
-  const fresh = await part(link.href, "messages");
+  const fresh = link && (await part(link.href, "messages")).querySelector(".window");
+  if (!fresh) return offer("Go to the newest messages", true) ?? []; // Where it began was deleted.
+  const still = articles().find((each) => each.getBoundingClientRect().bottom > BAR), top = still && topOf(still);
   const added = [];
-  const still = articles().find((each) => each.getBoundingClientRect().bottom > BAR);
-  const top = still && topOf(still);
   for (const article of fresh.querySelectorAll(":scope > article")) {
     const known = document.getElementById(article.id);
     if (!known) added.push(article);
@@ -50,13 +48,10 @@ async function load(isLater) {
     else if (known.textContent === article.textContent) article.replaceWith(known);
     else known.remove();
   }
-  fresh.querySelectorAll(".empty").forEach((each) => each.remove());
-  if (isLater) {
-    edge(true).removeAttribute("data-end");
-    list.append(fresh);
-  } else list.prepend(fresh);
+  if (isLater) edge(true).removeAttribute("data-end");
+  list[isLater ? "append" : "prepend"](fresh);
   for (const each of [...list.children]) if (each !== fresh && !each.querySelector("article")) each.remove();
-  while (list.children.length > 1 && articles().length > MOST) (isLater ? list.firstElementChild : list.lastElementChild).remove();
+  while (list.children.length > 1 && articles().length > MOST) list[isLater ? "firstElementChild" : "lastElementChild"].remove();
   if (still?.isConnected) scrollBy(0, topOf(still) - top);
   look();
   mark(fresh);
@@ -65,58 +60,60 @@ async function load(isLater) {
 
 /** Load what was written since, as long as there is more. */
 async function follow() {
-  const isFollowing = isAtEnd(), added = [];
+  const isFollowing = isAtEnd(), expected = waiting, added = [];
+  news.hidden = true;
   waiting = 0;
   do added.push(...(await load(true)));
-  while (!isComplete());
-  news.hidden = true;
-  if (isFollowing) show(edge(true), "end");
+  while (!isComplete() && news.hidden);
+  if (isFollowing) showEnd();
   else if (added[0]) show(added[0], "start");
-  if (added.length) document.getElementById("said").textContent = `${added.length} new message${added.length > 1 ? "s" : ""}`;
+  if (added.length) document.getElementById("said").textContent = counted(added.length);
+  else if (expected) offer("It goes on in another branch", true);
 }
 
-/** Draw messages anew that somebody changed. */
+/** Draw what somebody changed anew: messages, and the head. */
 async function redraw(ids) {
   for (const each of ids) {
     const old = document.getElementById(`m-${each}`)?.closest("article");
-    if (!old) continue;
-    const fresh = await part(`/c/${encodeURIComponent(id)}/m/${encodeURIComponent(old.id.slice(2))}`, "messages");
-    const article = fresh.querySelector(`#${CSS.escape(old.id)}`);
+    const fresh = old && (await part(`/c/${encodeURIComponent(id)}/m/${encodeURIComponent(old.id.slice(2))}`, "messages"));
+    const article = fresh?.querySelector(`#${CSS.escape(old.id)}`);
     if (article) old.replaceWith(article);
   }
+  const fresh = (await part(location.href, "head")).firstElementChild, head = document.getElementById("head");
+  if (fresh?.id === "head" && !head.contains(document.activeElement)) head.replaceWith(fresh);
 }
 
-async function redrawHead() {
-  const head = document.getElementById("head");
-  if (!head.contains(document.activeElement)) head.replaceWith(await part(location.pathname, "head"));
-}
-
-document.addEventListener("capsule:change", ({ detail }) => {
-  if (detail.id !== id) return;
-  const { kind, messages = [], removed = [], count } = detail;
+document.addEventListener("capsule:change", ({ detail: { id: of, kind, messages = [], removed = [], fields = [], count } }) => {
+  if (of !== id) return;
+  if (kind === "deleted" || kind === "damaged") return offer(`This conversation is ${kind} now`, true);
   if (kind === "appended") {
-    document.getElementById("count").textContent = `${count.toLocaleString("en")} message${count === 1 ? "" : "s"}`;
+    document.getElementById("count").textContent = counted(count).replace(" new", "");
     waiting += messages.length;
-    if (isAtEnd()) return queued(follow);
-    news.textContent = `${waiting} new message${waiting > 1 ? "s" : ""}`;
-    news.hidden = !waiting;
+    if (isAtEnd()) queued(follow);
+    else if (waiting) offer(counted(waiting), false);
     return;
   }
   for (const each of removed) document.getElementById(`m-${each}`)?.remove();
+  if (fields.includes("current_node")) offer("Another branch is active now", true);
   queued(() => redraw(messages));
-  queued(redrawHead);
+});
+
+document.addEventListener("capsule:sent", (event) => {
+  if (!isComplete()) return;
+  event.preventDefault();
+  showEnd();
+  queued(follow);
 });
 
 news.addEventListener("click", (event) => {
-  if (!isComplete()) return; // The link leads to the newest messages.
+  if ("elsewhere" in news.dataset || !isComplete()) return; // The link leads to the newest messages.
   event.preventDefault();
   queued(follow);
 });
 
 /** Go to the prompt before or behind a message, or what is in view. */
 function step(isNext, from) {
-  const prompts = articles().filter((each) => "prompt" in each.dataset);
-  const at = from ? topOf(from) : BAR;
+  const prompts = articles().filter((each) => "prompt" in each.dataset), at = from ? topOf(from) : BAR;
   const to = isNext ? prompts.find((each) => topOf(each) > at + 2) : prompts.findLast((each) => topOf(each) < at - 2);
   if (to) {
     to.tabIndex = -1;
@@ -132,7 +129,7 @@ list.addEventListener("click", (event) => {
   if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault();
   if (link.dataset.step) step(link.dataset.step === "next", link.closest("article"));
-  else queued(link.rel === "prev" ? () => load(false) : isComplete() ? follow : () => load(true));
+  else queued(link.rel === "prev" ? () => load(false) : follow);
 });
 
 document.addEventListener("keydown", (event) => {
@@ -141,15 +138,14 @@ document.addEventListener("keydown", (event) => {
   step(event.key === "ArrowDown");
 });
 
-const observer = new IntersectionObserver((entries) => {
-  for (const { isIntersecting, target } of entries) {
-    if (!isIntersecting || !target.isConnected) continue;
-    if (target === edge(true)) {
-      if (!isComplete()) queued(() => load(true));
-      else if (waiting) queued(follow);
-    } else if (document.getElementById("head").getBoundingClientRect().bottom < 0) queued(() => load(false)); // Else nobody could read the head.
-  }
-}, { rootMargin: "600px" });
+const observer = new IntersectionObserver(near, { rootMargin: "600px" });
+
+function near(entries) {
+  const isNear = (node) => entries.some((each) => each.isIntersecting && each.target === node);
+  if (isNear(edge(true)) && (waiting || !isComplete())) queued(() => load(true));
+  // Not while the head is in view: else nobody could read it.
+  if (isNear(edge(false)) && document.getElementById("head").getBoundingClientRect().bottom < 0) queued(() => load(false));
+}
 
 function look() {
   observer.disconnect();
@@ -159,9 +155,8 @@ function look() {
 /** Mark the words that were looked for. */
 function mark(node) {
   if (!words || !window.Highlight) return;
-  const wanted = new RegExp(words.split(" ").map((word) => word.replace(/[^\p{L}\p{N}]/gu, "\\$&")).join("|"), "giu");
-  const walker = document.createTreeWalker(node, NodeFilter.SHOW_TEXT);
-  const marks = CSS.highlights.get("find") ?? new Highlight();
+  const wanted = new RegExp(words.split(" ").map((word) => word.replace(/[^\p{L}\p{N}]/gu, "\\$&")).join("|"), "gi");
+  const walker = document.createTreeWalker(node, NodeFilter.SHOW_TEXT), marks = CSS.highlights.get("find") ?? new Highlight();
   while (walker.nextNode()) {
     for (const { index, 0: text } of walker.currentNode.data.matchAll(wanted)) {
       const range = new Range();
@@ -173,23 +168,22 @@ function mark(node) {
   CSS.highlights.set("find", marks);
 }
 
-/** For whoever reads as nobody: the line where one left off, by the last message that was in view. */
+/** The line where one left off: the server's, for an agent; else by the last message that was in view. */
 function leftOff() {
-  if (document.body.dataset.me || !localStorage[key]) return document.getElementById("left-off");
-  const [at, anchor] = localStorage[key].split(" "), all = articles();
-  const place = all.findIndex((each) => each.id === anchor);
-  if (place === all.length - 1 || !all.length) return null;
-  const line = document.createElement("p");
-  line.className = "left-off";
-  if (place >= 0) {
-    line.id = "left-off";
+  const seen = localStorage[key], all = articles();
+  if (document.body.dataset.me || !seen || !all.length) return document.getElementById("left-off");
+  const [at, anchor] = seen.split(" "), next = all[all.findIndex((each) => each.id === anchor) + 1];
+  const line = Object.assign(document.createElement("p"), { className: "left-off" });
+  if (next && next !== all[0]) {
     line.textContent = "New since you were here";
-    all[place + 1].before(line);
+    next.before(line);
     return line;
   }
-  if (+at > +all[0].dataset.at) return null;
-  line.append(Object.assign(document.createElement("a"), { href: `/c/${id}/m/${anchor.slice(2)}#${anchor}`, textContent: "Go on where you left off" }));
-  list.before(line);
+  if (next && +at < +next.dataset.at) {
+    const link = { href: `/c/${id}/m/${anchor.slice(2)}#${anchor}`, textContent: "Go on where you left off" };
+    line.append(Object.assign(document.createElement("a"), link));
+    list.before(line);
+  }
   return null;
 }
 
@@ -200,6 +194,7 @@ addEventListener("pagehide", () => {
 
 const line = leftOff();
 mark(list);
-if (chosen) show(document.getElementById(chosen), "center");
-else if (!location.hash && !cursor && !words) show(line ?? edge(true), line ? "center" : "end");
+if (chosen) show(document.getElementById(chosen) ?? list, "center");
+else if (line) show(line, "center");
+else if (!location.hash && !cursor && !words) showEnd();
 look();

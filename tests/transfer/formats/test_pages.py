@@ -69,11 +69,10 @@ def test_every_message_of_every_branch_is_in_the_page_with_what_it_answers() -> 
 
 
 def test_a_page_says_which_package_is_missing_that_draws_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    from capsule.transfer.rendering import messages
-
     (document,), _ = read(DATA / "markdown" / "own.md")
     monkeypatch.setitem(sys.modules, "nh3", None)
-    messages._environment.cache_clear()
+    for module in ("messages", "texts"):
+        monkeypatch.delitem(sys.modules, f"capsule.transfer.rendering.{module}", raising=False)
     with pytest.raises(Refused, match=r"nh3.*capsule-conversations\[web\]"):
         written([document], formats()["html"])
 

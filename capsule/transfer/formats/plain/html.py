@@ -12,12 +12,11 @@ import html
 from base64 import b64encode
 from hashlib import sha256
 
+from capsule.errors import Refused
 from capsule.format.tree.tree import Tree
 from capsule.transfer.drafts.branches import active_line
 from capsule.transfer.interface import Draft, Fields, Format
 from capsule.transfer.records.coercion import filled, rest, text_of
-from capsule.transfer.rendering.messages import STYLES, Drawing, Entry, render
-from capsule.transfer.rendering.texts import valid
 
 _STYLE = """
 :root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem;
@@ -41,26 +40,36 @@ draw()})();
 
 
 def _write(draft: Draft) -> bytes:
+    try:
+        from markupsafe import Markup
+
+        from capsule.transfer.rendering.messages import STYLES, Drawing, render
+    except ModuleNotFoundError as error:
+        missing = f"a page in HTML needs {error.name}, which is not installed"
+        raise Refused(f"{missing}: pip install 'capsule-conversations[web]'", path="") from error
     tree, line = Tree(draft.history), {id(entry) for entry in active_line(draft.head, draft.history)}
     places = {entry["id"]: f"m{place}" for place, entry in enumerate(draft.history) if "id" in entry}
     entries: list[Fields] = []
-    asides: dict[str, str | None] = {}
+    navs: dict[str, str] = {}
     for place, entry in enumerate(draft.history):
         above = f"m{tree.parents[place]}" if tree.parents[place] >= 0 else None
         said = filled(rest(entry, "replyTo"), replyTo=places.get(entry.get("replyTo")))
         entries.append(said | {"id": f"m{place}", "parent": above})
         if id(entry) not in line:
-            asides[f"m{place}"] = above
-    current = next((entry["id"] for entry in reversed(entries) if entry["id"] not in asides), "m0")
+            answers = Markup('another branch, after <a href="#{}">this message</a>').format(above)
+            navs[f"m{place}"] = answers if above else ""
+    current = next((entry["id"] for entry in reversed(entries) if entry["id"] not in navs), "m0")
     drawing = Drawing(
         anchor=lambda entry: entry["id"],
         message_url=lambda id: f"#{id}",
-        nav=lambda entry: _aside(asides.get(entry["id"])),
-        attributes=lambda entry: _attributes(entry, is_aside=entry["id"] in asides),
+        nav=lambda entry: navs.get(entry["id"], ""),
+        attributes=lambda entry: filled(
+            {"data-aside": ""} if entry["id"] in navs else {}, **{"data-parent": entry["parent"]}
+        ),
         lines=50_000,
     )
     messages = "\n".join(render(entries, drawing))
-    title = html.escape(valid(text_of(draft.head.get("title")) or "Untitled"))
+    title = html.escape(text_of(draft.head.get("title")) or "Untitled")
     digest = b64encode(sha256(_SCRIPT.encode()).digest()).decode()
     allowed = f"img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
@@ -72,18 +81,7 @@ def _write(draft: Draft) -> bytes:
 {messages}
 </main>
 <script>{_SCRIPT}</script></body></html>
-""".encode()
-
-
-def _aside(above: str | None) -> str:
-    from markupsafe import Markup
-
-    return Markup('another branch, after <a href="#{}">this message</a>').format(above) if above else ""
-
-
-def _attributes(entry: Entry, *, is_aside: bool) -> dict[str, str]:
-    above = {"data-parent": entry["parent"]} if entry["parent"] else {}
-    return above | ({"data-aside": ""} if is_aside else {})
+""".encode("utf-8", "replace")
 
 
 _ABOUT: Fields = {"extension": ".html", "embeds_files": True, "is_portable": False, "plain": _write}
