@@ -52,7 +52,7 @@ SESSIONS = [
     ("claude", "2026-03-12", SHOP, MODEL, "Make the cart survive a reload", "The cart is kept in the session now."),
     ("codex", "2026-03-11", API, CODEX, "Add a health endpoint", "Added `GET /health`, with a test."),
     ("claude", "2026-03-10", SHOP, MODEL, "Why is checkout slow on Mondays?", "A nightly job has a lock."),
-    ("gemini", "2026-03-09", "", "gemini-3", "Explain the retries of uploads", "A failed upload resumes after 1, 2 and 4 s."),
+    ("gemini", "2026-03-09", "", "gemini-3", "Explain the retries of uploads", "An upload resumes after 1, 2, 4 s."),
     ("codex", "2026-03-06", API, CODEX, "Resume interrupted downloads", "Downloads resume by range now."),
     ("claude", "2026-03-05", "/home/mia/infra", MODEL, "Move the backups to another region", "A plan in three steps."),
 ]  # fmt: skip
