@@ -219,10 +219,9 @@ class _Window:
             parts = [self._texts.markdown(reasoning)]
             message.reasoning = self._fold(f"Reasoning, {counted(reasoning, 'word')}", parts, reasoning)
         for call in objects_of(entry.get("toolCalls")):
-            said, pieces = described(call)
-            texts = self._texts
-            drawn = [texts.diff(text) if kind == "diff" else texts.code(text, kind) for text, kind in pieces]
-            message.calls.append(self._fold(said, drawn, said, *(piece.text for piece in pieces)))
+            said, texts = described(call)
+            parts = [self._texts.code(text, language) for text, language in texts]
+            message.calls.append(self._fold(said, parts, said, *(text for text, _ in texts)))
         message.attachments = [self._attached(attached) for attached in objects_of(entry.get("attachments"))]
         return message
 
