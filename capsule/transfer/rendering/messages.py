@@ -21,7 +21,7 @@ from markupsafe import Markup
 from capsule.timestamps import canonical, known
 from capsule.transfer.records.coercion import data_url, object_of, objects_of
 from capsule.transfer.rendering.calls import as_text, counted, described, line
-from capsule.transfer.rendering.texts import Texts, uncoloured
+from capsule.transfer.rendering.texts import Texts
 
 Entry = Mapping[str, Any]
 #: Where the templates are, and the styles of what they draw.
@@ -31,6 +31,8 @@ _TEMPLATES = Environment(
 )
 #: The images that are shown; an SVG could hold a script.
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+#: What a program writes to give its output colours.
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")
 HUES, SHAPES = 12, 8
 _MOST_ABOVE = 64
 
@@ -203,7 +205,7 @@ class _Window:
             attributes=drawing.attributes(entry),
         )
         if role == "tool":
-            output = uncoloured(content)
+            output = _COLOUR.sub("", content)
             failed = "error, " if about.get("isError") is True else ""
             message.fold = self._fold(f"Result: {failed}{counted(output)}", [self._texts.code(output)], output)
         elif _is_hidden(entry):

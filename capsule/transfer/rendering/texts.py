@@ -1,6 +1,6 @@
 """Texts of messages as HTML: Markdown, code in colours, diffs.
 
-What must stay true: whatever a text says, the result has only the elements, attributes and addresses of `_ALLOWED`,
+What must stay true: whatever a text says, the result has only the elements, attributes and addresses of `_CLEANER`,
 and loads nothing. There are two walls: markdown-it makes no HTML of HTML, and nh3 removes what is not on the list.
 What is large is escaped and nothing else, and a window has a number of lines that get colours. Pure.
 """
@@ -32,13 +32,10 @@ _MOST_NESTED = 60
 _LINK = re.compile(r"(?i)(?:https?|mailto):")
 #: What no page shows. Signs that turn the direction of writing end with the block that they stand in.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_COLOUR = re.compile("\x1b\\[[0-9;]*m")
-_PLAIN = "p br hr em strong s h3 h4 h5 h6 ul li blockquote pre code span table thead tbody tr div ins del"
-_ALLOWED: dict[str, set[str]] = {name: set() for name in _PLAIN.split()}
-_ALLOWED |= {"a": {"href", "title"}, "ol": {"start"}, "th": {"align"}, "td": {"align"}}
+_TAGS = "p br hr em strong s a h3 h4 h5 h6 ul ol li blockquote pre code span table thead tbody tr th td ins del"
 _CLEANER = Cleaner(
-    tags=set(_ALLOWED),
-    attributes={name: attributes for name, attributes in _ALLOWED.items() if attributes},
+    tags=set(_TAGS.split()),
+    attributes={"a": {"href", "title"}, "ol": {"start"}, "th": {"align"}, "td": {"align"}},
     allowed_classes={"span": {name for name in STANDARD_TYPES.values() if name}, "pre": {"diff"}},
     url_schemes={"http", "https", "mailto"},
     link_rel="noopener noreferrer nofollow",
@@ -125,11 +122,6 @@ def valid(text: str) -> str:
     if not text.isascii():
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
-
-
-def uncoloured(text: str) -> str:
-    """The output of a program without the sequences that give it colours."""
-    return _COLOUR.sub("", text)
 
 
 def difference(old: str, new: str) -> str:
