@@ -51,7 +51,6 @@ class Drawing:
 
     Attributes:
         file_url: The address of a stored attachment by its SHA-256; None: it is only named.
-        anchor: The anchor of a message.
         message_url: The address of a message that another one is a reply to, by its id; empty: it is left out.
         nav: What stands at the end of the line above a message.
         attributes: Further attributes of a message's element.
@@ -61,7 +60,6 @@ class Drawing:
     """
 
     file_url: Callable[[str], str] | None = None
-    anchor: Callable[[Entry], str] = anchor_of
     message_url: Callable[[str], str] = lambda id: "#" + anchor_of({"id": id})
     nav: Callable[[Entry], str | Markup] = lambda entry: ""
     attributes: Callable[[Entry], Mapping[str, str]] = lambda entry: {}
@@ -193,7 +191,7 @@ class _Window:
         hue, shape = look(sender or model or role)
         reply = entry.get("replyTo")
         message = Shown(
-            anchor=drawing.anchor(entry),
+            anchor=anchor_of(entry),
             role=role,
             who=sender or role.capitalize(),
             hue=hue,
