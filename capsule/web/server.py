@@ -35,7 +35,7 @@ from capsule.web.pages import (
     writing,
 )
 from capsule.web.site import TYPES, Site
-from capsule.web.view import View, page
+from capsule.web.view import View, get
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -84,7 +84,7 @@ def application(site: Site, hosts: tuple[str, ...], *, is_secure: bool = False) 
         *workers.ROUTES,
         *repairs.ROUTES,
         *overview.ROUTES,
-        Route("/{path:path}", page(_missing)),
+        get("/{path:path}", _missing),
     ]
     app = Starlette(routes=routes)
     app.state.site = site

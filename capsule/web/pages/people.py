@@ -6,21 +6,18 @@ is for the owner and for each of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from starlette.responses import Response
 from starlette.routing import Route
 
-from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused
+from capsule.errors import CapsuleError, NotFound, Refused
 from capsule.messaging.doorbells.registry import bells
 from capsule.rules.policy import Action, Object
-from capsule.web.view import View, action, page
+from capsule.web.view import Does, View, get, post
 from capsule.web.words import address
 
 if TYPE_CHECKING:
-    from starlette.datastructures import FormData
-
     from capsule import Store
 
 #: The number of agents in a page, of groups, of members and of notes.
@@ -49,7 +46,7 @@ def _people(view: View) -> Response:
 
 def _agent(view: View) -> Response:
     store = view.store
-    agent = store.agents.get(view.request.path_params["agent"])
+    agent = store.agents.get(view.at("agent"))
     shown: dict[str, Any] = {"agent": agent, "notes": _notes(store, agent.id)}
     if agent.dm is not None:  # It is told to the agent itself and to the owner.
         shown |= {
@@ -82,7 +79,7 @@ def _permission(view: View, agent: str) -> Any:
 
 def _project(view: View) -> Response:
     store = view.store
-    project = store.projects.get(view.request.path_params["project"])
+    project = store.projects.get(view.at("project"))
     return view.page(
         "project.html",
         project=project,
@@ -93,7 +90,7 @@ def _project(view: View) -> Response:
 
 
 def _channel(view: View) -> Response:
-    channels, id = view.store.channels, view.request.path_params["channel"]
+    channels, id = view.store.channels, view.at("channel")
     listed = channels.get(id)
     try:
         object = Object.listed(view.store.head(listed.id))
@@ -123,51 +120,50 @@ def _may(view: View, do: str, channel: str) -> bool:
         return False
 
 
-#: By the field `do` of a form: the change of an agent, a project or a channel, given its id and the form's fields.
-_Does = dict[str, Callable[[View, str, dict[str, str]], Any]]
-_TO_AGENT: Final[_Does] = {
-    "allow": lambda view, id, said: view.store.agents.allow(agent=id, other=said.get("other", "")),
-    "block": lambda view, id, said: view.store.agents.block(agent=id, other=said.get("other", "")),
-    "unblock": lambda view, id, said: view.store.agents.forget(agent=id, other=said.get("other", "")),
-    "policy": lambda view, id, said: view.store.agents.policy(
-        id, dm=said.get("dm"), discoverable=said.get("discoverable")
+#: What is done with an agent, a project and a channel.
+_TO_AGENT: Final[Does] = {
+    "allow": lambda view: view.store.agents.allow(agent=view.at("agent"), other=view.sent("other")),
+    "block": lambda view: view.store.agents.block(agent=view.at("agent"), other=view.sent("other")),
+    "unblock": lambda view: view.store.agents.forget(agent=view.at("agent"), other=view.sent("other")),
+    "policy": lambda view: view.store.agents.policy(
+        view.at("agent"), dm=view.sent("dm") or None, discoverable=view.sent("discoverable") or None
     ),
-    "status": lambda view, id, said: view.store.agents.set_status(id, said.get("text", ""), busy="busy" in said),
-}
-_TO_PROJECT: Final[_Does] = {
-    "link": lambda view, id, said: view.store.projects.link(
-        id, said.get("other", ""), direction=said.get("direction", "")
+    "status": lambda view: view.store.agents.set_status(
+        view.at("agent"), view.sent("text"), busy=bool(view.sent("busy"))
     ),
-    "unlink": lambda view, id, said: view.store.projects.unlink(id, said.get("other", "")),
 }
-_TO_CHANNEL: Final[_Does] = {
-    "join": lambda view, id, said: view.acting.channels.join(id),
-    "leave": lambda view, id, said: view.acting.channels.leave(id),
-    "invite": lambda view, id, said: view.acting.channels.invite(id, said.get("agents", "").replace(",", " ").split()),
-    "remove": lambda view, id, said: view.acting.channels.remove(id, said.get("member", "")),
-    "mute": lambda view, id, said: view.acting.channels.mute(id, False, notify=said.get("notify")),
+_TO_PROJECT: Final[Does] = {
+    "link": lambda view: view.store.projects.link(
+        view.at("project"), view.sent("other"), direction=view.sent("direction")
+    ),
+    "unlink": lambda view: view.store.projects.unlink(view.at("project"), view.sent("other")),
+}
+_TO_CHANNEL: Final[Does] = {
+    "join": lambda view: view.acting.channels.join(view.at("channel")),
+    "leave": lambda view: view.acting.channels.leave(view.at("channel")),
+    "invite": lambda view: view.acting.channels.invite(
+        view.at("channel"), view.sent("agents").replace(",", " ").split()
+    ),
+    "remove": lambda view: view.acting.channels.remove(view.at("channel"), view.sent("member")),
+    "mute": lambda view: view.acting.channels.mute(view.at("channel"), False, notify=view.sent("notify") or None),
 }
 
 
-def _changes(folder: str, name: str, does: _Does) -> Route:
+def _changes(folder: str, name: str, does: Does) -> Route:
     """The route of the forms of a page."""
 
-    def change(view: View, form: FormData) -> Response:
-        id, do = view.request.path_params[name], str(form.get("do"))
-        said = {key: str(value) for key, value in form.items()}
-        if do not in does:
-            raise InvalidInput(f"{do[:40]!r} can't be done here; it is one of {', '.join(does)}")
-        does[do](view, id, said)
-        return view.done(address(folder, id), id=id)
+    def change(view: View) -> Response:
+        view.do(does)
+        return view.done(address(folder, view.at(name)), id=view.at(name))
 
-    return Route(f"/{folder}/{{{name}}}", action(change), methods=["POST"])
+    return post(f"/{folder}/{{{name}}}", change)
 
 
 ROUTES = [
-    Route("/people", page(_people)),
-    Route("/people/{agent}", page(_agent)),
-    Route("/projects/{project}", page(_project)),
-    Route("/channels/{channel}", page(_channel)),
+    get("/people", _people),
+    get("/people/{agent}", _agent),
+    get("/projects/{project}", _project),
+    get("/channels/{channel}", _channel),
     _changes("people", "agent", _TO_AGENT),
     _changes("projects", "project", _TO_PROJECT),
     _changes("channels", "channel", _TO_CHANNEL),

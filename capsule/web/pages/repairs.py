@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 from starlette.responses import Response
-from starlette.routing import Route
 
-from capsule.web.view import View, page
+from capsule.web.view import View, get
 
 if TYPE_CHECKING:
     from capsule.engines.values import Trashed
@@ -55,4 +54,4 @@ def _place(entry: Trashed) -> tuple[str, str]:
     return entry.deleted_at, entry.token
 
 
-ROUTES = [Route("/repairs", page(_repairs))]
+ROUTES = [get("/repairs", _repairs)]

@@ -6,10 +6,9 @@ from typing import Any, Final
 
 import orjson
 from starlette.responses import Response
-from starlette.routing import Route
 
 from capsule.errors import InvalidInput, NotFound
-from capsule.web.view import View, page
+from capsule.web.view import View, get
 
 #: The number of hits in a page.
 _PAGE: Final = 20
@@ -51,4 +50,4 @@ def _search(view: View) -> Response:
     return view.page("search.html", found=found, problem=problem, is_narrow=is_narrow)
 
 
-ROUTES = [Route("/search", page(_search))]
+ROUTES = [get("/search", _search)]
