@@ -116,20 +116,15 @@ class View:
         """Whether a script asks, and not a browser for a page."""
         return "application/json" in self.request.headers.get("accept", "")
 
-    def at(self, name: str = "id") -> str:
-        """A part of the path."""
-        return str(self.request.path_params[name])
+    def at(self, name: str = "") -> str:
+        """A part of the path; without a name the first one, which says what the page is about."""
+        parts: dict[str, str] = self.request.path_params
+        return parts[name] if name else next(iter(parts.values()))
 
     def sent(self, name: str) -> str:
         """A field of the form, with the ends of lines as files have them; empty: it is not there, or it is a file."""
         value = self.form.get(name)
         return value.replace("\r\n", "\n") if isinstance(value, str) else ""
-
-    def do(self, does: Does) -> None:
-        """Do what the field `do` of the form says. Raises InvalidInput: it is none of these."""
-        if (name := self.sent("do")) not in does:
-            raise InvalidInput(f"{name[:40]!r} can't be done here; it is one of {', '.join(does)}")
-        does[name](self)
 
     def page(self, template: str, *, status: int = 200, **shown: Any) -> Response:
         """Draw a template; of it only the block that `part` of the address names, if it does."""
@@ -172,10 +167,6 @@ class View:
         return self.page("error.html", status=status, **shown)
 
 
-#: By the field `do` of a form: the change.
-Does = Mapping[str, Callable[[View], object]]
-
-
 def get(path: str, answer: Callable[[View], Response]) -> Route:
     """The route of a page that only reads. Starlette runs it in a thread."""
 
@@ -213,6 +204,19 @@ def post(path: str, act: Callable[[View], Response], *, scope: Allowed = "write"
             return await to_thread.run_sync(_guarded, view, act)
 
     return Route(path, endpoint, methods=["POST"])
+
+
+def forms(path: str, does: Mapping[str, Callable[[View], object]]) -> Route:
+    """The route of the forms of a page, each with what it does by the value of its field `do`; it leads back there."""
+
+    def act(view: View) -> Response:
+        if (name := view.sent("do")) not in does:
+            raise InvalidInput(f"{name[:40]!r} can't be done here; it is one of {', '.join(does)}")
+        does[name](view)
+        here = view.request.url
+        return view.done(f"{here.path}?{here.query}".rstrip("?"))
+
+    return post(path, act)
 
 
 def _guarded(view: View, answer: Callable[[View], Response]) -> Response:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from capsule.web.view import Does, View, get, post
+from capsule.web.view import View, forms, get
 
 #: How many mentions are shown, and how many of those that are done; and for how many agents the owner sees counts.
 _MENTIONS: Final = 50
@@ -29,26 +29,25 @@ def _inbox(view: View) -> Response:
     return view.page("inbox.html", **shown)
 
 
-#: What a person's word about an entry does.
-_DOES: Final[Does] = {
-    "read": lambda view: view.acting.messages.ack(conversation=view.sent("id"), message=view.sent("message") or None),
-    "done": lambda view: view.acting.messages.done(view.sent("id")),
-    "reopen": lambda view: view.acting.messages.reopen(view.sent("id")),
-    "allow": lambda view: view.acting.agents.allow(other=view.sent("id")),
-    "block": lambda view: view.acting.agents.block(other=view.sent("id")),
-    "answer": lambda view: view.acting.messages.send(
-        view.sent("value"),
-        conversation=view.sent("conversation"),
-        reply_to=view.sent("message"),
-        idempotency_key=f"answer-{view.sent('id')}",
+ROUTES = [
+    get("/inbox", _inbox),
+    forms(
+        "/inbox",
+        {
+            "read": lambda view: view.acting.messages.ack(
+                conversation=view.sent("id"), message=view.sent("message") or None
+            ),
+            "done": lambda view: view.acting.messages.done(view.sent("id")),
+            "reopen": lambda view: view.acting.messages.reopen(view.sent("id")),
+            "allow": lambda view: view.acting.agents.allow(other=view.sent("id")),
+            "block": lambda view: view.acting.agents.block(other=view.sent("id")),
+            "answer": lambda view: view.acting.messages.send(
+                view.sent("value"),
+                conversation=view.sent("conversation"),
+                reply_to=view.sent("message"),
+                idempotency_key=f"answer-{view.sent('id')}",
+            ),
+            "withdraw": lambda view: view.store.sessions.cancel(view.sent("id")),
+        },
     ),
-    "withdraw": lambda view: view.store.sessions.cancel(view.sent("id")),
-}
-
-
-def _settle(view: View) -> Response:
-    view.do(_DOES)
-    return view.done("/inbox")
-
-
-ROUTES = [get("/inbox", _inbox), post("/inbox", _settle)]
+]

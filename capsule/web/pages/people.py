@@ -9,13 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from starlette.responses import Response
-from starlette.routing import Route
 
 from capsule.errors import CapsuleError, NotFound, Refused
 from capsule.messaging.doorbells.registry import bells
 from capsule.rules.policy import Action, Object
-from capsule.web.view import Does, View, get, post
-from capsule.web.words import address
+from capsule.web.view import View, forms, get
 
 if TYPE_CHECKING:
     from capsule import Store
@@ -46,7 +44,7 @@ def _people(view: View) -> Response:
 
 def _agent(view: View) -> Response:
     store = view.store
-    agent = store.agents.get(view.at("agent"))
+    agent = store.agents.get(view.at())
     shown: dict[str, Any] = {"agent": agent, "notes": _notes(store, agent.id)}
     if agent.dm is not None:  # It is told to the agent itself and to the owner.
         shown |= {
@@ -79,7 +77,7 @@ def _permission(view: View, agent: str) -> Any:
 
 def _project(view: View) -> Response:
     store = view.store
-    project = store.projects.get(view.at("project"))
+    project = store.projects.get(view.at())
     return view.page(
         "project.html",
         project=project,
@@ -90,7 +88,7 @@ def _project(view: View) -> Response:
 
 
 def _channel(view: View) -> Response:
-    channels, id = view.store.channels, view.at("channel")
+    channels, id = view.store.channels, view.at()
     listed = channels.get(id)
     try:
         object = Object.listed(view.store.head(listed.id))
@@ -120,51 +118,44 @@ def _may(view: View, do: str, channel: str) -> bool:
         return False
 
 
-#: What is done with an agent, a project and a channel.
-_TO_AGENT: Final[Does] = {
-    "allow": lambda view: view.store.agents.allow(agent=view.at("agent"), other=view.sent("other")),
-    "block": lambda view: view.store.agents.block(agent=view.at("agent"), other=view.sent("other")),
-    "unblock": lambda view: view.store.agents.forget(agent=view.at("agent"), other=view.sent("other")),
-    "policy": lambda view: view.store.agents.policy(
-        view.at("agent"), dm=view.sent("dm") or None, discoverable=view.sent("discoverable") or None
-    ),
-    "status": lambda view: view.store.agents.set_status(
-        view.at("agent"), view.sent("text"), busy=bool(view.sent("busy"))
-    ),
-}
-_TO_PROJECT: Final[Does] = {
-    "link": lambda view: view.store.projects.link(
-        view.at("project"), view.sent("other"), direction=view.sent("direction")
-    ),
-    "unlink": lambda view: view.store.projects.unlink(view.at("project"), view.sent("other")),
-}
-_TO_CHANNEL: Final[Does] = {
-    "join": lambda view: view.acting.channels.join(view.at("channel")),
-    "leave": lambda view: view.acting.channels.leave(view.at("channel")),
-    "invite": lambda view: view.acting.channels.invite(
-        view.at("channel"), view.sent("agents").replace(",", " ").split()
-    ),
-    "remove": lambda view: view.acting.channels.remove(view.at("channel"), view.sent("member")),
-    "mute": lambda view: view.acting.channels.mute(view.at("channel"), False, notify=view.sent("notify") or None),
-}
-
-
-def _changes(folder: str, name: str, does: Does) -> Route:
-    """The route of the forms of a page."""
-
-    def change(view: View) -> Response:
-        view.do(does)
-        return view.done(address(folder, view.at(name)), id=view.at(name))
-
-    return post(f"/{folder}/{{{name}}}", change)
-
-
 ROUTES = [
     get("/people", _people),
     get("/people/{agent}", _agent),
     get("/projects/{project}", _project),
     get("/channels/{channel}", _channel),
-    _changes("people", "agent", _TO_AGENT),
-    _changes("projects", "project", _TO_PROJECT),
-    _changes("channels", "channel", _TO_CHANNEL),
+    forms(
+        "/people/{agent}",
+        {
+            "allow": lambda view: view.store.agents.allow(agent=view.at(), other=view.sent("other")),
+            "block": lambda view: view.store.agents.block(agent=view.at(), other=view.sent("other")),
+            "unblock": lambda view: view.store.agents.forget(agent=view.at(), other=view.sent("other")),
+            "policy": lambda view: view.store.agents.policy(
+                view.at(), dm=view.sent("dm") or None, discoverable=view.sent("discoverable") or None
+            ),
+            "status": lambda view: view.store.agents.set_status(
+                view.at(), view.sent("text"), busy=bool(view.sent("busy"))
+            ),
+        },
+    ),
+    forms(
+        "/projects/{project}",
+        {
+            "link": lambda view: view.store.projects.link(
+                view.at(), view.sent("other"), direction=view.sent("direction")
+            ),
+            "unlink": lambda view: view.store.projects.unlink(view.at(), view.sent("other")),
+        },
+    ),
+    forms(
+        "/channels/{channel}",
+        {
+            "join": lambda view: view.acting.channels.join(view.at()),
+            "leave": lambda view: view.acting.channels.leave(view.at()),
+            "invite": lambda view: view.acting.channels.invite(
+                view.at(), view.sent("agents").replace(",", " ").split()
+            ),
+            "remove": lambda view: view.acting.channels.remove(view.at(), view.sent("member")),
+            "mute": lambda view: view.acting.channels.mute(view.at(), False, notify=view.sent("notify") or None),
+        },
+    ),
 ]

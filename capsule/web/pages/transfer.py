@@ -7,6 +7,7 @@ are shown, and all else is saved. What comes in lies in a folder of its own, whi
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -25,7 +26,7 @@ _PIECE: Final = 1 << 16
 #: How many conversations and remarks of a report are shown.
 _SHOWN: Final = 200
 #: Images by their first bytes; an SVG could hold a script.
-_IMAGES: Final = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
+_IMAGES: Final = {"png": rb"\x89PNG\r\n\x1a\n", "jpeg": rb"\xff\xd8\xff", "gif": rb"GIF8", "webp": rb"RIFF.{4}WEBP"}
 
 
 def _import(view: View) -> Response:
@@ -82,11 +83,8 @@ def _file(view: View) -> Response:
     if about is None:
         raise NotFound(f"conversation {id} has no such attachment", id=digest)
     data = view.store.inner.whole.files.read("attachments", digest, digest)
-    kind = next((kind for first, kind in _IMAGES.items() if data.startswith(first)), "")
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        kind = "image/webp"
-    if kind:
-        return Response(data, media_type=kind)
+    if kind := next((kind for kind, first in _IMAGES.items() if re.match(first, data, re.DOTALL)), ""):
+        return Response(data, media_type=f"image/{kind}")
     return Response(data, media_type="application/octet-stream", headers=_saved(str(about.get("name") or digest)))
 
 

@@ -7,8 +7,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from capsule.errors import CapsuleError
-from capsule.web.view import Does, View, get, post
-from capsule.web.words import address
+from capsule.web.view import View, forms, get
 
 #: The number of sessions in a page, and of events of one.
 _PAGE: Final = 100
@@ -34,7 +33,7 @@ def _looked(view: View, session: str) -> dict[str, Any]:
 
 def _session(view: View) -> Response:
     sessions = view.store.sessions
-    about = sessions.get(view.at("session"))
+    about = sessions.get(view.at())
     history = sessions.history(about["id"], _EVENTS)
     messages = [event for event in reversed(history) if "status" in event and event.get("kind") != "system"]
     chosen = view.asked("message") or (messages[0]["id"] if messages else "")
@@ -51,23 +50,16 @@ def _session(view: View) -> Response:
     )
 
 
-#: What a person does with a session or a series of it, with a message, and with a question.
-_DOES: Final[Does] = {
-    "pause": lambda view: view.store.sessions.pause(view.at("session"), series=view.sent("what") or None),
-    "resume": lambda view: view.store.sessions.resume(view.at("session"), series=view.sent("what") or None),
-    "retry": lambda view: view.store.sessions.retry(view.sent("what")),
-    "cancel": lambda view: view.store.sessions.cancel(view.sent("what")),
-}
-
-
-def _change(view: View) -> Response:
-    view.do(_DOES)
-    message = view.sent("what") if view.sent("do") == "retry" else ""
-    return view.done(address("workers", view.at("session"), message=message), id=view.at("session"))
-
-
 ROUTES = [
     get("/workers", _workers),
     get("/workers/{session}", _session),
-    post("/workers/{session}", _change),
+    forms(
+        "/workers/{session}",
+        {
+            "pause": lambda view: view.store.sessions.pause(view.at(), series=view.sent("what") or None),
+            "resume": lambda view: view.store.sessions.resume(view.at(), series=view.sent("what") or None),
+            "retry": lambda view: view.store.sessions.retry(view.sent("what")),
+            "cancel": lambda view: view.store.sessions.cancel(view.sent("what")),
+        },
+    ),
 ]
