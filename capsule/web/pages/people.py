@@ -81,7 +81,7 @@ def _project(view: View) -> Response:
     return view.page(
         "project.html",
         project=project,
-        others={other.id: other for other in store.projects.list() if other.id != project.id},
+        others={other.id: other.name for other in store.projects.list() if other.id != project.id},
         agents=[agent for agent in store.agents.list() if agent.project == project.id],
         channels=[each for each in store.channels.list(archived=True) if each.channel.scope == project.id],
     )

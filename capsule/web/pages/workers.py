@@ -37,7 +37,6 @@ def _session(view: View) -> Response:
     history = sessions.history(about["id"], _EVENTS)
     messages = [event for event in reversed(history) if "status" in event and event.get("kind") != "system"]
     chosen = view.asked("message") or (messages[0]["id"] if messages else "")
-    state = sessions.registry.read()
     return view.page(
         "session.html",
         about=about,
@@ -46,7 +45,7 @@ def _session(view: View) -> Response:
         chosen=chosen,
         steps=sessions.why(chosen) if chosen else (),
         events=[(event, {key: event[key] for key in event.keys() - _SHOWN}) for event in history],
-        questions=[each for each in state.questions.values() if (each.session, each.state) == (about["id"], "open")],
+        questions=[each for each in sessions.questions() if each.session == about["id"]],
     )
 
 
