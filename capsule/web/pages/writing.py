@@ -6,20 +6,16 @@ refused. Messages are written as the agent that the visitor chose, and everythin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 from starlette.responses import Response
 
-from capsule.errors import InvalidInput, NotFound, Refused
+from capsule.errors import InvalidInput, Refused
 from capsule.ids import new_id
 from capsule.messaging.mail.unread import TYPES
 from capsule.web.view import AS, ON, View, get, post
 from capsule.web.words import address
-
-if TYPE_CHECKING:
-    from capsule.engines.values import Trashed
-    from capsule.store.objects.trash import Removed
 
 #: How many messages a form names that a removal concerns.
 _MOST: Final = 1000
@@ -157,30 +153,6 @@ def _delete(view: View) -> Response:
     return view.done(address("trash", token), token=token)
 
 
-def _entry(view: View) -> tuple[Trashed, Removed | None]:
-    """What lies in the trash under a token; of messages also what they are."""
-    trash, token = view.store.trash, view.at("token")
-    if deleted := next((each for each in trash.list() if each.token == token), None):
-        return deleted, None
-    if removed := next((each for each in trash.removed() if each.trashed.token == token), None):
-        return removed.trashed, removed
-    raise NotFound("this is not in the trash any more", id=token)
-
-
-def _trashed(view: View) -> Response:
-    trashed, removed = _entry(view)
-    title = removed.title if removed else view.store.trash.head(trashed).title
-    return view.page("trashed.html", trashed=trashed, removed=removed, title=title)
-
-
-def _restore(view: View) -> Response:
-    trashed, removed = _entry(view)
-    if removed is None:
-        return view.done(address("c", view.store.trash.restore(trashed.id, trashed).id))
-    ids = view.store.trash.restore_messages(trashed)
-    return view.done(address("c", trashed.id, *(("m", ids[0]) if ids else ())), ids=ids)
-
-
 def _resolve(view: View) -> Response:
     id, value = view.at(), view.sent("value")
     try:
@@ -217,6 +189,4 @@ ROUTES = [
     post("/c/{id}/unlock", _unlock, scope="admin"),
     post("/c/{id}/delete", _delete, scope="admin"),
     post("/c/{id}/conflicts", _resolve),
-    get("/trash/{token}", _trashed),
-    post("/trash/{token}", _restore),
 ]
