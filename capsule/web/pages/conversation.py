@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from markupsafe import Markup
 from starlette.responses import Response
-from starlette.routing import Route
 
 from capsule.errors import CapsuleError, NotFound
 from capsule.ids import keyed_message_id
 from capsule.transfer.rendering.messages import Drawing, Shown, anchor_of, is_talk, look, messages
-from capsule.web.view import View, page
+from capsule.web.view import View, get
 from capsule.web.words import address
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def anchor(id: str | None) -> str:
 
 
 def _conversation(view: View) -> Response:
-    id, asked, find = view.request.path_params["id"], view.request.path_params.get("message"), view.asked("find")
+    id, asked, find = view.at(), view.request.path_params.get("message"), view.asked("find")
     head, talk = view.store.head(id), view.asked("only") == "talk"
     window = _window(view, id, asked, _TALK if talk else _WINDOW)
     hits = []
@@ -142,6 +141,6 @@ def _drawn(view: View, id: str, window: Page, chosen: str | None, words: list[st
 
 
 ROUTES = [
-    Route("/c/{id}", page(_conversation)),
-    Route("/c/{id}/m/{message:path}", page(_conversation)),
+    get("/c/{id}", _conversation),
+    get("/c/{id}/m/{message:path}", _conversation),
 ]
