@@ -17,7 +17,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from capsule import Store
+from tests.postgres.stores import database, postgres
 from tests.processes import Child
+
+__all__ = ["database", "postgres"]  # Fixtures.
 
 ROOT = Path(__file__).resolve().parents[1]
 
