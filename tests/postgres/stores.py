@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from capsule.engines.interface import WITH_ENTRIES, Document
+from capsule.format.json import codec
 from tests.postgres.server import shared
 
 if TYPE_CHECKING:
@@ -47,3 +50,28 @@ def engine_of(url: str, timeout_s: float = 10.0) -> Engine:
     from capsule.engines.postgres.engine import PostgresEngine
 
     return PostgresEngine(Database(Address(url)), MemoryMachine(), None, timeout_s)
+
+
+@pytest.fixture
+def in_database(postgres: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test makes in memory is in PostgreSQL, with an index in memory."""
+    from capsule.engines import opening
+
+    made: list[Engine] = []
+
+    def in_memory(documents: Iterable[tuple[str, Document, bytes]] = (), timeout_s: float = 10.0) -> Engine:
+        url = f"{postgres}&schema=t{os.getpid()}_{next(_NUMBERS)}"
+        opening.make_in_database(url)
+        engine = engine_of(url, timeout_s)
+        made.append(engine)
+        for kind, document, data in documents:
+            if kind in WITH_ENTRIES:
+                engine.create(kind, document)
+            else:
+                engine.put(kind, document["id"], data or codec.encode(document), None)
+        return engine
+
+    monkeypatch.setattr(opening, "in_memory", in_memory)
+    yield
+    for engine in made:
+        engine.close()

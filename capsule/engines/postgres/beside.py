@@ -97,7 +97,8 @@ class PostgresFiles:
 
     def names(self, kind: str, id: str) -> list[str]:
         folder = FOLDERS[kind].format(check_id(id))
-        return [name for (name,) in self._database.read("SELECT name FROM @files WHERE folder = %s ORDER BY name", folder)]
+        rows = self._database.read("SELECT name FROM @files WHERE folder = %s ORDER BY name", folder)
+        return [name for (name,) in rows]
 
     def drop(self, kind: str, id: str, name: str) -> None:
         self._database.write("DELETE FROM @files WHERE folder = %s AND name = %s", *_place(kind, id, name))

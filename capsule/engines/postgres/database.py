@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from capsule.engines.postgres.address import Address
-from capsule.errors import CapsuleError, NotFound, Refused, StorageFailed
+from capsule.errors import CapsuleError, NotFound, Refused, Remedy, StorageFailed
 from capsule.forks import call_in_child
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Database:
             import psycopg
         except ImportError:
             raise Refused(
-                "a store in PostgreSQL needs psycopg; install it: pip install 'capsule-conversations[postgres]'", path=""
+                "a store in PostgreSQL needs psycopg: pip install 'capsule-conversations[postgres]'", path=""
             ) from None
         self._psycopg = psycopg
         self.address = address
@@ -183,7 +183,8 @@ class Database:
             return Refused(f"{self.address}: {reason}", path=str(self.address))
         if state in ("42P01", "3F000", "42883"):
             words = "there is no store, or one of another version"
-            return NotFound(f"{self.address}: {words} ({reason}); run: capsule init --store {self.address}", id=str(self.address))
+            remedy = Remedy("init", str(self.address))
+            return NotFound(f"{self.address}: {words} ({reason})", remedy=remedy, id=str(self.address))
         return StorageFailed(f"{self.address}: {reason}", path=str(self.address), errno=None)
 
 
@@ -208,10 +209,11 @@ _parents: list[list[Any]] = []
 
 
 def _is_passing(error: psycopg.Error) -> bool:
-    state = error.sqlstate
     import psycopg
 
-    return state.startswith(_PASSING) if state else isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
+    if error.sqlstate:
+        return error.sqlstate.startswith(_PASSING)
+    return isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
 
 
 def _whether(what: str, is_sent: bool) -> str:
@@ -219,5 +221,3 @@ def _whether(what: str, is_sent: bool) -> str:
     if not what:
         return ""
     return f"whether {what} is there is not known: look before you repeat it" if is_sent else f"{what} is not there"
-
-

@@ -94,9 +94,7 @@ class PostgresEngine:
             raise StoreBusy(why, id=id, holder=holder)
         try:
             guess = self._seen.get(place)
-            transaction = PostgresTransaction(
-                self, kind, id, guess or self._state(kind, id), is_sure=guess is None
-            )
+            transaction = PostgresTransaction(self, kind, id, guess or self._state(kind, id), is_sure=guess is None)
             try:
                 yield transaction
                 transaction.ensure_sure()

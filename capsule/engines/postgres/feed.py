@@ -1,7 +1,7 @@
 """The feed of changes, in the order of their transactions, and who waits for it.
 
-What must stay true: a follower reads behind the horizon, where no transaction is under way any more: nothing comes later
-in front of what it read. A change is told after its commit and not within, as that would have all writers wait for each
+What must stay true: a follower reads behind the horizon, where no transaction is under way any more, so that nothing
+comes in front of what it read. A change is told after its commit and not within, as that would have all writers wait for each
 other; at most every few milliseconds; and whoever hears nothing looks each second. A notice only wakes.
 """
 

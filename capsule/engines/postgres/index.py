@@ -135,7 +135,8 @@ class PostgresIndex(Index):
         era, count = "-1", 0
         if row is not None and not row["damaged"]:
             era, count = row["version"].rpartition(".")[2], row["entries"]
-        statement = f"{_SELECT.format('CASE WHEN era = %s AND entries >= %s THEN %s ELSE 0 END')} WHERE kind = %s AND id = %s"
+        begin = "CASE WHEN era = %s AND entries >= %s THEN %s ELSE 0 END"
+        statement = f"{_SELECT.format(begin)} WHERE kind = %s AND id = %s"
         columns = self._source.one(statement, int(era), count, count, CONVERSATIONS, id)
         if columns is None:
             return None
@@ -144,7 +145,7 @@ class PostgresIndex(Index):
         return _found(document, start) or self._one(id, None)
 
     def _fill(self, db: sqlite3.Connection, progress: Progress | None) -> None:
-        """Fill an empty index. What is written meanwhile is not visible in the snapshot, and comes with the next look."""
+        """Fill an empty index. What is written meanwhile is not in the snapshot, and comes with the next look."""
         generation = schema.meta(self._source).generation
         ((snapshot, total),) = self._source.read(
             "SELECT pg_current_snapshot()::text, (SELECT coalesce(sum(@size(d)), 0)::bigint FROM @documents AS d"
@@ -212,5 +213,5 @@ def _found(document: _Document, start: int) -> Found | None:
     fields = layout.head_of(document.head, document.updated_at, name)
     if document.rest:
         fields |= layout.head_of(document.rest, document.updated_at, name)
-    file = Found(document.token, False, tag=tag, by_store=True, start=start, messages=messages, entries=document.entries)
-    return _with_head(file, fields, Head.of(fields, name, document.size))
+    file = Found(document.token, False, tag=tag, by_store=True, start=start, messages=messages)
+    return _with_head(file._replace(entries=document.entries), fields, Head.of(fields, name, document.size))

@@ -46,9 +46,7 @@ class State(NamedTuple):
     def public(self) -> DocumentState:
         """The same for the Store."""
         tag = tag_of(self.tag)
-        return DocumentState(
-            self.updated_at, tag, self.entries, self.size, self.ends_active, self.newest, self.time
-        )
+        return DocumentState(self.updated_at, tag, self.entries, self.size, self.ends_active, self.newest, self.time)
 
 
 def tag_of(tag: int) -> str:

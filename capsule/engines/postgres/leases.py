@@ -104,7 +104,8 @@ class PostgresLeases:
         """An instance has its own name for as long as it lives, even after a stall."""
         with self._guard:
             instances = [*self._instances]
-        rows = self._database.read("SELECT name FROM @leases WHERE holder = %s AND expires > clock_timestamp()", self._holder)
+        statement = "SELECT name FROM @leases WHERE holder = %s AND expires > clock_timestamp()"
+        rows = self._database.read(statement, self._holder)
         for name in {*instances} - {row[0] for row in rows}:
             self.take(name)
 

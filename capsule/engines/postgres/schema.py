@@ -54,7 +54,7 @@ def meta(database: Database) -> Meta:
         raise NotFound(
             f"{database.address} has no Capsule store", remedy=Remedy("init", str(database.address)), id=""
         ) from None
-    values = dict(rows)
+    values: dict[str, str] = dict(rows)
     _ensure_version(database, int(values.get("version", 0)))
     if values["identity"] != values["now"]:
         values["generation"] = _new_generation(database, values["now"])

@@ -43,7 +43,7 @@ class Save:
 
     Attributes:
         tag, version: Of the version that it was decided on; 0: there must be no document.
-        exact: Whether it must still be that version; else only what it says of the head, as `save` in `schema.sql` says.
+        exact: Whether it must still be that version; else only its head; see `save` in `schema.sql`.
         active: What `ends_active` must be; None: anything.
         start: The place from which on entries are replaced; None: entries are appended.
         ids, bodies: The new entries: their ids, and their bytes as they stand in the file.
@@ -150,8 +150,9 @@ class Writing:
 
     def _guarded(self, kind: str, id: str, reads: Reads) -> dict[str, Any]:
         """The values that say what is locked, and what must be as it was."""
-        versions = {at: number_of(read) for at, read in reads.items() if not isinstance(read, Lease) and at != (kind, id)}
-        leases = [read for read in reads.values() if isinstance(read, Lease)]
+        others = {at: read for at, read in reads.items() if at != (kind, id)}
+        versions = {at: number_of(read) for at, read in others.items() if not isinstance(read, Lease)}
+        leases = [read for read in others.values() if isinstance(read, Lease)]
         keys = {self._key(*at): True for at in versions} | {self._key(kind, id): False}
         return {
             "kind": kind,

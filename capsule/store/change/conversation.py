@@ -213,7 +213,7 @@ class Conversation:
             self._own.appended(self.id, entries)
         title = title_by_rule(entries) if head_before.untitled else ""
         newest = at.newest
-        place, stamp, head = at.entries, time if time > newest else timestamps.later_than(newest), None
+        stamp, head = time if time > newest else timestamps.later_than(newest), None
         if lock is not None or title or move:
 
             def change(head: Document) -> None:
@@ -225,7 +225,7 @@ class Conversation:
             head = self._changed(change, stamp)
         self.transaction.append(entries, encoded, stamp, time=time, head=head, ends_active=is_active or move)
         self.recorded = lock
-        return place, entries
+        return self.transaction.state.entries - len(entries), entries  # Others may have appended before, just now.
 
     def _changed(self, change: Callable[[Document], None], stamp: str) -> Document:
         """The head with a change, `updatedAt` already in it."""
