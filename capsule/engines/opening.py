@@ -25,6 +25,18 @@ if TYPE_CHECKING:
     from capsule.engines.postgres.engine import PostgresEngine
 
 
+def is_address(text: object) -> bool:
+    """Whether this names a store in a database, and not a directory."""
+    return isinstance(text, str) and text.startswith(("postgresql://", "postgres://"))
+
+
+def shown(url: str) -> str:
+    """The address of a store in a database as it may be shown: without a password. Raises InvalidInput: it is none."""
+    from capsule.engines.postgres.address import Address
+
+    return Address(url).shown
+
+
 def files(root: str, settings: settings.Settings) -> FilesEngine:
     """The engine of the files below `root`."""
     from capsule.engines.files.engine import FilesEngine

@@ -10,14 +10,8 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from capsule.errors import InvalidInput
 
-SCHEMES = ("postgresql://", "postgres://")
 SCHEMA = "capsule"
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}", re.ASCII)
-
-
-def is_address(text: object) -> bool:
-    """Whether a text names a store in a database, and not a directory."""
-    return isinstance(text, str) and text.startswith(SCHEMES)
 
 
 class Address:

@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 def init(
     directory: str | None = argument("DIR", "The directory. Without it: that of --store, or the current one."),
 ) -> None:
-    """Make a directory a store. What is there stays as it is."""
+    """Make a directory a store, or a place in a database. What is there stays as it is."""
+    from capsule.engines import opening
     from capsule.store.store import CoreStore
 
-    root = os.path.abspath(directory or asked.store or ".")
-    made = CoreStore.init(root)
+    place = directory or asked.store or "."
+    root = opening.shown(place) if opening.is_address(place) else os.path.abspath(place)
+    made = CoreStore.init(place)
     said = "\n  ".join(["made a store:", *made]) if made else f"{root} is a store already; nothing was changed"
     answer({"root": root, "made": made}, shown(said))
 
