@@ -80,8 +80,12 @@ def in_database(url: str, kept: str, cached: str) -> tuple[PostgresEngine, setti
     from capsule.engines.postgres.engine import PostgresEngine
 
     database = Database(Address(url))
-    meta = schema.meta(database)
-    parsed = settings.parse(meta.settings.encode(), f"{database.address}: {settings.FILE_NAME}")
+    try:
+        meta = schema.meta(database)
+        parsed = settings.parse(meta.settings.encode(), f"{database.address}: {settings.FILE_NAME}")
+    except CapsuleError:
+        database.close()
+        raise
     # By the address too: another database can call itself by the id of this store.
     name = sha256(f"{database.address.place} {meta.store}".encode()).hexdigest()[:32]
     places = [os.path.join(directory, "databases", name) for directory in (kept, cached)]

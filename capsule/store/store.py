@@ -125,8 +125,9 @@ class CoreStore(Writing):
         """Open a store, as an instance of its own.
 
         Args:
-            path: The store's directory, or its address in PostgreSQL. None: the one that the command line finds (`CAPSULE_STORE`, the nearest
-                directory upwards with a `capsule.toml`, the user's own store, made on first use).
+            path: The store's directory, or its address in PostgreSQL. None: the one that the command line finds
+                (`CAPSULE_STORE`, the nearest directory upwards with a `capsule.toml`, the user's own store, made on
+                first use).
             keep_locks: Whether the lock that a save to a `chat` takes is kept until `close`.
             instance: The name of a holder whose locks outlive the process.
             user: The user that the locks name. None: the user of this process.

@@ -36,17 +36,19 @@ class PostgresTrash:
     ) -> None:
         self._database, self._put_back, self._forget = database, put_back, forget
 
-    def keep(self, kind: str, id: str, data: bytes) -> str:
-        """Put a document into the trash; its name there."""
-        token = new_token(kind, id)
-        self._database.write(
-            "INSERT INTO @trash (token, kind, id, data) VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING",
-            *(token, kind, id, data),
+    def keep(self, kind: str, id: str, data: bytes, at: str = "") -> Trashed:
+        token = new_token(kind, check_id(id))
+        ((kept,),) = self._database.write(
+            "INSERT INTO @trash (token, kind, id, data, at)"
+            " VALUES (%s, %s, %s, %s, coalesce(nullif(%s, '')::timestamptz, clock_timestamp()))"
+            " ON CONFLICT (token) DO UPDATE SET kind = excluded.kind RETURNING @stamp(at)",
+            *(token, kind, id, data, at),
         )
-        return token
+        return Trashed(id, kept, token, "")
 
     def entries(self, kind: str) -> list[Trashed]:
-        rows = self._database.read("SELECT id, @stamp(at), token FROM @trash WHERE kind = %s ORDER BY num DESC", kind)
+        order = "date_trunc('milliseconds', at) DESC, num DESC"
+        rows = self._database.read(f"SELECT id, @stamp(at), token FROM @trash WHERE kind = %s ORDER BY {order}", kind)
         return [Trashed(id, at, token, "") for id, at, token in rows]
 
     def read(self, token: str) -> bytes:

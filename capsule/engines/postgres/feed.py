@@ -1,8 +1,8 @@
 """The feed of changes, in the order of their transactions, and who waits for it.
 
 What must stay true: a follower reads behind the horizon, where no transaction is under way any more, so that nothing
-comes in front of what it read. A change is told after its commit and not within, as that would have all writers wait for each
-other; at most every few milliseconds; and whoever hears nothing looks each second. A notice only wakes.
+comes in front of what it read. A change is told after its commit and not within, as that would have all writers wait
+for each other; at most every few milliseconds; and whoever hears nothing looks each second. A notice only wakes.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import orjson
 
+from capsule import timestamps
 from capsule.engines.leases import Lease, is_instance
 from capsule.engines.postgres.writing import lost
 from capsule.errors import CapsuleError, StoreBusy
@@ -139,8 +140,10 @@ class PostgresLeases:
         )
 
     def beaten(self, session: str) -> str | None:
-        row = self._database.one("SELECT @stamp(at) FROM @beats WHERE session = %s", check_id(session))
-        return row[0] if row else None
+        """By the clock of this machine, to be compared with it, as the clocks of others may be wrong."""
+        statement = "SELECT (extract(epoch FROM clock_timestamp() - at) * 1000)::bigint FROM @beats WHERE session = %s"
+        row = self._database.one(statement, check_id(session))
+        return timestamps.from_ms(time.time_ns() // 1_000_000 - row[0]) if row else None
 
     def close(self) -> None:
         """Release what this process holds."""

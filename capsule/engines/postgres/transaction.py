@@ -205,7 +205,7 @@ class PostgresTransaction:
 
     def set_aside(self, reason: str) -> str:
         self.document()
-        return self._engine.trash.keep(reason, self.id, self._engine.read(self._kind, self.id))
+        return self._engine.trash.keep(reason, self.id, self._engine.read(self._kind, self.id)).token
 
     def delete(self) -> Trashed:
         """Cost: two round trips, one of which reads the document."""

@@ -114,7 +114,7 @@ Budget = Annotated[int | None, option("--budget N", _BUDGET, ..., min=1)]
 Limit = Annotated[int | None, option("--limit -n N", "Show at most N.", ..., min=1)]
 
 
-_STORE = "Use this store, in a directory or in PostgreSQL (postgresql://...). Else: CAPSULE_STORE, the nearest directory upwards with a capsule.toml, your own store."
+_STORE = "Use this store. Else: CAPSULE_STORE, the nearest directory upwards with a capsule.toml, your own store."
 _INSTANCE = "Act as the holder of this name, whose locks outlive the command. Else: CAPSULE_INSTANCE."
 _AGENT = "Act for this agent (its id, its name here, or name@project). Else: the store's owner, who may do everything."
 
