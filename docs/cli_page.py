@@ -70,7 +70,7 @@ PAGES = {
     "git": ("Git", "git"),
     "mcp": ("The MCP server", "mcp"),
     "transfer": ("Import and export", "import export"),
-    "store": ("The store", "init store help"),
+    "store": ("The store", "init copy store help"),
 }
 
 #: What an option means in every command that has it: its value (empty: none), and the meaning.

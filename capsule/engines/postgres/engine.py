@@ -23,7 +23,7 @@ from capsule.engines.postgres.transaction import Place, PostgresTransaction
 from capsule.engines.postgres.writing import PostgresVersion, Save, Writing, message_key, number_of
 from capsule.engines.retrying import again
 from capsule.engines.values import News, Reads, Trashed, Version
-from capsule.errors import CapsuleError, Interfered, Refused, StoreBusy
+from capsule.errors import CapsuleError, Interfered, Refused, Remedy, StoreBusy
 from capsule.forks import call_in_child
 from capsule.format.documents.head import ParsedHead
 from capsule.format.json import codec
@@ -286,9 +286,8 @@ class PostgresEngine:
         return layout.head_of(row[0], row[1], self.name(CONVERSATIONS, id)), row[2]
 
     def outside_edits(self, purpose: str = "this") -> NoReturn:
-        raise Refused(
-            f"{purpose} needs a store that keeps files; this one keeps none. `capsule copy` gives files for it", path=""
-        )
+        why = f"{purpose} needs a store that keeps files; this one keeps none"
+        raise Refused(why, remedy=Remedy("copy", str(self.database.address)), path="")
 
     # -- All conversations -----------------------------------------------------------------------------------------
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from capsule.engines.changes import Change, Changes
     from capsule.engines.files.disk.derived import Derived
     from capsule.engines.index.reading import Row
-    from capsule.engines.postgres.engine import PostgresEngine
     from capsule.engines.postgres.feed import Feed
 
 _PREFIX = f"{CONVERSATIONS}/"
@@ -68,7 +67,7 @@ class PostgresIndex(Index):
     """
 
     def __init__(self, feed: Feed, derived: Derived | None) -> None:
-        self._feed = feed
+        self.feed = feed
         self._source = feed.database
         super().__init__(derived, _PREFIX)
 
@@ -184,18 +183,18 @@ class PostgresIndex(Index):
 
     def changes(self, db: sqlite3.Connection, since: str | None, limit: int) -> tuple[list[Change], str]:
         cursor = None if since is None else journal.Cursor.of(since)
-        return self._feed.changes(self._of, self._snapshot, cursor, limit)
+        return self.feed.changes(self._of, self._snapshot, cursor, limit)
 
 
 class PostgresAsking(Asking):
     """The questions of one asker. See `Questions`, which describes the methods."""
 
-    _engine: PostgresEngine
+    _index: PostgresIndex
 
     def changes(self, since: str | None, limit: int, *, refresh: bool = True) -> Changes:
         """Where a transaction is under way anywhere in the database, it is waited for a moment."""
         if refresh:
-            self._engine.feed.settle()
+            self._index.feed.settle()
         return super().changes(since, limit, refresh=refresh)
 
 

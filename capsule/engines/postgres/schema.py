@@ -64,9 +64,11 @@ def meta(database: Database) -> Meta:
 def _ensure_version(database: Database, version: int) -> None:
     if version == VERSION:
         return
-    todo = "run: capsule store migrate" if version < VERSION else "install a newer Capsule"
+    is_older = version < VERSION
+    todo = "" if is_older else "; install a newer Capsule"
     raise Refused(
-        f"{database.address}: its schema has version {version}, and this Capsule works with {VERSION}; {todo}",
+        f"{database.address}: its schema has version {version}, and this Capsule works with {VERSION}{todo}",
+        remedy=Remedy("migrate") if is_older else None,
         path=str(database.address),
     )
 
