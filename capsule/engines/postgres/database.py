@@ -75,6 +75,7 @@ class Database:
         self._free = threading.BoundedSemaphore(_MOST)
         #: Whether there ever was a connection: until then the first error is the answer.
         self._was_there = False
+        self._patience_s = _PATIENCE_S
 
     def text(self, statement: str) -> str:
         """A statement in which `@` stands for the schema."""
@@ -117,6 +118,15 @@ class Database:
                 raise
             self._idle.append(connection)
 
+    @contextmanager
+    def hurried(self) -> Iterator[None]:
+        """Try each statement once while the body runs."""
+        self._patience_s = 0.0
+        try:
+            yield
+        finally:
+            self._patience_s = _PATIENCE_S
+
     def close(self) -> None:
         """Close the connections. Whoever uses the database later opens them anew."""
         while self._idle:
@@ -147,7 +157,7 @@ class Database:
         return self._run(statement, values if named is None else named, what)
 
     def _run(self, statement: str, values: Any, what: str) -> Rows:
-        text, deadline, pause_s = self.text(statement), time.monotonic() + _PATIENCE_S, _FIRST_S
+        text, deadline, pause_s = self.text(statement), time.monotonic() + self._patience_s, _FIRST_S
         is_sent = False
         while True:
             try:

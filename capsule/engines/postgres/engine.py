@@ -321,8 +321,9 @@ class PostgresEngine:
             index, self._index = self._index, None
         if index is not None:
             index.close()
-        self.leases.close()
-        self.feed.close()
+        with self.database.hurried():
+            self.leases.close()
+            self.feed.close()
         self.database.close()
 
 

@@ -176,7 +176,9 @@ class _Bell:
             if self.rung.is_set():
                 self.rung.clear()
                 with suppress(CapsuleError):  # Others look each second.
-                    self._database.read("SELECT pg_notify(%s, '')", self._channel)
+                    # Nobody waits for the medium for this.
+                    statement = "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, '')"
+                    self._database.read(statement, self._channel)
             if self._is_closed and not self.rung.is_set():
                 return
             time.sleep(_NOTICE_S)

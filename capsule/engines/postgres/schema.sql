@@ -124,7 +124,7 @@ BEGIN
 END $$;
 
 -- Every write of a document but its removal. An append that was decided on an earlier version goes behind what others
--- appended since (`p_exact` false), if only that changed. `p_from`: entries from this place on are replaced. NULL of a
+-- appended since (`p_exact` false), if only that changed; then the database sees to it that no time goes back. `p_from`: entries from this place on are replaced. NULL of a
 -- column: as it is. `p_again`: the answer to an earlier try was lost.
 CREATE FUNCTION @save(
     p_kind text, p_id text, p_write uuid, p_again boolean, p_locks bigint[], p_shared boolean[],
@@ -145,6 +145,8 @@ DECLARE
     next bigint;
     start integer;
     stamp text := p_stamp;
+    bodies text[] := p_bodies;
+    line constant text := E'\n      "timestamp": "';
 BEGIN
     PERFORM @lock(p_locks, p_shared);
     SELECT * INTO d FROM @documents WHERE kind = p_kind AND id = p_id;
@@ -161,7 +163,9 @@ BEGIN
     ELSIF is_there AND p_tag = 0 THEN
         status := 'taken';
     ELSIF is_there AND d.version <> p_version AND (
-        d.tag <> p_tag OR p_exact OR d.ends_active <> p_active OR (p_time <> '' AND p_time < d.time)
+        d.tag <> p_tag OR p_exact OR d.ends_active <> p_active OR EXISTS (
+            SELECT FROM @entries WHERE doc = d.num AND message = ANY (p_messages)
+        )
     ) THEN
         status := 'changed';
     ELSE
@@ -172,8 +176,14 @@ BEGIN
         start := coalesce(p_from, d.entries, 0);
         IF is_there AND stamp = '' THEN
             stamp := d.updated_at;
-        ELSIF is_there AND d.version <> p_version AND stamp <= d.newest THEN
-            stamp := @stamp(d.newest::timestamptz + interval '1 millisecond');
+        ELSIF is_there AND d.version <> p_version THEN
+            IF stamp <= d.newest THEN
+                stamp := @stamp(d.newest::timestamptz + interval '1 millisecond');
+            END IF;
+            IF p_time <> '' AND p_time < d.time THEN  -- No message is earlier than the one before it.
+                bodies := ARRAY(SELECT replace(body, line || p_time || '"', line || d.time || '"')
+                    FROM unnest(p_bodies) WITH ORDINALITY AS b (body, i) ORDER BY i);
+            END IF;
         END IF;
         IF is_there THEN
             UPDATE @documents SET
@@ -184,7 +194,7 @@ BEGIN
                 inner_bytes = CASE WHEN p_from IS NULL THEN inner_bytes ELSE 0 END + p_inner,
                 updated_at = stamp,
                 newest = greatest(newest, stamp),
-                time = CASE WHEN p_time = '' THEN time ELSE p_time END,
+                time = greatest(time, p_time),
                 ends_active = coalesce(p_ends_active, ends_active),
                 write = p_write,
                 head = coalesce(p_head, head),
@@ -205,7 +215,7 @@ BEGIN
         END IF;
         IF cardinality(p_bodies) > 0 THEN
             INSERT INTO @entries SELECT d.num, start + i - 1, m, b
-                FROM unnest(p_messages, p_bodies) WITH ORDINALITY AS e (m, b, i);
+                FROM unnest(p_messages, bodies) WITH ORDINALITY AS e (m, b, i);
         END IF;
         IF p_trash_token IS NOT NULL THEN
             INSERT INTO @trash (token, kind, id, data) VALUES (p_trash_token, p_trash_kind, p_id, p_trash_data);

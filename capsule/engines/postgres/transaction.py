@@ -52,6 +52,8 @@ class PostgresTransaction:
         self._go_on(state)
         #: Whether the next write depends on the entries that there are.
         self._has_read = kind != CONVERSATIONS
+        #: The ids of entries that are not there, on which it may depend. That of an append has none of its own there.
+        self._missing: set[str] = set()
 
     def _go_on(self, state: State) -> None:
         self._now = state
@@ -92,14 +94,17 @@ class PostgresTransaction:
 
     def find(self, id: str) -> tuple[int, Document] | None:
         """Costs a look-up."""
-        self._has_read = True
         if self._document is not None:
             return found_in(self._document["history"], id)
         self.ensure_sure()
-        return self._engine.entry(self._kind, self.id, id)
+        found = self._engine.entry(self._kind, self.id, id)
+        if found is None:
+            self._missing.add(id)
+        return found
 
     def appended(self) -> list[Document]:
-        return list(self.document()["history"])
+        """Nothing: a write that was interrupted wrote nothing."""
+        return []
 
     def ensure_durable(self) -> None:
         """Do nothing: what was committed is durable."""
@@ -116,7 +121,7 @@ class PostgresTransaction:
     ) -> None:
         """Cost: one round trip, also where others append at the same time."""
         ids = [str(entry.get("id", "")) for entry in entries]
-        before, goes_on = self._now, not self._has_read
+        before, goes_on = self._now, not (self._has_read or self._missing - {*ids})
         if self.head.current is not None and not before.ends_active:
             goes_on = False
         after = head and head_in(head)
@@ -138,6 +143,10 @@ class PostgresTransaction:
                 **self._decided(),
             )
         )
+        if self._now.time > time:  # Others appended meanwhile, whose clock is ahead.
+            for entry in entries:
+                if entry.get("timestamp") == time:
+                    entry["timestamp"] = self._now.time
 
     def set_head(
         self, head: Document, *, context: Callable[[], Iterable[bytes]] | None = None, ends_active: bool | None = None
@@ -154,7 +163,7 @@ class PostgresTransaction:
             Save(
                 self._kind,
                 self.id,
-                exact=self._has_read,
+                exact=self._has_read or bool(self._missing),
                 stamp="" if stamp == before.updated_at else stamp,
                 head=layout.fields(head_in(head)),
                 rest=rest,

@@ -147,14 +147,18 @@ class Conversation:
         """The place and the messages as an earlier, interrupted try has written them; None: it has not. A message that
         was written and is not in the document was removed since, and stays removed."""
         times = {message.get("id"): message.get("timestamp") for message in messages}
+        first = messages[0].get("id")
 
         def written(entries: list[Document]) -> dict[int, Document]:
             those = ((place, entry) for place, entry in enumerate(entries) if entry.get("id") in times)
             return {place: entry for place, entry in those if times[entry["id"]] in (None, entry.get("timestamp"))}
 
+        recorded = written(self.transaction.appended())
+        if not recorded and (first is None or self.transaction.find(first) is None):
+            return None
         there = before = written(self.document()["history"])
         if len(there) < len(messages):
-            before = written(self.transaction.appended())
+            before = recorded
         if len(before) < len(messages):
             return None
         self.transaction.ensure_durable()
