@@ -23,7 +23,7 @@ from capsule.engines.postgres.transaction import Place, PostgresTransaction
 from capsule.engines.postgres.writing import PostgresVersion, Save, Writing, message_key, number_of
 from capsule.engines.retrying import again
 from capsule.engines.values import News, Reads, Trashed, Version
-from capsule.errors import CapsuleError, Interfered, Refused, Remedy, StoreBusy
+from capsule.errors import CapsuleError, Interfered, Refused, Remedy, StorageFailed, StoreBusy
 from capsule.forks import call_in_child
 from capsule.format.documents.head import ParsedHead
 from capsule.format.json import codec
@@ -98,7 +98,7 @@ class PostgresEngine:
             try:
                 yield transaction
                 transaction.ensure_sure()
-            except Interfered:
+            except (Interfered, StorageFailed):
                 self._forget(place)
                 raise
             except CapsuleError:
@@ -133,7 +133,11 @@ class PostgresEngine:
 
     def save(self, save: Save, parsed: ParsedHead | None = None) -> State:
         """As `Writing.save`, and remember what is there then."""
-        return self._noted(save.kind, save.id, self._writing.save(save, parsed))
+        state = self._writing.save(save, parsed)
+        if not state.version:  # It was written by a try whose answer was lost.
+            self._forget((save.kind, save.id))
+            return state
+        return self._noted(save.kind, save.id, state)
 
     def remove(self, kind: str, id: str, version: int, data: bytes, reads: Reads) -> Trashed:
         """As `Writing.remove`, and forget it."""

@@ -225,6 +225,11 @@ BEGIN
             FROM unnest(p_events, p_told) WITH ORDINALITY AS c (e, t, i) ORDER BY i;
         status := 'ok';
     END IF;
+    IF status = 'done' AND p_tag <> 0 AND cardinality(p_messages) > 0 THEN
+        -- As that write left it. Others may have appended since, so it is no version to go on from.
+        SELECT max(place) + 1 INTO d.entries FROM @entries WHERE doc = d.num AND message = ANY (p_messages);
+        d.version := 0;
+    END IF;
     RETURN QUERY SELECT status, d.version, d.tag, d.era, d.entries, @size(d), d.updated_at, d.newest, d.time,
         d.ends_active, CASE WHEN status = 'done' THEN d.head END;
 END $$;
