@@ -172,7 +172,8 @@ class Database:
             except self._psycopg.Error as error:
                 if not _is_passing(error):
                     raise self.error(error) from None
-                if time.monotonic() > deadline or not self._was_there:
+                is_starting = "the database system is" in str(error)
+                if time.monotonic() > deadline or not (self._was_there or is_starting):
                     raise self.failed(error, _whether(what, is_sent)) from None
             if is_sent and isinstance(values, dict) and "again" in values:
                 values = values | {"again": True}

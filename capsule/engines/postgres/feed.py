@@ -127,9 +127,9 @@ class Feed:
                 self._follower = _Follower(self._database, self.channel, self._touch)
         return tracker
 
-    def _touch(self, documents: list[tuple[str, str]] | None) -> None:
+    def _touch(self, documents: list[tuple[str, str]] | None, *, again: bool = False) -> None:
         with self._guard:
-            trackers = list(self._trackers.items())
+            trackers = [each for each in self._trackers.items() if each[1] or not again]
         for tracker, of in trackers:
             if documents is None:
                 tracker.touch(None)
@@ -197,7 +197,7 @@ class _Follower:
         self._wake, self._waker = os.pipe()
         #: Everything from this transaction on is looked at; what of it was told, and what of that will be once more.
         self._floor = self._horizon()
-        self._told: set[int] = set()
+        self._told: set[int] = {row[1] for row in self._rows()}
         self._pending: set[int] = set()
         self._thread = threading.Thread(target=self._run, name="capsule-feed", daemon=True)
         self._thread.start()
@@ -239,25 +239,27 @@ class _Follower:
     def _look(self) -> None:
         """Tell what was written since the last look; and once more what is behind the horizon only now, as nobody who
         follows the feed could see it before."""
-        rows = self._database.read(
-            "SELECT xid::text::bigint, seq, kind, id, pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
-            " FROM @changes WHERE xid >= %s::text::xid8 ORDER BY xid, seq LIMIT %s",
-            str(self._floor),
-            _PAGE,
-        )
+        rows = self._rows()
         if not rows:
             return
         horizon = min(rows[-1][4], rows[-1][0] if len(rows) == _PAGE else rows[-1][4])
-        touched = [
-            (kind, id)
-            for xid, seq, kind, id, _ in rows
-            if seq not in self._told or (seq in self._pending and xid < horizon)
-        ]
+        touched = [(kind, id) for _, seq, kind, id, _ in rows if seq not in self._told]
+        passed = [(kind, id) for xid, seq, kind, id, _ in rows if seq in self._pending and xid < horizon]
         self._floor = horizon
         self._told = {seq for xid, seq, *_ in rows if xid >= horizon}
         self._pending = set(self._told)
         if touched:
             self._touch(touched)
+        if passed:
+            self._touch(passed, again=True)
+
+    def _rows(self) -> list[tuple[Any, ...]]:
+        return self._database.read(
+            "SELECT xid::text::bigint, seq, kind, id, pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+            " FROM @changes WHERE xid >= %s::text::xid8 ORDER BY xid, seq LIMIT %s",
+            str(self._floor),
+            _PAGE,
+        )
 
     def close(self) -> None:
         os.write(self._waker, b"x")
