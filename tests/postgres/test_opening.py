@@ -157,3 +157,17 @@ def test_what_belongs_to_the_machine_stays_there(database: str) -> None:
         assert store.engine.machine.read("commands", "anna") == {"id": "anna", "command": "canary-command"}
     rows = sql(database, "SELECT kind FROM @documents UNION ALL SELECT folder FROM @files")
     assert rows == []
+
+
+def test_who_is_behind_what_the_feed_keeps_begins_anew(database: str) -> None:
+    with Store.open(database) as store, Store.open(database) as late:
+        id = store.create(title="Plan", type="group").id
+        cursor = late.changes().cursor
+        store.append(id, content="a fish")
+        sent = store.append(id, content="a crab").id
+        now = store.changes().cursor
+        sql(database, "SELECT @prune('0 s')")
+        assert sent in {hit.message for hit in late.search("crab").hits}
+        with pytest.raises(InvalidInput, match="older"):
+            late.changes(cursor)
+        assert late.changes(now).changes == []

@@ -20,6 +20,7 @@ from capsule.engines.index.tables import journal
 from capsule.engines.index.tables.rows import Rows
 from capsule.engines.interface import CONVERSATIONS
 from capsule.engines.postgres import layout, schema
+from capsule.errors import InvalidInput
 from capsule.format.documents.head import Head
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class PostgresIndex(Index):
         #: What the rows have: everything that this snapshot of the database showed.
         self._snapshot = ""
         self._of = ""
+        self._pruned = 0
 
     # -- Bringing it up to date ------------------------------------------------------------------------------------
 
@@ -90,21 +92,26 @@ class PostgresIndex(Index):
                 return self._bring(ids, progress)
         if ids == ():  # The rows as they are.
             return None
-        snapshot, touched = self._touched()
+        snapshot, touched, pruned = self._touched()
+        if int(self._snapshot.partition(":")[0]) <= pruned:  # The feed does not reach back so far.
+            self._throw_away()
+            return self._bring(ids, progress)
+        self._pruned = pruned
         if touched:
             self._take_in(db, snapshot, touched, progress)
         self._snapshot = snapshot
         return None
 
-    def _touched(self) -> tuple[str, list[str]]:
-        """A snapshot of now, and the conversations that were written since the last one."""
+    def _touched(self) -> tuple[str, list[str], int]:
+        """A snapshot of now, the conversations that were written since the last one, and the last transaction that the
+        feed forgot."""
         statement = (
             "SELECT pg_current_snapshot()::text, ARRAY(SELECT DISTINCT id FROM @changes"
             " WHERE xid >= pg_snapshot_xmin(%s::pg_snapshot) AND NOT pg_visible_in_snapshot(xid, %s::pg_snapshot)"
-            " AND kind = %s)"
+            " AND kind = %s), (SELECT value::bigint FROM @meta WHERE key = 'pruned')"
         )
-        ((snapshot, touched),) = self._source.read(statement, self._snapshot, self._snapshot, CONVERSATIONS)
-        return snapshot, touched
+        ((snapshot, touched, pruned),) = self._source.read(statement, self._snapshot, self._snapshot, CONVERSATIONS)
+        return snapshot, touched, pruned
 
     def _take_in(self, db: sqlite3.Connection, snapshot: str, touched: list[str], progress: Progress | None) -> None:
         db.execute("BEGIN IMMEDIATE")  # Before the database is read, so that no process puts an older version there.
@@ -183,6 +190,8 @@ class PostgresIndex(Index):
 
     def changes(self, db: sqlite3.Connection, since: str | None, limit: int) -> tuple[list[Change], str]:
         cursor = None if since is None else journal.Cursor.of(since)
+        if cursor is not None and 0 < cursor.time_ms < self._pruned:
+            raise InvalidInput("that cursor is older than what the database keeps of changes; take a new one")
         return self.feed.changes(self._of, self._snapshot, cursor, limit)
 
 

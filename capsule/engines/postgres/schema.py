@@ -119,6 +119,7 @@ def migrate(database: Database, toml: str = settings.TEMPLATE) -> bool:
                 connection.execute(
                     database.text(
                         "INSERT INTO @meta VALUES ('version', %s), ('store', %s), ('generation', %s), ('settings', %s),"
+                        " ('pruned', '0'),"
                         f" ('identity', ({_IDENTITY}))"
                     ),
                     (str(VERSION), uuid4().hex, uuid4().hex, toml),

@@ -234,6 +234,17 @@ BEGIN
         d.ends_active, CASE WHEN status = 'done' THEN d.head END;
 END $$;
 
+-- Forgets changes that are older than this, for the owner of the database to call. Who is that far behind begins anew.
+CREATE FUNCTION @prune(p_older interval) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    gone bigint;
+BEGIN
+    WITH old AS (DELETE FROM @changes WHERE at < now() - p_older RETURNING xid)
+    UPDATE @meta SET value = greatest(value::bigint, (SELECT xid::text::bigint FROM old ORDER BY xid DESC LIMIT 1))
+        WHERE key = 'pruned' RETURNING value::bigint INTO gone;
+    RETURN gone;
+END $$;
+
 -- Moves a document to the trash.
 CREATE FUNCTION @remove(
     p_kind text, p_id text, p_locks bigint[], p_shared boolean[],
