@@ -127,6 +127,22 @@ def test_a_role_that_may_make_nothing_can_do_everything_else(database: str) -> N
         Store.init(url.replace(f"schema={schema}", f"schema={schema}x"))
 
 
+def test_without_the_driver_an_address_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(Refused, match="postgres"):
+        Store.open("postgresql://localhost/x")
+
+
+def test_a_pooler_that_loses_prepared_statements_is_got_on_with(database: str) -> None:
+    with Store.open(database) as store:
+        id = store.create(type="group", title="Plan").id
+        for number in range(20):
+            store.append(id, content=f"{number}")
+            with store.engine.database._connection() as connection:  # type: ignore[attr-defined]
+                connection.execute("DEALLOCATE ALL")  # As where another session of the server gets the next statement.
+        assert [entry["content"] for entry in store.document(id)["history"]] == [str(number) for number in range(20)]
+
+
 def test_two_that_migrate_at_once_make_one_schema(postgres: str, child: Callable[..., Child]) -> None:
     url = f"{postgres}&schema=both_{os.getpid()}"
     body = "hear()\ntry: say(Store.init(sys.argv[1]))\nexcept CapsuleError as error: say(error.message)"

@@ -2,8 +2,8 @@
 
 What must stay true: a statement is a transaction of its own, so that nothing is held while Python thinks. When a
 connection is lost, it is tried again: reading changes nothing, and each function that writes knows by an id what it
-wrote. An error says whether the write is there. Nothing is prepared, and no session is counted on, so that a pooler in
-transaction mode can stand between.
+wrote. An error says whether the write is there. No session is counted on, so that a pooler in transaction mode can
+stand between: where it loses prepared statements, none is prepared any more.
 
 These are few connections without a thread, and not those of psycopg_pool: a command has its answer, or the database's
 reason, after one connection, and a forked child starts over.
@@ -42,6 +42,8 @@ _DEFAULTS = {
 _PASSING = ("08", "57P", "25006", "40001", "40P01", "53300")
 #: A wait for a standby was cancelled: the server says "done" all the same.
 _NOT_KNOWN = "01000"
+#: After so many times a statement is prepared; and the errors where another session has, or had, the prepared one.
+_PREPARED, _UNPREPARED = 5, ("26000", "42P05")
 
 
 class Database:
@@ -75,6 +77,7 @@ class Database:
         self._free = threading.BoundedSemaphore(_MOST)
         #: Whether there ever was a connection: until then the first error is the answer.
         self._was_there = False
+        self._prepares = True
         self._patience_s = _PATIENCE_S
 
     def text(self, statement: str) -> str:
@@ -96,7 +99,9 @@ class Database:
             reason = self.address.without_password(str(error)).strip()
             raise NotFound(f"{self.address} is no address of a database: {reason}", id=str(self.address)) from None
         info = make_conninfo(self.address.conninfo, **{key: v for key, v in _DEFAULTS.items() if key not in given})
-        connection = self._psycopg.connect(info, autocommit=True, prepare_threshold=None)
+        connection = self._psycopg.connect(
+            info, autocommit=True, prepare_threshold=_PREPARED if self._prepares else None
+        )
         connection.add_notice_handler(lambda notice: _noticed.append(notice.sqlstate or ""))
         return connection
 
@@ -170,6 +175,10 @@ class Database:
                     raise self.failed(None, f"the wait for the standby was cancelled; {_whether(what, True)}")
                 return rows
             except self._psycopg.Error as error:
+                if error.sqlstate in _UNPREPARED and self._prepares:  # It was not done.
+                    self._prepares = False
+                    self.close()
+                    continue
                 if not _is_passing(error):
                     raise self.error(error) from None
                 is_starting = "the database system is" in str(error)

@@ -15,6 +15,7 @@ import time
 import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import orjson
 
@@ -34,6 +35,8 @@ _log = logging.getLogger("capsule")
 _NOTICE_S, _PENDING_S, _LOOK_S = 0.005, 0.02, 1.0
 #: For so long a question waits until what was acknowledged is behind the horizon.
 _SETTLE_S = 0.5
+#: For so long a listener counts as one after it said so.
+_LISTENS_S = 20.0
 _PAGE = 10_000
 
 
@@ -116,7 +119,8 @@ class Feed:
         """Tell whoever waits that something was written."""
         with self._guard:
             self._bell = self._bell or _Bell(self._database, self.channel)
-            self._bell.rung.set()
+            if time.monotonic() > self._bell.quiet_until_s:
+                self._bell.rung.set()
 
     def tracker(self, kind: str | None) -> Touched:
         """What tells of documents that are written from now on; see `Engine.tracker`."""
@@ -165,6 +169,9 @@ class _Bell:
 
     def __init__(self, database: Database, channel: str) -> None:
         self._database, self._channel = database, channel
+        #: Nobody listened a moment ago; whoever begins to looks each second by itself.
+        self.quiet_until_s = 0.0
+        self._looked_s = -_LOOK_S
         self.rung = threading.Event()
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="capsule-notices", daemon=True)
@@ -176,12 +183,21 @@ class _Bell:
             if self.rung.is_set():
                 self.rung.clear()
                 with suppress(CapsuleError):  # Others look each second.
-                    # Nobody waits for the medium for this.
-                    statement = "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, '')"
-                    self._database.read(statement, self._channel)
+                    self._give_notice()
             if self._is_closed and not self.rung.is_set():
                 return
             time.sleep(_NOTICE_S)
+
+    def _give_notice(self) -> None:
+        if time.monotonic() - self._looked_s >= _LOOK_S:
+            self._looked_s = time.monotonic()
+            statement = "SELECT 1 FROM @listeners WHERE expires > clock_timestamp() LIMIT 1"
+            if self._database.one(statement) is None:
+                self.quiet_until_s = self._looked_s + _LOOK_S
+        if time.monotonic() > self.quiet_until_s:
+            # Nobody waits for the medium for this.
+            statement = "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, '')"
+            self._database.read(statement, self._channel)
 
     def close(self) -> None:
         self._is_closed = True
@@ -195,6 +211,7 @@ class _Follower:
     def __init__(self, database: Database, channel: str, touch: Any) -> None:
         self._database, self._channel, self._touch = database, channel, touch
         self._wake, self._waker = os.pipe()
+        self._id, self._known_until_s = uuid4(), 0.0
         #: Everything from this transaction on is looked at; what of it was told, and what of that will be once more.
         self._floor = self._horizon()
         self._told: set[int] = {row[1] for row in self._rows()}
@@ -214,6 +231,7 @@ class _Follower:
                 if connection is None:
                     connection = self._database.connect()
                     connection.execute(f'LISTEN "{self._channel}"')
+                self._be_known()
                 self._look()
                 if is_lost:
                     self._touch(None)
@@ -235,6 +253,16 @@ class _Follower:
         if connection is not None:
             connection.close()
         os.close(self._wake)
+
+    def _be_known(self) -> None:
+        """Say that there is a listener, for a while."""
+        if time.monotonic() > self._known_until_s:
+            self._known_until_s = time.monotonic() + _LISTENS_S / 2
+            self._database.write(
+                "INSERT INTO @listeners VALUES (%s, clock_timestamp() + %s * interval '1 second')"
+                " ON CONFLICT (id) DO UPDATE SET expires = excluded.expires",
+                *(self._id, _LISTENS_S),
+            )
 
     def _look(self) -> None:
         """Tell what was written since the last look; and once more what is behind the horizon only now, as nobody who
@@ -264,4 +292,6 @@ class _Follower:
     def close(self) -> None:
         os.write(self._waker, b"x")
         self._thread.join()
+        with suppress(CapsuleError):
+            self._database.write("DELETE FROM @listeners WHERE id = %s OR expires < clock_timestamp()", self._id)
         os.close(self._waker)

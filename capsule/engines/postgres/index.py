@@ -37,6 +37,8 @@ _SELECT = (
 )
 #: Conversations of which the entries come together, in bytes.
 _BATCH_BYTES = 4 << 20
+#: After so many transactions the snapshot is kept, also if no conversation was written.
+_FAR = 10_000
 
 
 class _Document(NamedTuple):
@@ -57,6 +59,11 @@ class _Document(NamedTuple):
     def token(self) -> Version:
         """What tells its version from others."""
         return Version(f"{self.version}.{self.era}", self.size, self.version)
+
+
+def _xmin(snapshot: str) -> int:
+    """The first transaction that may not be in a snapshot."""
+    return int(snapshot.partition(":")[0])
 
 
 class PostgresIndex(Index):
@@ -93,11 +100,11 @@ class PostgresIndex(Index):
         if ids == ():  # The rows as they are.
             return None
         snapshot, touched, pruned = self._touched()
-        if int(self._snapshot.partition(":")[0]) <= pruned:  # The feed does not reach back so far.
+        if _xmin(self._snapshot) <= pruned:  # The feed does not reach back so far.
             self._throw_away()
             return self._bring(ids, progress)
         self._pruned = pruned
-        if touched:
+        if touched or _xmin(snapshot) > _xmin(self._snapshot) + _FAR:
             self._take_in(db, snapshot, touched, progress)
         self._snapshot = snapshot
         return None

@@ -54,6 +54,8 @@ CREATE TABLE @changes (
     PRIMARY KEY (xid, seq)
 );
 
+CREATE INDEX changes_told ON @changes (xid, seq) WHERE event <> '';
+
 CREATE TABLE @trash (
     num bigint GENERATED ALWAYS AS IDENTITY,
     token text PRIMARY KEY,
@@ -76,6 +78,8 @@ CREATE TABLE @leases (
     who text NOT NULL,
     about text NOT NULL
 );
+-- Who waits for notices: without any, writers give none.
+CREATE TABLE @listeners (id uuid PRIMARY KEY, expires timestamptz NOT NULL);
 CREATE TABLE @beats (session text PRIMARY KEY, at timestamptz NOT NULL);
 
 -- A time as the format writes it.

@@ -35,6 +35,8 @@ _REMOVE = (
     " %(ids)s::text[], %(versions)s::bigint[], %(leases)s::text[], %(fences)s::bigint[],"
     " %(version)s::bigint, %(token)s, %(data)s, %(event)s)"
 )
+#: An empty array: at a tenth of the cost of an empty list.
+_NONE = "{}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +107,8 @@ class Writing:
             "exact": save.exact,
             "active": save.active,
             "start": save.start,
-            "messages": [message_key(id) for id in save.ids],
-            "bodies": [body.decode() for body in save.bodies],
+            "messages": [message_key(id) for id in save.ids] or _NONE,
+            "bodies": [body.decode() for body in save.bodies] or _NONE,
             "inner": save.inner,
             "time": save.time,
             "stamp": save.stamp,
@@ -159,11 +161,11 @@ class Writing:
             "id": id,
             "locks": sorted(keys),
             "shared": [keys[key] for key in sorted(keys)],
-            "kinds": [kind for kind, _ in versions],
-            "ids": [id for _, id in versions],
-            "versions": list(versions.values()),
-            "leases": [lease.name for lease in leases],
-            "fences": [lease.fence for lease in leases],
+            "kinds": [kind for kind, _ in versions] or _NONE,
+            "ids": [id for _, id in versions] or _NONE,
+            "versions": [*versions.values()] or _NONE,
+            "leases": [lease.name for lease in leases] or _NONE,
+            "fences": [lease.fence for lease in leases] or _NONE,
         }
 
     def _key(self, kind: str, id: str) -> int:
