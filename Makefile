@@ -35,7 +35,7 @@ $(STAMP): pyproject.toml constraints.txt
 		"a minute or two, once"
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt hatchling
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[test,lint]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[test,lint,web]'
 	@touch $@
 
 demo: $(STAMP)  ## show the main job on a real store
@@ -47,7 +47,7 @@ test: $(STAMP)  ## run the tests, of the slow ones a sample (ROOM=git: of one ro
 # The wheel of claude-agent-sdk has 370 MB of a program that no test runs; its source has 2 MB.
 SDKS := --no-binary claude-agent-sdk -c constraints.txt
 test-all: $(STAMP)  ## run all tests
-	@$(BIN)/python -m pip install -q --disable-pip-version-check $(SDKS) -e '.[agents,server]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check $(SDKS) -e '.[agents,browser,server]'
 	@HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest -q -n auto --dist worksteal $(if $(ROOM),tests/$(ROOM)) $(ARGS)
 	@$(if $(ROOM),,CAPSULE_ENGINE=postgres $(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow" $(IN_MEMORY))
 
@@ -110,7 +110,7 @@ release: $(STAMP)  ## make the source distribution and the wheel of this commit 
 lock:  ## write constraints.txt anew, from what PyPI has today
 	@rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	@.venv-lock/bin/python -m pip install -q --disable-pip-version-check --no-binary claude-agent-sdk \
-		-e '.[test,lint,site,bench,tokens,agents,release,server]'
+		-e '.[test,lint,web,browser,site,bench,tokens,agents,release,server]'
 	@{ grep '^#' constraints.txt; .venv-lock/bin/python -m pip freeze --all --exclude pip --exclude-editable; } > .venv-lock/new
 	@mv .venv-lock/new constraints.txt && rm -rf .venv-lock
 

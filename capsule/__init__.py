@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from capsule.engines.answers import Facets as Facets
     from capsule.engines.answers import Found as Found
     from capsule.engines.answers import Hit as Hit
     from capsule.engines.answers import Listed as Listed
@@ -66,7 +67,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "capsule.engines.changes": "Change Changes",
     "capsule.engines.values": "Trashed",
-    "capsule.engines.answers": "Found Hit Listed Stats",
+    "capsule.engines.answers": "Facets Found Hit Listed Stats",
     "capsule.errors": "CapsuleError GitFailed InvalidDocument InvalidInput LockLost Locked "
     "NotFound Problem Refused Remedy StorageFailed StoreBusy",
     "capsule.format.documents.head": "Head",

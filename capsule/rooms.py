@@ -24,6 +24,7 @@ BUILT_IN = {
     ),
     "sessions": ("worker",),
     "transfer": ("import", "export"),
+    "web": ("web",),
 }
 #: Which of them has what the core asks for, by the field of `Room` that says where it is.
 ANSWERS = {"guard": "messaging", "complete_agent": "messaging", "bind": "sessions", "clone": "git", "past_of": "git"}

@@ -40,7 +40,7 @@ _PAGES = {
     "conversations": ("Conversations", ""),
     "search-and-watch": (
         "Search and watch",
-        "list search stats ids heads resolve reindex changes watch wait_for_changes await_changes remember_own",
+        "list facets search stats ids heads resolve reindex changes watch wait_for_changes await_changes remember_own",
     ),
     "messaging": ("Messages between agents", "agents projects channels groups messages notes configuration"),
     "sessions": ("Sessions", "sessions"),

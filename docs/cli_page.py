@@ -69,6 +69,7 @@ PAGES = {
     "workers": ("Workers", "worker"),
     "git": ("Git", "git"),
     "mcp": ("The MCP server", "mcp"),
+    "web": ("The page in a browser", "web"),
     "transfer": ("Import and export", "import export"),
     "store": ("The store", "init copy store help"),
 }
@@ -78,6 +79,7 @@ OPTIONS = {
     "--access": ("open|members|private", "who may join a channel"),
     "--after": ("CURSOR", "what comes after a place in a list, which its page or line named"),
     "--agent": ("AGENT", "the agent that it is about"),
+    "--allow-host": ("NAME", "another name by which a server is called"),
     "--all": ("", "all of them, and not those that are named or usually shown"),
     "--archive": ("", "out of the lists, where it stays readable; `--no-archive` brings it back"),
     "--archived": ("", "the archived ones too"),

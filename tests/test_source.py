@@ -57,12 +57,13 @@ LAYERS = (
     ("capsule.messaging.tools",),
     ("capsule.transfer.resources",),
     ("capsule.sessions.tools",),
+    ("capsule.web",),
     *((f"capsule_cli.commands.{room}",) for room in BUILT_IN),
     ("capsule_cli.commands.demo", "capsule_cli.drivers"),
 )
 #: The doors, with what rooms add to them.
 DOORS = ("capsule.mcp_server", "capsule_cli", "capsule.messaging.tools", "capsule.transfer.resources")
-DOORS += ("capsule.sessions.tools",)
+DOORS += ("capsule.sessions.tools", "capsule.web")
 #: The rooms, with what they add to the doors; the demo shows them all.
 ROOMS = (
     *(f"{place}.{room}" for room in BUILT_IN for place in ("capsule", "capsule_cli.commands")),
@@ -295,9 +296,10 @@ def test_every_door_has_a_text_for_every_remedy() -> None:
 
     from capsule.errors import Action
     from capsule.mcp_server.errors import REMEDIES as calls
+    from capsule.web.remedies import REMEDIES as links
     from capsule_cli.boundary import REMEDIES as commands
 
-    assert set(calls) == set(commands) == set(get_args(Action))
+    assert set(calls) == set(commands) == set(links) == set(get_args(Action))
 
 
 def test_every_module_is_short_and_has_a_docstring() -> None:

@@ -5,11 +5,14 @@ What must stay true: nothing here belongs to one kind of engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from capsule.format.documents.head import camel
+from capsule.format.documents.head import HERE, camel
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head
@@ -103,11 +106,13 @@ class Listed:
     Attributes:
         heads: The conversations.
         messages: How many messages each of them has, in all its branches, by id.
+        models: The model that wrote in each of them last, by id, where one of its last 50 messages says it.
         total: How many conversations there are on all pages.
     """
 
     heads: list[Head]
     messages: dict[str, int]
+    models: dict[str, str]
     total: int
     _cursor: Callable[[int], str | None] = field(repr=False)
 
@@ -116,12 +121,77 @@ class Listed:
         return self._cursor(len(self.heads) if shown is None else shown)
 
 
+@dataclass(frozen=True, slots=True)
+class Facets:
+    """How many of some conversations there are, by what they can be filtered by; the most frequent first.
+
+    A conversation counts once for each of its tags, agents and projects. A damaged file is in none of these counts.
+
+    Attributes:
+        conversations: How many there are.
+        tags, types, modes: By tag, by type, by mode.
+        agents: By the id of an agent that takes part, or took part.
+        projects: By the folder of a project, with what lies in it; see `Filter.project`.
+        sources: By the program that they were imported from; `here`: written here.
+    """
+
+    conversations: int
+    tags: dict[str, int]
+    types: dict[str, int]
+    modes: dict[str, int]
+    agents: dict[str, int]
+    projects: dict[str, int]
+    sources: dict[str, int]
+
+    @classmethod
+    def of(cls, heads: Iterable[Head], folders: Mapping[str, str]) -> Facets:
+        """The counts of these conversations; `folders` are those of the projects of agents, by the agents' ids."""
+        sound = [head for head in heads if not head.damaged]
+        with_agents = [head for head in sound if head.participants]
+        alone = Counter(head.folder for head in sound if not head.participants)
+        places = Counter({frozenset((folder,)): count for folder, count in alone.items()})
+        places.update(
+            frozenset((head.folder, *(folders.get(member.id, "") for member in head.participants)))
+            for head in with_agents
+        )
+        there = {folder for theirs in places for folder in theirs if folder}
+        projects = Counter[str]()
+        for theirs, count in places.items():
+            projects.update({above: count for folder in theirs for above in there.intersection(_above(folder))})
+        counts: tuple[Counter[str], ...] = (
+            Counter(chain.from_iterable(map(set, map(attrgetter("tags"), sound)))),
+            Counter(map(attrgetter("type"), sound)),
+            Counter(map(attrgetter("mode"), sound)),
+            Counter(member.id for head in with_agents for member in head.participants),
+            projects,
+            Counter(head.source or HERE for head in sound),
+        )
+        return cls(len(sound), *(dict(sorted(each.items(), key=lambda item: (-item[1], item[0]))) for each in counts))
+
+    def as_json(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        return asdict(self)
+
+
+def _above(folder: str) -> Iterator[str]:
+    """A folder, and those in which it lies."""
+    yield folder
+    yield from (folder[:at] or folder[:1] for at, char in enumerate(folder) if char in "/\\")
+
+
 @dataclass(slots=True)
 class Tally:
-    """Messages, and the words in them."""
+    """Messages, the words in them, and the tokens that they take, estimated; of tool calls and reasoning too."""
 
     messages: int = 0
     words: int = 0
+    tokens: int = 0
+
+    def add(self, messages: int, words: int, tokens: int) -> None:
+        """Count more."""
+        self.messages += messages
+        self.words += words
+        self.tokens += tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +214,13 @@ class Stats:
         damaged: How many of them have a file that can't be read. No number below counts these.
         archived: How many are archived.
         messages, words: How many there are on all branches. A character of a script without spaces counts as a word.
+        tokens: What the messages take in a model, estimated as `capsule context` does (docs/context.md).
         bytes: The size of the files. Of one that an agent reads in part: of the texts that it reads.
         by_role: By role, the most frequent first.
         by_month: By month (UTC, like 2025-01), from the first month with a message to the last; `no time` before them.
+        by_day: By day (UTC, like 2025-01-31), in the same way.
+        by_sender: By the agent that wrote them, the most frequent first; most messages name none, and are in none.
+        by_source: By the program that their conversation was imported from (`here`: none), the most frequent first.
         largest: The conversations with the most words, ten at most.
     """
 
@@ -155,9 +229,13 @@ class Stats:
     archived: int
     messages: int
     words: int
+    tokens: int
     bytes: int
     by_role: dict[str, Tally]
     by_month: dict[str, Tally]
+    by_day: dict[str, Tally]
+    by_sender: dict[str, Tally]
+    by_source: dict[str, Tally]
     largest: list[Large]
 
     def as_json(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import orjson
 
-from capsule.errors import Refused
+from capsule.errors import Refused, StorageFailed
 from capsule.ids import check_id
 
 Document = dict[str, Any]
@@ -74,6 +74,21 @@ class Machine(ABC):
         """Move a document to the trash, if it is there."""
         self._ensure_may(kind)
         self._delete(kind, check_id(id))
+
+    def key(self, id: str) -> bytes:
+        """A secret key of 32 bytes, made at first use. Where nothing can be written, it is good for this call."""
+        from secrets import token_hex
+
+        key = token_hex(32)
+
+        def made(there: Document | None) -> Document | None:
+            nonlocal key
+            key = str(there["key"]) if there else key
+            return None if there else {"id": id, "key": key}
+
+        with suppress(Refused, StorageFailed):
+            self.edit("keys", id, made)
+        return bytes.fromhex(key)
 
     @abstractmethod
     def _ids(self, kind: str) -> list[str]: ...

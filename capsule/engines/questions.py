@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
+from capsule.format.documents.head import HERE
 from capsule.format.references import moment
 from capsule.timestamps import sortable
 
 if TYPE_CHECKING:
-    from capsule.engines.answers import Found, Listed, Stats, Value
+    from capsule.engines.answers import Facets, Found, Listed, Stats, Value
     from capsule.engines.changes import Changes
     from capsule.engines.marks import Behind, Mine, Place, Said
     from capsule.format.documents.head import Head
@@ -38,6 +41,12 @@ class Filter:
         pinned, locked: Whether it is pinned; whether it is locked.
         since: It changed at this time or later: a text as `moment` takes it (`2025-01-31`, `24h`). Empty: any time.
         summaries_of: It is a summary of this conversation (full id), which may have been deleted.
+        agent: This agent takes part, or took part until it left: its id, or for `Store.list` its name.
+        project: It is of the project in this folder: its own folder (`Head.folder`) is that one or lies in it, or an
+            agent of the project takes part or took part. A path without links in it, of whatever machine.
+        source: The program that it was imported from, by the name of its format; `here`: it was written here.
+        ids: It is one of these (full ids).
+        members: The agents of `project`, by their ids; `Store.list` finds them.
     """
 
     tags: tuple[str, ...] = ()
@@ -49,25 +58,45 @@ class Filter:
     locked: bool | None = None
     since: str = ""
     summaries_of: str | None = None
+    agent: str | None = None
+    project: str | None = None
+    source: str | None = None
+    ids: frozenset[str] | None = field(default=None, repr=False)
+    members: frozenset[str] = field(default=frozenset(), repr=False)
 
     def of(self, heads: Iterable[Head]) -> list[Head]:
-        """The heads that meet all conditions. A damaged file meets no condition but that it is not archived."""
-        narrows = replace(self, archived=None) != Filter(archived=None) or self.archived
-        title, since = self.title.casefold(), moment(self.since) if self.since else ""
-        return [
-            head
-            for head in heads
-            if (self.archived is None or head.archived == self.archived)
-            and (not narrows or not head.damaged)
-            and (self.mode is None or head.mode == self.mode)
-            and (self.type is None or head.type == self.type)
-            and (self.pinned is None or head.pinned == self.pinned)
-            and (self.locked is None or (head.lock is not None) == self.locked)
-            and (self.summaries_of is None or (head.is_summary and head.source_conversation_id == self.summaries_of))
-            and all(tag in head.tags for tag in self.tags)
-            and title in head.title.casefold()
-            and (not since or sortable(head.updated_at) >= since)
+        """The heads that meet all conditions, in their order. A damaged file meets none but that it is not archived."""
+        narrows = replace(self, archived=None, members=frozenset()) != Filter(archived=None) or self.archived
+        tags, title, since = frozenset(self.tags), self.title.casefold(), moment(self.since) if self.since else ""
+        is_there = cache(lambda folder: is_within(folder, str(self.project)))  # There are few folders.
+        conditions: list[tuple[object, Callable[[Head], object]]] = [  # Few are given, and a list may be of 100,000.
+            (self.archived is not None, lambda head: head.archived == self.archived),
+            (narrows, lambda head: not head.damaged),
+            (self.ids is not None, lambda head: head.id in (self.ids or ())),
+            (self.mode is not None, lambda head: head.mode == self.mode),
+            (self.type is not None, lambda head: head.type == self.type),
+            (self.pinned is not None, lambda head: head.pinned == self.pinned),
+            (self.locked is not None, lambda head: (head.lock is not None) == self.locked),
+            (self.summaries_of, lambda head: head.is_summary and head.source_conversation_id == self.summaries_of),
+            (self.source is not None, lambda head: (head.source or HERE) == self.source),
+            (tags, lambda head: tags.issubset(head.tags)),
+            (self.agent is not None, lambda head: any(member.id == self.agent for member in head.participants)),
+            (
+                self.project is not None,
+                lambda head: is_there(head.folder) or any(member.id in self.members for member in head.participants),
+            ),
+            (title, lambda head: title in head.title.casefold()),
+            (since, lambda head: sortable(head.updated_at) >= since),
         ]
+        for is_given, fits in conditions:
+            heads = filter(fits, heads) if is_given else heads
+        return list(heads)
+
+
+def is_within(folder: str, other: str) -> bool:
+    """Whether a folder is another one, or lies in it."""
+    other = other.rstrip("/\\")
+    return bool(folder) and (folder == other or folder.startswith((f"{other}/", f"{other}\\")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +126,15 @@ class Listing:
     def of(self, heads: Iterable[Head]) -> list[Head]:
         """Those of these conversations that fit, in the order."""
         chosen = list(heads) if self.filter is None else self.filter.of(heads)
-        if self.order is None:
-            return chosen
-        if self.order == "title":
-            ordered = sorted(chosen, key=lambda head: (head.title.casefold(), head.id))
-        else:
-            name = f"{self.order}_at"
-            ordered = sorted(chosen, key=lambda head: (sortable(getattr(head, name)), head.id), reverse=True)
-        return sorted(ordered, key=lambda head: (bool(head.damaged), not head.pinned))
+        return chosen if self.order is None else sorted(chosen, key=key_of(self.order), reverse=self.order != "title")
+
+
+def key_of(order: Order | Literal["latest"]) -> Callable[[Head], tuple[Any, ...]]:
+    """What heads are sorted by in an order, each by another value; the greatest comes first, but of titles."""
+    if order == "title":
+        return lambda head: (bool(head.damaged), not head.pinned, head.title.casefold(), head.id)
+    time = attrgetter("created_at" if order == "created" else "updated_at")
+    return lambda head: (not head.damaged, head.pinned, sortable(time(head)), head.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +186,15 @@ class Questions(Protocol):
         Raises:
             InvalidInput: The cursor belongs to another list, or the limit is less than one.
             StorageFailed, StoreBusy: The files can't be read.
+        """
+
+    def facets(self, asked: Filter, folders: Mapping[str, str], progress: Progress | None = None) -> Facets:
+        """The counts of the conversations that a filter lets through, by what else they can be filtered by.
+
+        Args:
+            asked: The filter.
+            folders: The folders of the projects of agents, by the agents' ids.
+            progress: As in `conversations`.
         """
 
     def search(self, asked: Search, progress: Progress | None = None) -> Found:

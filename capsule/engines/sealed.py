@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from capsule.errors import InvalidInput, Refused, StorageFailed
+from capsule.errors import InvalidInput
 
 if TYPE_CHECKING:
     from capsule.engines.machine import Machine
@@ -35,18 +35,8 @@ class Seal:
     @cached_property
     def _key(self) -> bytes:
         from hashlib import blake2b
-        from secrets import token_hex
 
-        key = token_hex(32)  # Where nothing can be written, cursors are good for this process.
-
-        def made(there: dict[str, str] | None) -> dict[str, str] | None:
-            nonlocal key
-            key = there["key"] if there else key
-            return None if there else {"id": "cursors", "key": key}
-
-        with suppress(Refused, StorageFailed):
-            self._machine.edit("keys", "cursors", made)
-        return blake2b(self._agent.encode(), key=bytes.fromhex(key)).digest()
+        return blake2b(self._agent.encode(), key=self._machine.key("cursors")).digest()
 
     def _mark(self, data: bytes) -> bytes:
         from hashlib import blake2b

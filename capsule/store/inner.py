@@ -6,7 +6,7 @@ from outside.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -67,6 +67,17 @@ class Guard:
             heads: The conversations that it may read.
         """
         return []
+
+    def agent(self, subject: str | None, text: str) -> str:
+        """The id of the agent that is meant by a name or an id; if it is none that `subject` finds, the text itself.
+
+        Raises InvalidInput: Several are meant.
+        """
+        return text
+
+    def folders(self, subject: str | None) -> Mapping[str, str]:
+        """The folders of the projects of the agents that `subject` finds (None: of all), by the agents' ids."""
+        return {}
 
     def identity_for(self, store: Any, text: str, folder: str | None) -> str:
         """The id of the agent that a store is opened for.

@@ -1,4 +1,4 @@
-"""Reading a store: conversations, their pages and their heads; lists and searches.
+"""Reading a store: conversations, their pages and their heads; searches.
 
 What must stay true: reading waits for no writer, and changes nothing. The index is brought up to date before each
 answer, so that the answer fits the files.
@@ -17,13 +17,13 @@ from capsule.format.json import codec
 from capsule.format.merge.copy_names import original_of
 from capsule.format.references import find_message, moment, one_of
 from capsule.ids import check_id, is_id
+from capsule.store.lists import Lists
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from capsule.engines.answers import Found, Listed, Stats
+    from capsule.engines.answers import Found, Stats
     from capsule.engines.changes import Changes
-    from capsule.engines.questions import Filter, Order, Questions
     from capsule.format.documents.head import Head
     from capsule.format.models import Capsule, Message
     from capsule.settings import Settings
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 KIND = "conversations"
 
 
-class Reading:
+class Reading(Lists):
     """The reading half of an open store.
 
     Args:
@@ -134,11 +134,6 @@ class Reading:
         """
         return self.inner.head_of(id, *self.engine.head(id))
 
-    @property
-    def questions(self) -> Questions:
-        """What the engine answers about all conversations to whom this store acts for."""
-        return self.engine.questions()
-
     def heads(self, progress: Callable[[int, int], None] | None = None) -> Iterator[Head]:
         """Read the heads of all conversations, in no order. Those of damaged files have `Head.damaged`.
 
@@ -228,7 +223,7 @@ class Reading:
         return self.questions.search(asked, progress)
 
     def stats(self, progress: Callable[[int, int], None] | None = None) -> Stats:
-        """Count conversations, messages and words. Raises StorageFailed, StoreBusy. Cost: a pass over the index.
+        """Count what is in the store. Raises StorageFailed, StoreBusy. Cost: a pass over the index.
 
         Args:
             progress: As in `search`.
@@ -359,38 +354,6 @@ class Reading:
 
         only = None if where is None else {place.message for place in self.questions.messages(where, id)}
         return page_of(self.engine, id, limit, around, cursor, only)
-
-    def list(
-        self,
-        filter: Filter | None = None,
-        order: Order = "updated",
-        *,
-        limit: int | None = None,
-        cursor: str = "",
-        progress: Callable[[int, int], None] | None = None,
-    ) -> Listed:
-        """List a page of the conversations: pinned ones first, damaged files last.
-
-        A conversation that fits the filter throughout is on exactly one of the pages, and no conversation is on two,
-        whatever is written, renamed, pinned, deleted or restored between the pages.
-
-        Args:
-            filter: Which conversations. None: all that are not archived, and the damaged files.
-            order: `updated` or `created`: the latest first; or `title`.
-            limit: The largest number of conversations in a page. None: no limit.
-            cursor: `Listed.cursor` of the page before, with the same filter and order. Empty: the first page.
-            progress: Called with the bytes indexed so far, and all bytes, if the index must be built first.
-
-        Raises:
-            InvalidInput: The cursor is of another list, store or index, or no cursor; or `Filter.since` is no time.
-            StorageFailed, StoreBusy: The index can't be built.
-
-        Cost: as `heads`, and some microseconds for each conversation in the store.
-        """
-        from capsule.engines.questions import Filter, Listing
-
-        asked = Listing(filter or Filter(), order, limit=limit, cursor=cursor)
-        return self.questions.conversations(asked, progress)
 
 
 def _ms(text: str | None, *, until: bool) -> int | None:

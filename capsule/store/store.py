@@ -81,7 +81,9 @@ class CoreStore(Writing):
             own,
             engine,
             settings,
-            lambda agent: type(own)(root, settings, engine, agent=agent, main=main or self.inner),
+            lambda agent: type(own)(
+                root, settings, engine, keep_locks=keep_locks, agent=agent, main=main or self.inner
+            ),
             keep_locks=keep_locks,
             instance=instance,
             user=user,

@@ -16,7 +16,7 @@ from capsule.format.documents import new
 from capsule.format.documents.message import check_message, fields_given
 from capsule.format.text.titles import check_tags, check_title, title_by_rule
 from capsule.ids import check_id, new_id
-from capsule.store.change.appends import appended, as_model, complete, keyed_message, signed
+from capsule.store.change.appends import appended, as_model, complete, ensure_seen, keyed_message, signed
 from capsule.store.change.conversation import Conversation
 from capsule.store.reading import Reading
 
@@ -185,6 +185,7 @@ class Writing(Reading):
         role: str = "user",
         content: str,
         extra: Mapping[str, Any] | None = None,
+        seen: str | None = None,
         **fields: Any,
     ) -> tuple[Message, bool]:
         """Append one message, unless any process has appended it under this key before.
@@ -193,11 +194,13 @@ class Writing(Reading):
             id: The conversation.
             key: An idempotency key for this one message. A retry gives the same key and the same message.
             role, content, extra, fields: As `append` takes them.
+            seen: The id of the last message that the writer saw. If others stand behind it, nothing is written.
 
         Returns:
             The message as written, and whether it was there already.
 
-        Raises the errors of `append`, and InvalidInput if the key was used for another message.
+        Raises the errors of `append`, and InvalidInput if the key was used for another message, or others stand behind
+        `seen`: the error's field `came` says how many; 0: it is not in the active branch any more.
 
         Cost: as `append`, and reading the file once for each process and each version of the file's head. A retry
             costs reading the file.
@@ -209,6 +212,8 @@ class Writing(Reading):
             before = appended(conversation.transaction, message)
             if before is not None:
                 return *before, True
+            if seen is not None:
+                ensure_seen(conversation.transaction, seen, is_active=message.get("parent") is None)
             at, entries = conversation.append([message])
             return at, entries[0], False
 

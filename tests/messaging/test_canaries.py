@@ -17,7 +17,7 @@ from capsule.engines.values import Trashed
 from capsule.store.change.conversation import REMOVED
 from capsule.store.reading import KIND
 from tests.core.store.doors import BY_ID, CURSOR, FOR_ALL, WRITES
-from tests.messaging.worlds import AGENTS, Room, World, build, worlds
+from tests.messaging.worlds import AGENTS, PATHS, Room, World, build, worlds
 
 #: What tells of all conversations, besides what the other tests ask.
 MORE: dict[str, Callable[[Store], Any]] = {
@@ -26,6 +26,8 @@ MORE: dict[str, Callable[[Store], Any]] = {
     "search titles of all": lambda store: store.search("team", title_only=True, limit=100),
     "search where": lambda store: store.search("", where={"tags": {"$exists": True}}),
     "search by topic": lambda store: store.search("", where={"topic": {"$text": "topic"}}),
+    "facets": lambda store: store.facets(Filter(archived=None)),
+    "list of a project": lambda store: store.list(Filter(project=PATHS[0], archived=None)),
     "list archived": lambda store: store.list(Filter(archived=None), "title"),
     "resolve a prefix": lambda store: store.resolve("group"),
     "groups.list": lambda store: store.groups.list(),

@@ -160,6 +160,28 @@ def test_a_retry_with_the_same_key_writes_one_message_in_one_direct(store: Store
     assert [mail.content for mail in store.messages.history("direct_anna_bob").messages] == ["once"]
 
 
+def test_a_retry_into_a_channel_with_a_topic_of_its_own_writes_one_message(store: Store) -> None:
+    channel = store.channels.create("plans", agent="anna", default_topic="misc").id
+    sent = [store.messages.send("once", agent="anna", channel="plans", idempotency_key="k") for _ in range(2)]
+    assert sent[0].message == sent[1].message
+    assert [mail.content for mail in store.messages.history(channel).messages] == ["once"]
+
+
+def test_nothing_is_sent_behind_what_the_sender_has_not_seen(store: Store) -> None:
+    seen = store.messages.send("first", agent="anna", to="bob")
+    store.messages.send("meanwhile", agent="bob", to="anna")
+    with pytest.raises(InvalidInput, match="1 message came"):
+        store.messages.send("second", agent="anna", to="bob", seen=seen.message)
+    assert [mail.content for mail in store.messages.history(seen.conversation).messages] == ["first", "meanwhile"]
+
+
+def test_a_store_that_keeps_no_locks_keeps_none_for_its_agents(store: Store) -> None:
+    with store.beside(keep_locks=False) as other:
+        chat = other.create(title="Chat").id
+        other.inner.acting("anna").append(chat, content="hello")
+        assert other.head(chat).lock is None
+
+
 def test_an_answer_names_a_message_of_its_conversation(store: Store) -> None:
     first = store.messages.send("Lunch?", agent="anna", to="bob")
     store.messages.send("Yes", agent="bob", to="anna", reply_to=first.message)

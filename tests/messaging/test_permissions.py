@@ -253,3 +253,42 @@ def test_no_write_is_done_under_a_word_that_was_taken_back_before_it(
     with pytest.raises((Refused, NotFound)):
         write(as_(each_store, "anna"), at)
     assert [(head.id, head.updated_at) for head in each_store.heads() if head.id != "any"] == before
+
+
+def test_the_rule_says_what_an_agent_may_do_and_why_not(store: Store) -> None:
+    members = store.channels.create("plans", agent="anna", access="members").id
+    hidden = store.channels.create("hidden", agent="carl", access="private").id
+    made = store.groups.create("Talk", agent="anna", with_=["carl"]).id
+
+    def may(agent: str, action: str, **about: str) -> tuple[bool, str]:
+        said = store.agents.may(action, agent=agent, **about)
+        assert said.allowed == (not said.reason)
+        return said.allowed, said.reason + said.hint
+
+    assert may("anna", "append", conversation="plans") == (True, "")
+    assert not may("bob", "append", conversation=members)[0]
+    assert "anna" in may("bob", "read", conversation=members)[1]
+    assert "not told" in may("bob", "find", conversation=hidden)[1]
+    assert may("anna", "add", conversation=made, other="bob")[0]
+    store.agents.block(agent="bob", other="anna")
+    assert "blocked" in may("anna", "add", conversation=made, other="bob")[1]
+    assert "blocked" in may("anna", "message", other="bob")[1]
+    assert may("carl", "message", other="bob")[0]
+    assert not may("anna", "manage", other="bob")[0] and may("anna", "find", other="bob")[0]
+    assert not may("carl", "rewrite", conversation=made)[0]
+
+
+def test_an_agent_asks_about_itself_and_learns_of_nothing_that_it_does_not_find(store: Store) -> None:
+    members = store.channels.create("plans", agent="anna", access="members").id
+    hidden = store.channels.create("hidden", agent="carl", access="private").id
+    store.agents.policy("carl", discoverable="private")
+    bob = as_(store, "bob").agents
+    assert not bob.may("read", conversation=members).allowed
+    for about in ({"conversation": hidden}, {"conversation": "channel_global_none"}, {"other": "carl"}):
+        with pytest.raises(NotFound):
+            bob.may("append", **about)
+    with pytest.raises(Refused):
+        bob.may("read", agent="anna", conversation=members)
+    for wrong in ({"action": "fly", "other": "anna"}, {"action": "read"}):
+        with pytest.raises(InvalidInput):
+            bob.may(**wrong)

@@ -63,8 +63,9 @@ def test_commands_take_an_address_as_an_option_and_from_the_environment(
     said += [run("store", "migrate"), run("list"), run("init", "--store", url)]
     assert [each.returncode for each in said] == [0] * len(said), said
     assert "a red fish" in said[3].stdout and "already" in said[-1].stdout
-    refused = [run("store", "doctor"), run("store", "validate")]
-    assert [each.returncode for each in refused] == [Refused.exit_code] * 2 and "capsule copy" in refused[0].stderr
+    refused = [run(*words) for words in (("store", "doctor"), ("store", "validate"), ("git", "setup"))]
+    assert [each.returncode for each in refused] == [Refused.exit_code] * 3
+    assert all("capsule copy" in each.stderr for each in refused), refused
     assert SECRET not in "".join(each.stdout + each.stderr for each in (*said, *refused))
 
 

@@ -83,10 +83,16 @@ def test_a_person_withdraws_a_question(store: Store) -> None:
         store.messages.send("hello", agent="anna", to="bot")
         until(lambda: store.sessions.registry.read().questions)
         ((session, question),) = asked.items()
+        until(lambda: store.sessions.questions()[0].message)
+        (there,) = store.sessions.questions()
+        assert (there.id, there.agent, there.text, there.session) == (question, "bot", "Sure?", session)
+        assert there.options[0]["value"] == "y" and store.find_message(
+            there.conversation, there.message
+        ).content.startswith("Sure?")
         assert store.sessions.cancel(question) == [session]
         with pytest.raises(Refused):
             Toolkit(store, session).answer(question)
-    assert store.sessions.registry.read().questions[question].state == "cancelled"
+    assert store.sessions.registry.read().questions[question].state == "cancelled" and not store.sessions.questions()
 
 
 def test_a_purge_leaves_no_text_of_what_is_done_in_the_files_of_a_session(tmp_path: Path) -> None:
@@ -102,3 +108,26 @@ def test_a_purge_leaves_no_text_of_what_is_done_in_the_files_of_a_session(tmp_pa
         store.trash.purge()
         files = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
         assert [path for path in files if b"a secret word" in path.read_bytes()] == []
+
+
+def test_the_history_of_a_session_has_both_sides_in_order_and_what_became_of_each_message(store: Store) -> None:
+    def answer(prompt: Prompt) -> Ended:
+        return Ended(65, "", "no such file") if "fail" in prompt.messages[-1]["content"] else Ended(0, "done")
+
+    with hosting(store, answer):
+        first = store.messages.send("work", agent="anna", to="bot")
+        until(lambda: said(store, first.conversation, "bot"))
+        second = store.messages.send("fail", agent="anna", to="bot")
+        until(lambda: len(said(store, first.conversation, "bot")) > 1)
+    (row,) = store.sessions.list()
+    history = store.sessions.history(row.id[:8])
+    assert {e["id"]: e["status"] for e in history if "status" in e} == {
+        first.message: "completed",
+        second.message: "failed",
+    }
+    times = [event["timestamp"] for event in history]
+    assert times == sorted(times)
+    assert ["done"] == [event["content"] for event in history if event.get("inReplyTo") == first.message]
+    assert store.sessions.history(row.id, limit=3) == history[-3:]
+    with pytest.raises(NotFound):
+        store.sessions.history("nothing")

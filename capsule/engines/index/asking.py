@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from capsule.engines.index.hidden import NOTHING, Hidden, hide
 
 if TYPE_CHECKING:
-    from capsule.engines.answers import Found, Listed, Stats, Value
+    from capsule.engines.answers import Facets, Found, Listed, Stats, Value
     from capsule.engines.changes import Change, Changes
     from capsule.engines.index.index import Index
     from capsule.engines.interface import Engine
     from capsule.engines.marks import Behind, Mine, Place, Said
-    from capsule.engines.questions import Listing, Progress, Search
+    from capsule.engines.questions import Filter, Listing, Progress, Search
     from capsule.format.documents.head import Head
     from capsule.rules.visibility import Sight
 
@@ -56,17 +56,24 @@ class Asking:
                 heads = [
                     *islice((shown for head in self._index.latest() for shown in self._shown([head])), asked.limit)
                 ]
-            else:
+            elif asked.order is None:
                 heads = asked.of(self._shown(self._candidates(asked)))
-            if asked.order in (None, "latest"):
-                from capsule.engines.answers import Listed
+            else:
+                from capsule.engines.index.pages import listed
+                from capsule.engines.questions import Filter
 
-                return Listed(heads, {}, len(heads), lambda shown: None)
-            from capsule.engines.index.pages import listed
+                heads = (asked.filter or Filter(archived=None)).of(self._seen(self._index.sorted_heads(asked.order)))
+                opened = replace(asked, cursor=asked.cursor and self._opened(asked.cursor))
+                since = {} if self._asker is None else self._index.hidden(self._asker)
+                page = listed(db, heads, opened, self._index.numbers, since)
+                return replace(
+                    page,
+                    heads=[*self._shown(page.heads)],
+                    _cursor=lambda shown: (text := page._cursor(shown)) and self._sealed(text),
+                )
+            from capsule.engines.answers import Listed
 
-            hidden = NOTHING if self._asker is None else hide(db, self._index.hidden(self._asker))
-            page = listed(db, heads, replace(asked, cursor=asked.cursor and self._opened(asked.cursor)), hidden)
-            return replace(page, _cursor=lambda shown: (text := page._cursor(shown)) and self._sealed(text))
+            return Listed(heads, {}, {}, len(heads), lambda shown: None)
 
         return self._index.query(None, read, None, progress)
 
@@ -77,13 +84,27 @@ class Asking:
             return self._index.heads_where("lock IS NOT NULL")
         return self._index.heads().values()
 
-    def _shown(self, heads: Iterable[Head]) -> Iterable[Head]:
-        """Those that the asker may read, without the sizes of files that it reads in part."""
+    def _seen(self, heads: Iterable[Head]) -> Iterable[Head]:
+        """Those that the asker may read."""
         if self._asker is None:
             return heads
         hidden = self._index.hidden(self._asker)
-        there = [head for head in heads if hidden.get(head.id, 0) is not None]
-        return [replace(head, bytes=0) if head.id in hidden else head for head in there]
+        return [head for head in heads if hidden.get(head.id, 0) is not None]
+
+    def _shown(self, heads: Iterable[Head]) -> Iterable[Head]:
+        """The same, without the sizes of files that it reads in part."""
+        if self._asker is None:
+            return heads
+        hidden = self._index.hidden(self._asker)
+        return [replace(head, bytes=0) if head.id in hidden else head for head in self._seen(heads)]
+
+    def facets(self, asked: Filter, folders: Mapping[str, str], progress: Progress | None = None) -> Facets:
+        from capsule.engines.answers import Facets
+
+        def read(db: sqlite3.Connection, _: Hidden) -> Facets:
+            return Facets.of(asked.of(self._seen(self._index.heads().values())), folders)
+
+        return self._index.query(None, read, None, progress)
 
     def search(self, asked: Search, progress: Progress | None = None) -> Found:
         from capsule.engines.index.search.search import check, search

@@ -5,11 +5,14 @@ What must stay true: a list imports nothing that only reading messages needs, so
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from typing import Any
 
 import orjson
 
+from capsule.engines.questions import Order, key_of
 from capsule.format.documents.channels import Channel
 from capsule.format.documents.head import Head
 from capsule.format.documents.members import as_json, members_in
@@ -33,12 +36,11 @@ def head_of(row: tuple[Any, ...], prefix: str) -> Head:
     path = f"{prefix}{id}.json"
     if damaged or head is None:
         return Head(id=id, path=path, bytes=size, damaged=damaged)
-    title, version, created_at, mode, type, tags, *more, conflicts, members, history, maker, about, channel = (
-        orjson.loads(head)
-    )
-    whose = members_in(members), history, maker, about, channel and Channel(**channel)
-    rest = (tuple(tags), *more, tuple(conflicts), *whose, orjson.loads(lock) if lock else None, path, size)
-    return Head(*(id, title, version, created_at, updated_at, mode, type, *rest))
+    title, version, created_at, mode, type, tags, *rest = orjson.loads(head)
+    *more, conflicts, members, history, maker, about, channel, source, folder = rest
+    whose = members_in(members), history, maker, about, channel and Channel(**channel), source, folder
+    behind = (tuple(tags), *more, tuple(conflicts), *whose, orjson.loads(lock) if lock else None, path, size)
+    return Head(*(id, title, version, created_at, updated_at, mode, type, *behind))
 
 
 def fields_of(head: Head) -> bytes:
@@ -46,3 +48,31 @@ def fields_of(head: Head) -> bytes:
     plain = {"participants": as_json(head.participants), "channel": head.channel and head.channel._asdict()}
     values = [plain[name] if name in plain else getattr(head, name) for name in HEAD_FIELDS]
     return orjson.dumps(values)
+
+
+class Sorted:
+    """All heads in one order, which is repaired where one changes: sorting 100,000 takes longer than showing a page.
+
+    Args:
+        order: The order.
+        heads: The heads, in any order.
+    """
+
+    def __init__(self, order: Order, heads: Iterable[Head]) -> None:
+        self._key, self._is_reversed = key_of(order), order != "title"
+        keyed = sorted((self._key(head), head) for head in heads)  # No two keys are the same: no head is compared.
+        self._keys, self._heads = [key for key, _ in keyed], [head for _, head in keyed]
+
+    def __iter__(self) -> Iterator[Head]:
+        return reversed(self._heads) if self._is_reversed else iter(self._heads)
+
+    def change(self, old: Head | None, new: Head | None) -> None:
+        """Put a head in the place of another one. Costs moving pointers, and no comparison of most heads."""
+        if old is not None:
+            at = bisect_left(self._keys, self._key(old))
+            del self._keys[at], self._heads[at]
+        if new is not None:
+            key = self._key(new)
+            at = bisect_left(self._keys, key)
+            self._keys.insert(at, key)
+            self._heads.insert(at, new)

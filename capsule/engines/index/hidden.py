@@ -57,8 +57,9 @@ def hide(db: sqlite3.Connection, hidden: Mapping[str, int | None]) -> Hidden:
     return numbered._replace(of_messages=" AND ".join(["TRUE", *conditions]))
 
 
-def seen_of(db: sqlite3.Connection, num: int, since_ms: int) -> tuple[int, int, int]:
-    """The messages of a conversation from a time on, in milliseconds since 1970: how many, their words and bytes."""
-    question = "SELECT count(*), total(words), total(length(CAST(content AS BLOB))) FROM messages WHERE capsule = ?"
-    messages, words, size = db.execute(f"{question} AND time_ms >= ?", (num, since_ms)).fetchone()
-    return messages, int(words), int(size)
+def seen_of(db: sqlite3.Connection, num: int, since_ms: int) -> tuple[int, int, int, int]:
+    """The number of messages from a time on, in milliseconds since 1970, and of their words, bytes and tokens."""
+    sums = "coalesce(sum(words), 0), coalesce(sum(length(CAST(content AS BLOB))), 0), coalesce(sum(tokens), 0)"
+    question = f"SELECT count(*), {sums} FROM messages WHERE capsule = ? AND time_ms >= ?"
+    counts: tuple[int, int, int, int] = db.execute(question, (num, since_ms)).fetchone()
+    return counts

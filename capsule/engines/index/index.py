@@ -21,7 +21,9 @@ from capsule.errors import CapsuleError, StoreBusy
 if TYPE_CHECKING:
     from capsule.engines.changes import Change
     from capsule.engines.files.disk.derived import Derived
+    from capsule.engines.index.heads import Sorted
     from capsule.engines.machine import Machine
+    from capsule.engines.questions import Order
     from capsule.engines.sealed import Seal
     from capsule.format.documents.head import Head
     from capsule.rules.visibility import Sight
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: The number of agents for which the index remembers what they may not read.
 _MOST = 1000
+#: If more heads changed, sorting them anew is quicker than repairing their orders.
+_MOST_REPAIRED = 1000
 _TRIES = 4
 
 
@@ -53,6 +57,9 @@ class Index:
     def _reset(self) -> None:
         """Forget everything about the rows."""
         self._heads: dict[str, Head] | None = None
+        #: The numbers of their rows, which stay; and they in the orders that were asked for.
+        self.numbers: dict[str, int] = {}
+        self._sorted: dict[str, Sorted] = {}
         self._stale: set[str] = set()
         #: Everything that was acknowledged before this time is in the rows.
         self._fresh_ns = 0
@@ -162,9 +169,15 @@ class Index:
         """The heads of all conversations, in no order, damaged ones among them. Not to be changed."""
         if self._heads is None:
             self._heads = {head.id: head for head in self.heads_where("TRUE")}
+            self.numbers = dict(self._database.connection.execute("SELECT id, num FROM capsules"))
         else:
+            if len(self._stale) > _MOST_REPAIRED:
+                self._sorted = {}
             for id in self._stale:
                 head = next(self.heads_where("id = ?", id), None)
+                for order in self._sorted.values():
+                    order.change(self._heads.get(id), head)
+                self.numbers |= self._database.connection.execute("SELECT id, num FROM capsules WHERE id = ?", (id,))
                 if head is None:
                     self._heads.pop(id, None)
                 else:
@@ -175,6 +188,15 @@ class Index:
                         hidden[id] = since
         self._stale = set()
         return self._heads
+
+    def sorted_heads(self, order: Order) -> Iterable[Head]:
+        """The same in an order. Costs sorting them for the first who asks, and little when some changed since."""
+        from capsule.engines.index.heads import Sorted
+
+        heads = self.heads()
+        if order not in self._sorted:
+            self._sorted[order] = Sorted(order, heads.values())
+        return self._sorted[order]
 
     def heads_where(self, condition: str, *values: str | int) -> Iterator[Head]:
         """The heads that fit a condition about the row of a conversation."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any
 from zlib import MAX_WBITS, compressobj, crc32, decompressobj
 from zlib import error as DeflateError
@@ -21,11 +21,12 @@ from zlib import error as DeflateError
 import orjson
 
 from capsule.engines.answers import Listed
-from capsule.engines.index.hidden import Hidden, seen_of
+from capsule.engines.index.hidden import hide, seen_of
 from capsule.errors import InvalidInput
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Mapping
 
     from capsule.engines.questions import Listing
     from capsule.format.documents.head import Head
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 _VERSION = 4
 _HEAD = 1 + 4 + 4
 _LONGEST = 1 << 20
+#: The model that the last messages of a sound conversation name, with a condition about them.
+_MODEL = """(SELECT f.value FROM messages AS m CROSS JOIN facts AS f ON f.message = m.num
+    WHERE m.capsule = c.num AND c.damaged = '' AND m.at >= c.entries - 50 AND {}
+    AND f.path = 'model' AND typeof(f.value) = 'text' ORDER BY m.at DESC LIMIT 1)"""
 
 
 @dataclass(slots=True)
@@ -92,24 +97,34 @@ class Continuation:
         return cls(now_ms, top, top_title, having, given, titles)
 
 
-def listed(db: sqlite3.Connection, heads: list[Head], asked: Listing, hidden: Hidden) -> Listed:
-    """The first page of these conversations, in their order, or what a cursor of the same list leaves of them."""
+def listed(
+    db: sqlite3.Connection, heads: list[Head], asked: Listing, numbers: Mapping[str, int], since: Mapping[str, Any]
+) -> Listed:
+    """The first page of these conversations, in their order, or what a cursor of the same list leaves of them.
+
+    `numbers` are those of conversations by their ids, and `since` says from when on the asker reads one, in part.
+    """
     if asked.limit is not None and asked.limit < 1:
         raise InvalidInput(f"a page of {asked.limit} conversations can't be given; ask for one or more")
     generation = str(db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
     page = Continuation.of(asked.cursor, generation, asked.words) if asked.cursor else Continuation(0, 0, 0)
-    known = {id: (num, count) for id, num, count in db.execute("SELECT id, num, entries FROM capsules")}
-    left = [head for head in heads if known[head.id][0] not in page.given_titles]
+    left = (head for head in heads if numbers[head.id] not in page.given_titles)
+    shown = list(islice(left, asked.limit))
+    has_more = next(left, None) is not None
 
-    def following(shown: int) -> str | None:
-        given = page.given_titles | {known[head.id][0] for head in left[:shown]}
-        return replace(page, given_titles=given).cursor(generation, asked.words) if shown < len(left) else None
+    def following(count: int) -> str | None:
+        given = page.given_titles | {numbers[head.id] for head in shown[:count]}
+        is_last = count >= len(shown) and not has_more
+        return None if is_last else replace(page, given_titles=given).cursor(generation, asked.words)
 
-    messages = {}
-    for head in (shown := left[: asked.limit]):
-        num, count = known[head.id]
-        messages[head.id] = seen_of(db, num, hidden.partly[num])[0] if num in hidden.partly else count
-    return Listed(shown, messages, len(heads), following)
+    theirs = hide(db, {head.id: since[head.id] for head in shown if since.get(head.id)})
+    question = f"SELECT num, c.id, entries, {_MODEL} FROM capsules AS c JOIN json_each(?) ON c.num = value"
+    nums = orjson.dumps([numbers[head.id] for head in shown]).decode()
+    messages, models = dict[str, int](), dict[str, str]()
+    for num, id, count, model in db.execute(question.format(theirs.of_messages), (nums,)).fetchall():
+        messages[id] = seen_of(db, num, theirs.partly[num])[0] if num in theirs.partly else count
+        models |= {id: model} if model else {}
+    return Listed(shown, messages, models, len(heads), following)
 
 
 def _head(generation: str, asked: str) -> bytes:

@@ -23,6 +23,7 @@ from capsule.format.documents.head import Head
 from capsule.format.facts import Fact, facts_of
 from capsule.format.json import anatomy, canonical, codec
 from capsule.format.merge.copy_names import original_of
+from capsule.format.text.tokens import estimate
 from capsule.format.tree.tree import ROOT
 from capsule.format.validation import decoded
 from capsule.ids import check_id
@@ -56,6 +57,7 @@ class Message(NamedTuple):
     sender: str | None
     time_ms: int
     words: int
+    tokens: int
     content: str
     tools: str | None
     digest: int
@@ -371,9 +373,14 @@ def messages_of(entries: list[dict[str, Any]], pieces: Iterable[bytes]) -> list[
             return None
         digest = zlib.crc32(piece) << 31 | len(piece) & 0x7FFFFFFF
         words, tools = count_words(content), _tools(entry)
-        facts = facts_of(entry)
-        made.append(_message((id, parent, role, get("from"), ms_of(stamp), words, content, tools, digest, facts)))
+        tokens = _tokens(content) + (_tokens(tools) if tools else 0)
+        said = words, tokens, content, tools, digest, facts_of(entry)
+        made.append(_message((id, parent, role, get("from"), ms_of(stamp), *said)))
     return made
+
+
+def _tokens(text: str) -> int:
+    return estimate(text.encode("utf-8", "surrogatepass"))
 
 
 def _tools(entry: dict[str, Any]) -> str | None:

@@ -20,7 +20,7 @@ from capsule.timestamps import from_ms
 
 _TOP = ("id", "title", "version", "createdAt", "updatedAt")
 #: What is not of the document, or not all that it has.
-_OF_THE_FILE = ("path", "bytes", "conflicts")
+_OF_THE_FILE = ("path", "bytes", "conflicts", "imported")
 
 
 def recalled(db: sqlite3.Connection, id: str) -> tuple[dict[str, Any], frozenset[str]] | None:

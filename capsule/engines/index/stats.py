@@ -7,12 +7,14 @@ from datetime import date
 
 from capsule.engines.answers import Large, Stats, Tally
 from capsule.engines.index.hidden import Hidden, seen_of
+from capsule.format.documents.head import HERE
 
 #: How many of the largest conversations are named.
 _LARGEST = 10
 #: So that every time of the years 1 to 9999 is counted from a day upwards.
 _DAYS_TO_1970 = date(1970, 1, 1).toordinal()
 _DAY_MS = 86_400_000
+_NO_TIME = "no time"
 
 
 def count(db: sqlite3.Connection, hidden: Hidden) -> Stats:
@@ -25,40 +27,53 @@ def count(db: sqlite3.Connection, hidden: Hidden) -> Stats:
     ).fetchone()
     sound = f"{hidden.of_messages} AND m.capsule NOT IN (SELECT num FROM capsules WHERE gone = 0 AND damaged != '')"
     days = db.execute(
-        f"SELECT (time_ms + {_DAYS_TO_1970 * _DAY_MS}) / {_DAY_MS} AS day, role, count(*), sum(words)"
-        f" FROM messages AS m INDEXED BY messages_narrow WHERE {sound} GROUP BY day, role ORDER BY day"
+        f"SELECT (time_ms + {_DAYS_TO_1970 * _DAY_MS}) / {_DAY_MS} AS day, role, sender,"
+        f" count(*), sum(words), sum(tokens) FROM messages AS m INDEXED BY messages_narrow WHERE {sound}"
+        " GROUP BY day, role, sender ORDER BY day"
     )
-    by_role: dict[str, Tally] = {}
-    by_month: dict[str, Tally] = {}
-    for day, role, messages, words in days:
-        for where in (by_role.setdefault(role, Tally()), by_month.setdefault(_month(day), Tally())):
-            where.messages += messages
-            where.words += words
-    parts = [
-        Large(id, title, *seen_of(db, num, hidden.partly[num]))
-        for num, id, title in db.execute(
-            f"SELECT num, id, title FROM capsules WHERE gone = 0 AND damaged = '' AND {in_part}"
-        )
-    ]
+    everything, by_role, by_month, by_day, by_sender, by_source = Tally(), *(dict[str, Tally]() for _ in range(5))
+    for number, role, sender, *counts in days:
+        day = _day(number)
+        month = day if day == _NO_TIME else day[:7]
+        tallies = [(by_role, role), (by_month, month), (by_day, day), *([(by_sender, sender)] if sender else [])]
+        for tally in (everything, *(where.setdefault(name, Tally()) for where, name in tallies)):
+            tally.add(*counts)
+    parts = []
+    for num, id, title, source in db.execute(
+        f"SELECT num, id, title, source FROM capsules WHERE gone = 0 AND damaged = '' AND {in_part}"
+    ).fetchall():
+        messages, words, bytes, tokens = seen_of(db, num, hidden.partly[num])
+        parts.append(Large(id, title, messages, words, bytes))
+        by_source.setdefault(source or HERE, Tally()).add(messages, words, tokens)
+    whole = f"FROM capsules AS c WHERE {there} AND damaged = '' AND NOT {in_part}"
+    for source, *counts in db.execute(f"SELECT source, sum(entries), sum(words), sum(tokens) {whole} GROUP BY source"):
+        by_source.setdefault(source or HERE, Tally()).add(*counts)
     large = db.execute(
-        f"SELECT id, title, entries, words, size FROM capsules AS c WHERE {there} AND damaged = '' AND NOT {in_part}"
-        f" ORDER BY words DESC, entries DESC, id LIMIT {_LARGEST}"
+        f"SELECT id, title, entries, words, size {whole} ORDER BY words DESC, entries DESC, id LIMIT {_LARGEST}"
     )
     largest = sorted([*parts, *(Large(*row) for row in large)], key=lambda each: (-each.words, -each.messages, each.id))
     return Stats(
         conversations,
         damaged or 0,
         archived or 0,
-        sum(tally.messages for tally in by_role.values()),
-        sum(tally.words for tally in by_role.values()),
+        everything.messages,
+        everything.words,
+        everything.tokens,
         (size or 0) + sum(part.bytes for part in parts),
-        dict(sorted(by_role.items(), key=lambda item: (-item[1].messages, item[0]))),
+        _ranked(by_role),
         by_month,
+        by_day,
+        _ranked(by_sender),
+        _ranked(by_source),
         largest[:_LARGEST],
     )
 
 
-def _month(day: int) -> str:
-    if day == _DAYS_TO_1970:  # As `timestamps.UNKNOWN`.
-        return "no time"
-    return date.fromordinal(max(1, min(day, date.max.toordinal()))).isoformat()[:7]
+def _ranked(tallies: dict[str, Tally]) -> dict[str, Tally]:
+    return dict(sorted(tallies.items(), key=lambda item: (-item[1].messages, item[0])))
+
+
+def _day(number: int) -> str:
+    if number == _DAYS_TO_1970:  # As `timestamps.UNKNOWN`.
+        return _NO_TIME
+    return date.fromordinal(max(1, min(number, date.max.toordinal()))).isoformat()

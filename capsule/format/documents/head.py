@@ -14,6 +14,8 @@ from capsule.format.documents.channels import Channel, channel_in
 from capsule.format.documents.members import Member, are_members, as_json, members_in
 from capsule.format.documents.servers import are_switches, switches_in
 
+#: In the place of the program that a conversation was imported from: it was written here.
+HERE = "here"
 _OPTIONAL = ("sourceConversationId", "titleSetBy", "forkedFrom", "history", "createdBy", "description")
 
 
@@ -29,6 +31,9 @@ class Head:
         created_by: Who made it; None: it does not say.
         description: What it is for; None: it does not say.
         channel: What makes it a channel; None: it is none.
+        source: The program that it was imported from, by the name of its format; empty: it was written here.
+        folder: The folder that it is about: where the imported session ran, or that of its context, which only lists
+            know; empty: none.
         lock: The lock as it stands in the capsule, when it is active; else None.
         path: The file.
         bytes: Size of the file; 0: an agent asks that reads only a part.
@@ -57,6 +62,8 @@ class Head:
     created_by: str | None = None
     description: str | None = None
     channel: Channel | None = None
+    source: str = ""
+    folder: str = ""
     lock: dict[str, Any] | None = None
     path: str = ""
     bytes: int = 0
@@ -90,7 +97,8 @@ class Head:
         more: list[Any] = [about.get("type") or "chat", tuple(tags), *flags, *named]
         on = switches_in(servers) if servers else {}
         whose = members_in(members) if members else (), history or "", created_by, description, channel_in(about)
-        return cls(*(*texts, *more, on, _fields_in(about.get("conflicts")), *whose, holder, path, size))
+        origin = _source_in(about), _folder_in(about, document)
+        return cls(*(*texts, *more, on, _fields_in(about.get("conflicts")), *whose, *origin, holder, path, size))
 
     @property
     def named(self) -> bool:
@@ -105,7 +113,9 @@ class Head:
         shown["mcpServers"] = {name: {"enabled": on} for name, on in self.mcp_servers.items()}
         shown["participants"] = as_json(self.participants)
         shown["channel"] = self.channel and self.channel.as_json()
-        for name in ("conflicts", "participants", "history", "createdBy", "description", "channel"):
+        imported = {"format": shown.pop("source"), "folder": shown.pop("folder")}
+        shown["imported"] = {name: value for name, value in imported.items() if value}
+        for name in ("conflicts", "participants", "history", "createdBy", "description", "channel", "imported"):
             if not shown[name]:
                 del shown[name]
         return shown
@@ -178,3 +188,26 @@ _KEYS = {field.name: camel(field.name) for field in fields(Head) if field.name !
 def _fields_in(conflicts: Any) -> tuple[str, ...]:
     entries = conflicts if type(conflicts) is list else ()
     return tuple(entry["field"] for entry in entries if type(entry) is dict and type(entry.get("field")) is str)
+
+
+#: The names under which programs keep the folder of a session.
+_FOLDERS = ("cwd", "directory", "workspaceRoot")
+
+
+def _source_in(about: dict[str, Any]) -> str:
+    format = _object(about.get("imported")).get("format")
+    return format if type(format) is str else ""
+
+
+def _folder_in(about: dict[str, Any], document: dict[str, Any]) -> str:
+    """The folder that a program kept in `metadata.source`, or in the first of its lines there; or that of a context."""
+    source = _object(about.get("source"))
+    lines = source.get("lines")
+    payload = _object(_object(lines[0]).get("payload")) if type(lines) is list and lines else {}
+    found = [place.get(name) for place in (source, payload) for name in _FOLDERS]
+    found.append(_object(_object(document.get("context")).get("metadata")).get("projectPath"))
+    return next((path for path in found if type(path) is str and path), "")
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if type(value) is dict else {}

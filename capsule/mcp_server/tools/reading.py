@@ -6,6 +6,7 @@ tokens unless it was asked to. The parameters have the names that clients see, h
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -46,12 +47,16 @@ def list_conversations(
     tag: str = "",
     archived: Annotated[bool, Field(description="The archived ones instead")] = False,
     since: Since = "",
+    agent: Annotated[str, Field(description="Only where this agent takes part")] = "",
+    project: Annotated[str, Field(description="Only of the project in this folder, an absolute path")] = "",
+    source: Annotated[str, Field(description="Only imported from this program, as claude-code; here: none")] = "",
     limit: Annotated[int, Field(ge=1, le=100)] = 20,
     cursor: Cursor = "",
 ) -> Annotated[CallToolResult, results.Conversations]:
     """List conversations: pinned ones, then the newest change first."""
     store, forms = store_of(ctx), forms_of(ctx.client_capabilities)
-    chosen = Filter(tags=(tag,) if tag else (), title=title, archived=archived, since=since)
+    chosen = Filter((tag,) if tag else (), title, archived=archived, since=since)
+    chosen = replace(chosen, agent=agent or None, project=project or None, source=source or None)
     page = store.list(chosen, limit=limit, cursor=cursor)
     listed = (results.conversation_of(head, store.instance_id) for head in page.heads)
     shown = fitting(listed, results.about, BUDGET - 300, forms)

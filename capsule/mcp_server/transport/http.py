@@ -50,10 +50,7 @@ def _security(listener: Listener, hosts: tuple[str, ...]) -> TransportSecuritySe
     On loopback that is what keeps out a web page whose name was made to point here (DNS rebinding). Elsewhere the
     server can't know its names, and a page has no token; so there they are checked when `hosts` says them.
     """
-    own = ["127.0.0.1", "localhost", "[::1]"] if listener.is_loopback else []
-    names = [f"{host}:{listener.port}" for host in own]
-    names += [name for host in map(str.lower, hosts) for name in (host, f"{host}:*")]
-    names += own if listener.port == 80 else []
+    names = listener.names(name for host in hosts for name in (host, f"{host}:*"))
     origins = [f"{scheme}://{name}" for name in names for scheme in ("http", "https")]
     return TransportSecuritySettings(
         enable_dns_rebinding_protection=bool(names), allowed_hosts=names, allowed_origins=origins

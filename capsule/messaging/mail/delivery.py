@@ -202,6 +202,22 @@ class Messages(Sending):
         """
         return self._unread.inbox(self._people.known(agent), part_named(topic, thread))
 
+    def first_unread(self, conversation: str, *, agent: str | None = None) -> str | None:
+        """Find the first message of a conversation that an agent has not read. It marks nothing as read.
+
+        Args:
+            conversation: The conversation.
+            agent: The reader.
+
+        Returns: The message's id; None: the agent has read everything, or does not take part.
+
+        Raises NotFound, Refused. Cost: as `inbox`.
+        """
+        self._unread.questions.refresh()
+        seat = self._unread.seats(self._people.known(agent)).get(conversation)
+        unread = [] if seat is None or seat.is_read else self._unread.unread(seat)
+        return min(unread, key=lambda place: place.place).message if unread else None
+
     def pointer(self, agent: str | None = None) -> str:
         """Say how much is unread that may wake the agent, and from whom: `2 unread from anna, build-bot`; or nothing.
 

@@ -25,7 +25,7 @@ from capsule.messaging.people.agents import Agents
 from capsule.messaging.people.documents import KIND_OF_BELLS, KIND_OF_HOMES
 from capsule.messaging.people.people import People
 from capsule.rules import policy
-from capsule.store.change.appends import appended, keyed_message
+from capsule.store.change.appends import appended, ensure_seen, keyed_message
 
 if TYPE_CHECKING:
     from capsule.format.documents.channels import Channel
@@ -73,6 +73,7 @@ class Sending:
         model: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
+        seen: str | None = None,
     ) -> Sent:
         """Send a message to another agent or into a conversation; it is durable when this returns.
 
@@ -94,11 +95,12 @@ class Sending:
             model: The model that wrote it.
             metadata: More, as JSON.
             idempotency_key: A key for this one message. A retry with the same key writes nothing.
+            seen: The last message that the sender saw there, as `Store.append_once` takes it.
 
         Raises:
             NotFound: There is no such agent, conversation or channel.
-            InvalidInput: An argument can't be accepted, the channel requires a topic, or the message would reach
-                nobody.
+            InvalidInput: An argument can't be accepted, the channel requires a topic, the message would reach nobody,
+                or others stand behind `seen`.
             Refused: The sender may not write there, or to this agent, or writes to itself.
             StoreBusy, StorageFailed: The system did not permit it.
 
@@ -133,6 +135,8 @@ class Sending:
                 raise InvalidInput(f"reply_to: {reply_to[:80]!r} is the id of no message in conversation {inside.id}")
             if keyed is not None and (before := appended(inside.transaction, keyed)) is not None:
                 return before[1], object
+            if seen is not None:
+                ensure_seen(inside.transaction, seen)
             if more := _topic(checked[0], object.channel) | self._mentions(named, object):
                 checked[0] = order_message(checked[0] | more)
             return inside.append(checked)[1][0], object

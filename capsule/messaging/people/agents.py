@@ -11,18 +11,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from capsule import timestamps
 from capsule.errors import CapsuleError, InvalidInput, Refused
+from capsule.format.documents.agents import direct_id
+from capsule.format.documents.members import Member
 from capsule.messaging.people.documents import KIND_OF_BELLS, KIND_OF_HOMES, Document
 from capsule.messaging.people.people import People
 from capsule.messaging.people.registration import Registration
 from capsule.rules.consent import DISCOVERABLE, DM_POLICIES, consent
-from capsule.rules.policy import Object, Profile, ensure, may
+from capsule.rules.policy import Action, Object, Profile, ensure, may
 
 if TYPE_CHECKING:
-    from capsule.messaging.people.contacts import Agent, Contact
+    from capsule.messaging.people.contacts import Agent, Contact, Permission
 
 
 class Agents(Registration):
@@ -53,6 +55,55 @@ class Agents(Registration):
         if me != id and not may(me, "find", Object(id, "agent"), self._directory.state(me, None, [id])).allowed:
             raise self._documents.missing(named)
         return self._agent(id, self._people.online())
+
+    def may(
+        self, action: str, *, agent: str | None = None, conversation: str | None = None, other: str | None = None
+    ) -> Permission:
+        """Ask the rule whether an agent may do something, and why not. Nothing is done or noted.
+
+        Args:
+            action: What it would do, by a word of the rule: `read`, `append`, `edit`, `rename`, `join`, `invite`,
+                `message` and so on. Who holds a lock is no matter of this rule.
+            agent: The agent; None: the one that the store acts for.
+            conversation: Where it would do it, as `Store.resolve` takes it.
+            other: The agent that it is about: whom it would add, invite or readmit there; without a conversation, whom
+                it would find, or what it would do in the direct of the two.
+
+        Raises:
+            NotFound: There is no such agent or conversation, or the store's agent does not find it.
+            InvalidInput: There is no such action, or neither a conversation nor another agent is given.
+            Refused: The store acts for another agent.
+            InvalidDocument: The conversation does not parse.
+
+        Cost: as `get`, and reading the beginning of the conversation's file.
+        """
+        from capsule.messaging.people.contacts import Permission
+
+        me = self._people.known(agent)
+        if action not in get_args(Action):
+            raise InvalidInput(f"{action[:40]!r} is no action; it is one of {', '.join(get_args(Action))}")
+        others = () if other is None else (self.get(other).id,)
+        if conversation is not None:
+            object = self._object(self._store.resolve(conversation))
+        elif not others:
+            raise InvalidInput("say where the agent would do it, or which other agent it is about")
+        elif action in ("find", "manage", "delete", "move"):
+            object = Object(others[0], "agent")
+        else:
+            object = Object(direct_id(me, others[0]), "direct", tuple(map(Member, sorted({me, *others}))))
+        state_of = self._store.inner.acting(me).inner.state_of
+        asks_them = conversation is not None and action in ("add", "invite", "readmit")
+        is_agent = object.type == "agent"
+        state = state_of(None if is_agent else object, others if asks_them or is_agent else ())
+        said = may(me, cast("Action", action), object, state)
+        hint = said.hint if isinstance(said.hint, str) else said.hint(state_of)
+        return Permission(said.allowed, said.reason, f"{me} is not told that it exists" if said.hidden else hint)
+
+    def _object(self, id: str) -> Object:
+        """A conversation that the store's agent finds, as the rule sees it. Raises NotFound, InvalidDocument."""
+        with suppress(Refused):  # It finds a channel that it may not read.
+            self._store.engine.head(id)
+        return Object.of(self._store.inner.whole.head(id)[0])
 
     # -- Who may write to it ---------------------------------------------------------------------------------------
 

@@ -111,3 +111,22 @@ class Contact:
     def as_json(self) -> dict[str, Any]:
         """The contact as `--json` prints it."""
         return self.agent.as_json() | {"availability": self.availability, "askedAt": self.asked_at or None}
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """Whether an agent may do something, as the rule of who may do what says.
+
+    Attributes:
+        allowed: Whether it may.
+        reason: Why not; empty: it may.
+        hint: What could be done instead; empty: nothing.
+    """
+
+    allowed: bool
+    reason: str = ""
+    hint: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """The permission as `--json` prints it."""
+        return asdict(self)

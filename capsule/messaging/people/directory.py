@@ -211,6 +211,24 @@ class Directory(Guard):
         groups = [head.id for head in heads if head.type == "group" and head.title == text]
         return groups + self.nearest(subject, text, channels)
 
+    def agent(self, subject: str | None, text: str) -> str:
+        """See `capsule.store.inner.Guard`. Cost: as `resolve`."""
+        with suppress(NotFound):
+            id = self.resolve(text, subject)
+            return id if id in self.known_to(subject) else text
+        return text
+
+    def folders(self, subject: str | None) -> dict[str, str]:
+        """See `capsule.store.inner.Guard`. Cost: as `profiles`."""
+        paths = {id: self._path_of(id) for id in self.projects.ids()}
+        projects = {id: self.profile(id).project for id in self.known_to(subject)}
+        return {id: path for id, project in projects.items() if (path := paths.get(project))}
+
+    def _path_of(self, project: str) -> str:
+        with suppress(CapsuleError):
+            return str((self.projects.find(project) or {}).get("path") or "")
+        return ""
+
     def nearest(self, by: str | None, text: str, channels: Mapping[str, Channel]) -> list[str]:
         """The ids of the channels that are meant by `name`, or by `name@project` with the id or name of a project.
 

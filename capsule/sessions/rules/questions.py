@@ -58,8 +58,7 @@ def answer(state: State, id: str, value: str, arrived: Arrived, now: str) -> Res
     """
     question = _question(state, id)
     late = {"answered": "the question was answered before", "cancelled": "the question was withdrawn"}
-    is_open = question.state == "open" and not _is_over(question, now)
-    reason = "" if is_open else late.get(question.state, "it came too late")
+    reason = "" if is_open(question, now) else late.get(question.state, "it came too late")
     said = {"value": value, "from": arrived.sender, "at": now, "message": arrived.id}
     if not reason:
         question = replace(question, answers=(said, *question.answers), state="answered", closed_at=now)
@@ -94,6 +93,11 @@ def expired(state: State, now: str) -> Result:
     gone = [each for each in state.questions.values() if each.state != "open" and each.closed_at < long_ago]
     events = [_closed(question) for question in closed]
     return state.put(*closed).without(*gone) if closed or gone else state, events
+
+
+def is_open(question: Question, now: str) -> bool:
+    """Whether an answer would count now."""
+    return question.state == "open" and not _is_over(question, now)
 
 
 def without_texts(state: State) -> State:

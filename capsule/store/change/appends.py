@@ -120,6 +120,38 @@ def _unknown(id: str, parent: str) -> InvalidInput:
     )
 
 
+def ensure_seen(transaction: Transaction, seen: str, *, is_active: bool = True) -> None:
+    """Raise InvalidInput if messages stand behind the last one that a writer saw, in the branch that it writes to.
+
+    Args:
+        transaction: The transaction of the conversation.
+        seen: The id of the message.
+        is_active: Whether it writes to the active branch, and not to the one of that message.
+
+    Raises:
+        InvalidInput: Its field `came` says how many there are; 0: the message is not in that branch by now.
+
+    Cost: finding the message; unless it is the last one, reading the document.
+    """
+    current = transaction.head.current
+    place, _ = transaction.find(seen) or (-1, None)
+    is_ended = not is_active or current is None or transaction.state.ends_active
+    if is_ended and place >= 0 and place == transaction.state.entries - 1:
+        return
+    from capsule.format.tree.tree import Tree
+
+    tree = Tree(transaction.document()["history"])
+    path = tree.path_to(tree.active_leaf(current) if is_active or place < 0 else tree.leaf_at(place))
+    if path[-1:] == [place]:
+        return
+    came = len(path) - 1 - path.index(place) if place in path else 0
+    what = f"{came} message{'' if came == 1 else 's'} came behind the last one that was seen"
+    gone = "the last message that was seen is not in the active branch any more"
+    raise InvalidInput(
+        f"{what if came else gone}; nothing was written", remedy=Remedy("show", transaction.id), came=came
+    )
+
+
 def keyed_message(conversation: str, key: str, message: dict[str, Any]) -> dict[str, Any]:
     """A message to be appended once under `key`, checked.
 
@@ -153,8 +185,8 @@ def appended(
     if placed is None:
         return None
     at, entry = placed
-    # The store itself adds a parent on another branch.
-    same = [name for name in same if name != "parent" or name in message]
+    # The store itself adds a parent on another branch, and a topic in a channel that has one.
+    same = [name for name in same if name not in ("parent", "topic") or name in message]
     if "editedAt" not in entry and any(entry.get(name) != message.get(name) for name in same):
         raise InvalidInput(
             f"this idempotency key was used before in conversation {transaction.id}, for another message (@{at}); "

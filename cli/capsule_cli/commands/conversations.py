@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from capsule.engines.questions import Filter, Order
 from capsule.errors import NotFound
 from capsule.ids import is_id
-from capsule_cli.completion import complete_id, complete_tag
+from capsule_cli.completion import complete_agent, complete_id, complete_tag
 from capsule_cli.shared.opening import store_of
 from capsule_cli.shared.options import Limit, Mode, Tags, Type, argument, flag, moment, option, refuse
 from capsule_cli.shared.output import answer, in_terminal, listing, one_line, progress
@@ -47,6 +48,15 @@ def list_(
     since: str | None = option(
         "--since WHEN", "List conversations that changed since then: a day (UTC), a time, yesterday, or 2h, 3d ago."
     ),
+    agent: str | None = option(
+        "--agent AGENT", "List conversations that this agent takes part in.", autocompletion=complete_agent
+    ),
+    project: str | None = option(
+        "--project DIR", "List conversations of this project: of sessions in the folder, and of its agents."
+    ),
+    source: str | None = option(
+        "--source PROGRAM", "List conversations imported from this program (claude-code), or written here (here)."
+    ),
     sort: Order = option(
         "--sort", "Sort by time, the latest first, or by title. Pinned conversations always come first.", "updated"
     ),
@@ -62,8 +72,17 @@ def list_(
     with store_of() as store, progress("indexing") as bar:
         of = None if summaries_of is None else _source(store, summaries_of)
         in_archive = None if archived else False
+        folder = None if project is None else os.path.realpath(project)
         shown = Filter(
-            tuple(tag or ()), mode=mode, archived=in_archive, locked=locked or None, since=after, summaries_of=of
+            tuple(tag or ()),
+            mode=mode,
+            archived=in_archive,
+            locked=locked or None,
+            since=after,
+            summaries_of=of,
+            agent=agent,
+            project=folder,
+            source=source,
         )
         page = store.list(shown, sort, limit=limit, progress=bar)
         moved = {} if of is None else {summary.head.id: summary.standing for summary in store.summaries.list(of)}
@@ -72,6 +91,7 @@ def list_(
     value = [
         head.as_json()
         | ({} if head.damaged else {"messages": page.messages[head.id]})
+        | ({"model": page.models[head.id]} if head.id in page.models else {})
         | ({"source": moved[head.id].as_json()} if head.id in moved else {})
         for head in page.heads
     ]
@@ -101,7 +121,7 @@ def _for_program(head: Head, count: int, state: str) -> tuple[str, ...]:
 def _for_person(head: Head, count: int, state: str) -> tuple[str, ...]:
     if head.damaged:
         return (head.id, "", "", "damaged", "", head.damaged)
-    state = ",".join(part for part in (state, "" if head.mode == "api" else head.mode) if part)
+    state = ",".join(part for part in (state, "" if head.mode == "api" else head.mode, head.source) if part)
     return (head.id, head.updated_at, str(count), state, ",".join(head.tags), head.title)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,6 +86,29 @@ def test_list_narrows_by_tags_mode_lock_and_time(capsule: Any) -> None:
     assert sorted(listed("--since", "1h")) == sorted(listed("--since", "2020-01-01")) == ["aaaa", "bbbb"]
     assert listed("--since", "2999-01-01T10:00:00+02:00") == []
     assert "--since" in capsule("list", "--since", "once", expect=2).stderr
+
+
+def test_list_narrows_by_agent_project_and_program(capsule: Any, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (tmp_path / "link").symlink_to(work)
+    for id, about in (
+        ("aaaa", {"imported": {"format": "claude-code"}, "source": {"cwd": str(work / "web")}}),
+        ("bbbb", {"participants": ["anna"]}),
+    ):
+        capsule.new(id, "--id", id, "--type", "group")
+        document = json.loads(capsule.file(id).read_bytes())
+        capsule.file(id).write_text(json.dumps(document | {"metadata": document["metadata"] | about}))
+
+    def listed(*words: str) -> list[str]:
+        return [row["id"] for row in capsule.json("list", *words)]
+
+    assert (listed("--source", "claude-code"), listed("--source", "here")) == (["aaaa"], ["bbbb"])
+    assert listed("--project", str(work)) == listed("--project", str(tmp_path / "link")) == ["aaaa"]
+    assert (listed("--project", str(tmp_path / "none")), listed("--agent", "anna")) == ([], ["bbbb"])
+    (row,) = capsule.json("list", "--source", "claude-code")
+    assert row["imported"] == {"format": "claude-code", "folder": str(work / "web")}
+    assert "claude-code" in capsule.terminal("list") and "claude-code" not in capsule("list").stdout
 
 
 def test_a_damaged_file_is_listed_as_damaged_and_hides_no_other(capsule: Any) -> None:

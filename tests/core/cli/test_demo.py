@@ -22,6 +22,7 @@ def test_the_demo_ends_with_as_many_messages_in_the_file_as_were_acknowledged(ca
         "2 from ada, bob in",
         "wakes eve",
         "heard by rosa: vet: All sheep are well.",
+        "the page lists the conversation",
     ):
         assert words in stdout
     assert stderr == "" and process.returncode == 0

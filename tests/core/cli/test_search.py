@@ -103,21 +103,26 @@ def test_stats_prints_a_row_a_count(capsule: Any) -> None:
     other = capsule.json("list", "--mode", "toolbox")[0]
     size = len(capsule.file(id).read_bytes())
     month = capsule.history(id)[0]["timestamp"][:7]
+    told = capsule.json("store", "stats")
     assert capsule("store", "stats").stdout.splitlines() == [
         "conversations\t2",
         "damaged\t0",
         "archived\t0",
         "messages\t4",
         "words\t21",
+        f"tokens\t{told['tokens']}",
         f"bytes\t{size + other['bytes']}",
         "role\tuser\t3\t18",
         "role\tassistant\t1\t3",
         f"month\t{month}\t4\t21",
+        "program\there\t4\t21",
+        "agent\tada\t1\t3",
         f"largest\t{id}\t3\t17\t{size}\tThe garden",
         f"largest\t{other['id']}\t1\t4\t{other['bytes']}\tElsewhere",
     ]
-    told = capsule.json("store", "stats")
-    assert (told["messages"], told["byRole"]["assistant"]) == (4, {"messages": 1, "words": 3})
+    tokens = told["bySender"]["ada"]["tokens"]
+    assert (told["messages"], told["byRole"]["assistant"]) == (4, {"messages": 1, "words": 3, "tokens": tokens})
+    assert sum(day["messages"] for day in told["byDay"].values()) == 4
 
 
 def test_stats_in_a_terminal_are_tables(capsule: Any) -> None:

@@ -87,6 +87,8 @@ ASKED: list[tuple[str, Callable[[Questions], Any], Any, Any]] = [
         IDS | {"open:2", "closed:2", "late:2"},
         HERS | {"open:2", "late:1"},
     ),
+    ("facets", lambda ask: {*ask.facets(Filter(), {}).tags} | {ask.facets(Filter(), {}).conversations}, {3}, {2}),
+    ("facets", lambda ask: ask.facets(Filter(agent="anna"), {"anna": "/x"}).projects, {"/x": 2}, {"/x": 1}),
     ("messages", lambda ask: of(ask.messages({"topic": {"$ne": "x"}})), ALL, SEEN),
     ("messages", lambda ask: of(ask.messages({"topic": {"$regex": "^c"}})), {"closed-0", "closed-1"}, set()),
     (

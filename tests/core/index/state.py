@@ -17,12 +17,12 @@ from capsule.engines.index.search.folding import fold
 
 MESSAGES = """
     SELECT capsules.id, at, messages.id, parent, role, sender, time_ms, messages.words, active, content, tools,
-    messages.digest
+    messages.digest, messages.tokens
     FROM messages JOIN capsules ON capsules.num = capsule WHERE gone = 0 AND damaged = '' ORDER BY capsules.id, at
 """
 SOUND = """
-    SELECT id, title, created_at, updated_at, updated_ms, mode, tags, archived, lock, current, rest, context, entries,
-    words, linear FROM capsules WHERE gone = 0 AND damaged = '' ORDER BY id
+    SELECT id, title, created_at, updated_at, updated_ms, mode, source, tags, archived, lock, current, rest, context,
+    entries, words, tokens, linear FROM capsules WHERE gone = 0 AND damaged = '' ORDER BY id
 """
 MEMBERS = """
     SELECT id, agent, damaged != '', gone FROM members LEFT JOIN capsules ON capsules.num = capsule ORDER BY id, agent
@@ -82,8 +82,10 @@ def state(store: Store) -> dict[str, Any]:
         return {"capsules": db.execute(SOUND).fetchall(), "messages": messages, "words": found, **told}
 
     # What the index remembers of the answers before is the same as what it reads.
-    # No file has the tag.
-    mine = {agent: sorted(each._replace(tag="") for each in store.questions.mine(agent)) for agent in AGENTS}
+    # No file has the tag; and the version is empty until the file is 50 ms old, in each index by its own clock.
+    mine = {
+        agent: sorted(each._replace(tag="", version="") for each in store.questions.mine(agent)) for agent in AGENTS
+    }
     return {"heads": heads, "mine": mine} | asked(store, ask)
 
 

@@ -360,12 +360,16 @@ def test_threads_search_while_others_write(store: Store, root: Path, in_memory: 
     assert len(store.search("word", limit=1000).hits) == 41
 
 
+def tally(messages: int, words: int, tokens: int) -> dict[str, int]:
+    return {"messages": messages, "words": words, "tokens": tokens}
+
+
 def test_stats_count_the_store(store: Store, root: Path) -> None:
     store.create(
         id="a",
         title="A",
         messages=[
-            {"role": "user", "content": "one two three", "timestamp": "2024-12-31T23:59:59.999Z"},
+            {"role": "user", "content": "one two three", "timestamp": "2024-12-31T23:59:59.999Z", "from": "anna"},
             {"role": "assistant", "content": "four 中文", "timestamp": "2025-01-01T00:00:00.000Z"},
             {"role": "user", "content": "seven", "timestamp": "1969-12-31T23:00:00Z"},
         ],
@@ -383,12 +387,17 @@ def test_stats_count_the_store(store: Store, root: Path) -> None:
         "archived": 1,
         "messages": 4,
         "words": 8,
-        "byRole": {"user": {"messages": 3, "words": 5}, "assistant": {"messages": 1, "words": 3}},
-        "byMonth": {
-            "1969-12": {"messages": 1, "words": 1},
-            "2024-12": {"messages": 1, "words": 3},
-            "2025-01": {"messages": 2, "words": 4},
+        "tokens": 6,
+        "byRole": {"user": tally(3, 5, 3), "assistant": tally(1, 3, 3)},
+        "byMonth": {"1969-12": tally(1, 1, 1), "2024-12": tally(1, 3, 2), "2025-01": tally(2, 4, 3)},
+        "byDay": {
+            "1969-12-31": tally(1, 1, 1),
+            "2024-12-31": tally(1, 3, 2),
+            "2025-01-01": tally(1, 3, 3),
+            "2025-01-31": tally(1, 1, 0),
         },
+        "bySender": {"anna": tally(1, 3, 2)},
+        "bySource": {"here": tally(4, 8, 6)},
         "largest": [
             {"id": "a", "title": "A", "messages": 3, "words": 7, "bytes": sizes["a"]},
             {"id": "b", "title": "B", "messages": 1, "words": 1, "bytes": sizes["b"]},

@@ -100,6 +100,16 @@ def test_a_taken_port_and_an_address_of_others_are_refused() -> None:
             listen(host, 0)
 
 
+def test_a_connection_sends_what_it_has_at_once() -> None:
+    listener = listen("127.0.0.1", 0)
+    with (
+        listener.socket,
+        socket.create_connection(("127.0.0.1", listener.port)),
+        listener.socket.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_every_request_needs_a_known_token_that_is_still_good(root: Path) -> None:
     for where in ("0", "0.0.0.0:0"):
         assert "capsule mcp tokens add" in refuses(root, "--http", where, code=6)

@@ -72,6 +72,8 @@ FOR_ALL: dict[str, Callable[[Store], Any]] = {
     "ids": lambda store: store.ids(),
     "heads": lambda store: list(store.heads()),
     "list": lambda store: store.list(Filter(archived=None)).heads,
+    "list of an agent": lambda store: [store.list(Filter(agent=agent, archived=None)) for agent in ("anna", "eve")],
+    "list of a program": lambda store: store.list(Filter(source="here", archived=None), "created"),
     "search": lambda store: store.search("first", profile="exact").hits,
     "search titles": lambda store: store.search("Team", title_only=True).hits,
     "stats": lambda store: store.stats(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,60 @@ def test_a_key_finds_a_message_that_was_edited_since(store: Store) -> None:
     store.edits.message(id, str(message.id), "one, corrected")
     assert store.append_once(id, "k", content="one")[1]
     assert contents(store, id) == ["one, corrected"]
+
+
+def came(store: Store, id: str, seen: object, **fields: object) -> int:
+    """How many messages are said to stand behind one."""
+    before = store.read(id)
+    with pytest.raises(InvalidInput, match="nothing was written") as raised:
+        store.append_once(id, "new", content="x", seen=str(seen), **fields)
+    assert store.read(id) == before
+    count: int = raised.value.fields["came"]
+    return count
+
+
+def test_nothing_is_written_behind_what_the_writer_has_not_seen(store: Store) -> None:
+    id = store.create(title="t").id
+    first = store.append(id, content="first").id
+    mine, _ = store.append_once(id, "k", content="mine", seen=first)
+    store.append(id, content="meanwhile")
+    assert came(store, id, first) == 2
+    assert came(store, id, mine.id) == 1
+    assert store.append_once(id, "k", content="mine", seen=first) == (mine, True)
+    assert contents(store, id) == ["first", "mine", "meanwhile"]
+
+
+def test_what_was_seen_is_compared_with_the_branch_that_is_written_to(store: Store) -> None:
+    id = store.create(title="t").id
+    store.append(id, content="first")
+    second = store.append(id, content="second").id
+    other = store.branches.revise(id, str(second), "other").id
+    assert came(store, id, second) == 0  # It is in the active branch no more.
+    below, _ = store.append_once(id, "a", content="below", seen=second, parent=second)
+    assert came(store, id, second, parent=second) == 1
+    store.branches.switch(id, other)
+    on, _ = store.append_once(id, "b", content="on", seen=other)
+    assert came(store, id, other) == 1
+    store.branches.switch(id, below.id)
+    assert came(store, id, on.id) == 0
+    store.append_once(id, "c", content="at the end", seen=below.id)
+    store.branches.remove(id, str(other))
+    assert (came(store, id, other), came(store, id, "none-of-these")) == (0, 0)
+
+
+def test_of_all_that_saw_the_same_one_writes(store: Store) -> None:
+    id = store.create(title="t").id
+    seen = store.append(id, content="first").id
+
+    def write(number: int) -> bool:
+        try:
+            return not store.append_once(id, str(number), content=str(number), seen=seen)[1]
+        except InvalidInput:
+            return False
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(write, range(8))) == 1
+    assert len(contents(store, id)) == 2
 
 
 def test_an_invalid_key_is_refused(store: Store) -> None:

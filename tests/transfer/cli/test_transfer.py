@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.core.cli.conftest import plain
+from tests.transfer.exchange import DATA
 
 TOKEN = "ghp_" + "a1B2" * 9
 
@@ -39,6 +40,23 @@ def test_an_import_reports_what_became_of_each_conversation(capsule: Any, chat: 
     assert report == {**counts, "problems": []}
     assert capsule("import", str(chat)).line == "0 imported, 0 updated, 1 unchanged, 0 skipped, 0 damaged"
     assert [message["content"] for message in capsule.history(taken["id"])] == ["Hi", "Hello"]
+
+
+@pytest.mark.parametrize(
+    ("source", "folder", "model"),
+    [
+        ("claude-code", "/home/dev/site.v2", "claude-opus-4-5"),
+        ("codex", "/home/dev", "gpt-5.2-codex"),
+        ("opencode", "/home/dev/app", "claude-sonnet-4-5"),
+        ("specstory", "/home/dev/app", "claude-sonnet-4-5"),
+    ],
+)
+def test_sessions_of_a_program_are_found_by_their_folder(capsule: Any, source: str, folder: str, model: str) -> None:
+    capsule("import", *(str(path) for path in (DATA / source).iterdir() if "damaged" not in path.name))
+    rows = capsule.json("list", "--project", folder, "--source", source)
+    assert rows and all(row["imported"]["folder"].startswith(folder) for row in rows)
+    assert model in {row.get("model") for row in rows}
+    assert capsule.json("list", "--source", "here") == []
 
 
 def test_a_message_without_a_time_shows_none(capsule: Any, chat: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 
+from capsule.errors import Refused
 from capsule.transfer.registry import formats
-from tests.transfer.exchange import DATA, read, read_data, written
+from tests.transfer.exchange import DATA, Shelf, read, read_data, written
 
 
 def test_markdown_that_a_person_edited_is_read_as_edited() -> None:
@@ -47,12 +49,12 @@ def test_a_page_loads_nothing_and_what_a_message_says_is_text(content: str) -> N
     document["history"][1]["from"] = document["history"][1]["model"] = content
     page = written([document], formats()["html"])[0].decode()
 
+    # What a message may become is held by tests/web/test_rendering.py; here, what a page has besides.
     body = page[page.index("<body") : page.index("<script>")]
-    allowed = ["body", "h1", "h2", "p", "a", "b", "article", "header", "nav", "time", "details", "summary", "pre"]
-    assert set(re.findall(r"<(\w+)", body)) <= {*allowed, "code", "span"}
+    assert not re.findall(r"<(?:script|img|iframe|style|link|meta|base|form|object)", body)
+    assert not re.findall(r"<[^>]*\s(?:src|style|on\w+)=", re.sub(r'"[^"]*"', '""', body))
     assert len(re.findall("<script", page)) == 1
-    assert not re.findall(r"<[^>]*\s(?:src|on\w+)=", body)
-    assert all(link.startswith(("#m", "https:")) for link in re.findall(r'<a href="([^"]*)"', body))
+    assert all(link.startswith(("#m", "https:")) for link in re.findall(r'<a [^>]*href="([^"]*)"', body))
     assert "default-src 'none'" in page
 
 
@@ -61,5 +63,33 @@ def test_every_message_of_every_branch_is_in_the_page_with_what_it_answers() -> 
     page = written([document], formats()["html"])[0].decode()
 
     assert len(re.findall("<article", page)) == len(document["history"])
-    assert re.search(r'class="assistant aside" id="m2" data-parent="m1"', page)
-    assert re.search(r'class="assistant" id="m3" data-parent="m1"', page)
+    articles = {re.search(r'id="(\w+)"', tag)[1]: tag for tag in re.findall("<article[^>]*>", page)}  # type: ignore[index]
+    assert 'data-parent="m1"' in articles["m2"] and "data-aside" in articles["m2"]
+    assert 'data-parent="m1"' in articles["m3"] and "data-aside" not in articles["m3"]
+
+
+def test_a_page_says_which_package_is_missing_that_draws_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    (document,), _ = read(DATA / "markdown" / "own.md")
+    monkeypatch.setitem(sys.modules, "nh3", None)
+    for module in ("messages", "texts"):
+        monkeypatch.delitem(sys.modules, f"capsule.transfer.rendering.{module}", raising=False)
+    with pytest.raises(Refused, match=r"nh3.*capsule-conversations\[web\]"):
+        written([document], formats()["html"])
+
+
+def test_a_page_has_its_images_in_it_and_no_ids_of_the_store() -> None:
+    shelf = Shelf()
+    (document,), _ = read(DATA / "codex" / "rollback", shelf)
+    page = written([document], formats()["html"], shelf)[0].decode()
+
+    assert re.search(r'<img alt="image" src="data:image/png;base64,\w+', page)
+    assert [message["id"] for message in document["history"] if message["id"] in page] == []
+    assert document["id"] not in page
+
+
+def test_a_result_stands_under_its_call_in_a_page() -> None:
+    (document,), _ = read(DATA / "codex" / "shell")
+    page = written([document], formats()["html"])[0].decode()
+
+    results = [f"m{place}" for place, message in enumerate(document["history"]) if message["role"] == "tool"]
+    assert results and all(f'<div class="message result" id="{id}" data-parent=' in page for id in results)

@@ -22,8 +22,8 @@ from capsule.timestamps import ms_of, sortable
 
 #: The fields of a `Message` but its facts in their order, behind its number, its conversation and its place.
 _MESSAGE = (
-    "INSERT INTO messages(num, capsule, at, front, id, parent, role, sender, time_ms, words, content, tools, digest,"
-    " active) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)"
+    "INSERT INTO messages(num, capsule, at, front, id, parent, role, sender, time_ms, words, tokens, content, tools,"
+    " digest, active) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)"
 )
 #: The number of a message, its conversation, its place there, the digest of the ids up to it; and the message.
 _Placed = tuple[tuple[int, int, int, int], Message]
@@ -123,7 +123,7 @@ class Rows:
         for num, id, state in conversations:
             messages = state.messages or []
             linear = state.current is None and all(message.parent is None for message in messages)
-            values = _values(state, sum(message.words for message in messages), linear)
+            values = _values(state, _size(messages), linear)
             self._write(num, id, None, values, state.head)
             placed += self._placed(num, 0, messages)
             if not linear:
@@ -183,9 +183,9 @@ class Rows:
             self._tell("repaired", id, state, count=state.entries)
         appended, edited, removed = changed = self._messages(row, state)
         current = row["current"] if state.head is None else state.current
-        count, has_parents = self._counted(row, state)
+        *counts, has_parents = self._counted(row, state)
         linear = not has_parents and current is None
-        values = _values(state, count, linear)
+        values = _values(state, counts, linear)
         if state.head is None:
             self._set(row["num"], values)
         else:
@@ -199,14 +199,16 @@ class Rows:
         if state.head is not None:
             self._tell_head(id, row, state, state.head)
 
-    def _counted(self, row: Row, state: Found) -> tuple[int, int]:
-        """How many words a conversation has, and how many messages that name a parent."""
+    def _counted(self, row: Row, state: Found) -> tuple[int, int, int]:
+        """How many words and tokens a conversation has, and how many messages that name a parent."""
         if state.start and row["linear"]:  # What lies before the end is as it was.
             new = state.messages or []
-            more = sum(message.words for message in new)
-            return row["words"] + more, sum(message.parent is not None for message in new)
+            words, tokens = _size(new)
+            has_parents = sum(message.parent is not None for message in new)
+            return row["words"] + words, row["tokens"] + tokens, has_parents
         return self._db.execute(  # type: ignore[no-any-return]
-            "SELECT coalesce(sum(words), 0), count(parent) FROM messages WHERE capsule = ?", (row["num"],)
+            "SELECT coalesce(sum(words), 0), coalesce(sum(tokens), 0), count(parent) FROM messages WHERE capsule = ?",
+            (row["num"],),
         ).fetchone()
 
     def _messages(self, row: Row, state: Found) -> tuple[list[str], list[str], list[str]]:
@@ -324,9 +326,15 @@ def _file(state: Found) -> dict[str, Any]:
     return {"version": token, "size": size, "written": order, "changed_ns": changed_ns, "racy": state.young}
 
 
-def _values(state: Found, count: int, linear: bool) -> dict[str, Any]:
+def _size(messages: list[Message]) -> tuple[int, int]:
+    """How many words and tokens messages have."""
+    return sum(message.words for message in messages), sum(message.tokens for message in messages)
+
+
+def _values(state: Found, counts: Iterable[int], linear: bool) -> dict[str, Any]:
     """The columns of a conversation that was read, by their names; those of its head where that was read."""
-    head, values = state.head, _file(state) | {"entries": state.entries, "words": count, "linear": linear}
+    head, values = state.head, _file(state) | {"entries": state.entries, "linear": linear}
+    values |= zip(("words", "tokens"), counts, strict=True)
     if state.place is not None:
         values |= dict(zip(("history", "tail", "digest"), state.place, strict=True))
     if state.updated_at:
@@ -341,6 +349,7 @@ def _values(state: Found, count: int, linear: bool) -> dict[str, Any]:
             "title": head.title,
             "created_at": head.created_at,
             "mode": head.mode,
+            "source": head.source,
             "tags": orjson.dumps(head.tags).decode(),
             "archived": head.archived,
             "lock": orjson.dumps(head.lock).decode() if head.lock is not None else None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 
 #: Goes up with every change of the tables, or of what is written into them.
-VERSION = 13
+VERSION = 14
 
 _TABLES = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -25,6 +25,7 @@ CREATE TABLE capsules(
     title TEXT NOT NULL DEFAULT '', created_at TEXT, updated_at TEXT,
     updated_ms INTEGER NOT NULL DEFAULT 0,
     mode TEXT,
+    source TEXT NOT NULL DEFAULT '',      -- the program that it was imported from
     tags TEXT NOT NULL DEFAULT '[]',      -- a JSON array
     archived INTEGER,
     lock TEXT,                            -- a JSON object, when it is active
@@ -36,6 +37,7 @@ CREATE TABLE capsules(
     history INTEGER, tail INTEGER,        -- offsets of the canonical layout; NULL in another one
     entries INTEGER NOT NULL DEFAULT 0,
     words INTEGER NOT NULL DEFAULT 0,
+    tokens INTEGER NOT NULL DEFAULT 0,
     linear INTEGER NOT NULL DEFAULT 1,    -- no message names a parent, and there is no currentNode
     gone INTEGER NOT NULL DEFAULT 0
 );
@@ -54,6 +56,7 @@ CREATE TABLE messages(
     sender TEXT,                          -- the field `from`
     time_ms INTEGER NOT NULL,
     words INTEGER NOT NULL,
+    tokens INTEGER NOT NULL,              -- of the content, and of `tools`; estimated
     active INTEGER NOT NULL,              -- whether it lies on the active branch
     content TEXT NOT NULL,
     tools TEXT,                           -- tool calls and reasoning, as text
@@ -84,7 +87,7 @@ _INDEXES = (
     # With what counts the messages from a place on.
     "CREATE INDEX messages_in_order ON messages(capsule, at, sender, time_ms)",
     # What a search asks of every match, without the texts that make the rows lie far apart.
-    "CREATE INDEX messages_narrow ON messages(num, time_ms, active, capsule, role, sender, words)",
+    "CREATE INDEX messages_narrow ON messages(num, time_ms, active, capsule, role, sender, words, tokens)",
     "CREATE INDEX facts_by_value ON facts(path, type, value, message)",
 )
 

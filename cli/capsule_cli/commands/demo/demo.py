@@ -17,15 +17,17 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.request import HTTPCookieProcessor, ProxyHandler, build_opener
 
-from capsule.errors import Locked
+from capsule.errors import Locked, Refused
 from capsule.git_program import outside_hooks
 from capsule_cli.commands.demo import workers
 from capsule_cli.commands.demo.stage import DEADLINE_S, Process, must, say
 from capsule_cli.shared.asked import asked
+from capsule_cli.shared.options import flag
 from capsule_cli.shared.output import Stopped, out, out_json, styled
 
 SAMPLE = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
@@ -38,13 +40,15 @@ QUESTION, ANSWER = "The pastures are wet. Can we mow?", "Not before Friday."
 RULES = "# Rules\n\nRun the tests.\n"
 
 
-def demo() -> None:
-    """Show the main job on a store of its own: many writers, a lock, a kill -9, agents that talk, two clones."""
+def demo(
+    web: bool = flag("--web", "In the end keep the page of that store open, until Ctrl-C."),
+) -> None:
+    """Show the main job on a store of its own: many writers, a lock, a kill -9, agents that talk, clones, a page."""
     if os.name != "posix":
         raise Stopped("the demo needs a POSIX system: it ends a process with SIGKILL")
     directories = tempfile.TemporaryDirectory(prefix="capsule store demo ", ignore_cleanup_errors=True)
     with directories as directory, ExitStack() as stack:
-        show = _Show(directory, stack)
+        show = _Show(directory, stack, is_kept=web)
         for scene in _SCENES:
             if not asked.json:
                 out(styled(f"\n== {scene.__doc__}", 1))
@@ -56,8 +60,8 @@ def demo() -> None:
 class _Show:
     """One run of the demonstration, in a directory of its own. The docstring of a scene is its title."""
 
-    def __init__(self, directory: str, processes: ExitStack) -> None:
-        self._directory, self._processes = directory, processes
+    def __init__(self, directory: str, processes: ExitStack, *, is_kept: bool) -> None:
+        self._directory, self._processes, self._is_kept = directory, processes, is_kept
         self._names = {name: os.path.join(directory, name) for name in ("store", "remote", "clone")}
         self._root = self._names["store"]
         self.acknowledged: list[str] = []
@@ -290,6 +294,25 @@ class _Show:
             own = [message["content"] for message in history if message.get("from") == name]
             must(own == [_words_of(name, i) for i in range(EACH)], f"the messages of {name} are out of order")
 
+    def page(self) -> None:
+        """The store in a browser"""
+        server = self._start("capsule web --port 0 --no-browser")
+        assert server.stdout is not None
+        address = server.stdout.readline().strip()
+        if not address:  # Its packages are not installed.
+            say(server.ended(Refused.exit_code)[1].strip())
+            return
+        say(f"$ capsule web --port 0      (process {server.pid}, the page of this store)\n    {address}")
+        if self._is_kept:
+            say("Ctrl-C ends it.")
+            with suppress(KeyboardInterrupt):
+                server.wait()
+            return
+        browser = build_opener(ProxyHandler({}), HTTPCookieProcessor())
+        with browser.open(address, timeout=DEADLINE_S) as answer:
+            must(TITLE in answer.read().decode(), "the page does not list the conversation")
+        say("the page lists the conversation; to look at it: make demo ARGS=--web")
+
     def _start(self, line: str) -> Process:
         words = [word.format_map(self._names) for word in shlex.split(line)]
         command = [sys.executable, "-m", "capsule_cli", *words[1:]] if words[0] == "capsule" else words
@@ -323,7 +346,7 @@ class _Show:
 
 #: What there is to see, in order.
 _SCENES = [_Show.foreign_capsule, _Show.many_writers, _Show.lock_and_kill, _Show.agent_and_listener]
-_SCENES += [_Show.messengers, _Show.workers, _Show.two_clones, _Show.result]
+_SCENES += [_Show.messengers, _Show.workers, _Show.two_clones, _Show.result, _Show.page]
 
 
 def _group_in(text: str) -> str:

@@ -24,7 +24,7 @@ Profile = Literal["recent", "balanced", "exact"]
 
 _INDEXING = "indexing (bytes)"
 #: What is counted in all.
-_COUNTS = ("conversations", "damaged", "archived", "messages", "words", "bytes")
+_COUNTS = ("conversations", "damaged", "archived", "messages", "words", "tokens", "bytes")
 
 
 def search(
@@ -120,14 +120,20 @@ def _marked(hit: Hit) -> str:
 
 
 def stats() -> None:
-    """Count what is in the store: conversations, messages, words; by month, by role, and the largest."""
+    """Count what is in the store: conversations, messages, words; by role, month, program and agent; the largest.
+
+    With --json by day too. The number of tokens is an estimate.
+    """
     with store_of() as store, progress(_INDEXING) as bar:
         counted = store.stats(progress=bar)
         ids = store.ids() if in_terminal() else []
     named = {"role": counted.by_role, "month": counted.by_month}
+    named |= {"program": counted.by_source, "agent": counted.by_sender}
     if in_terminal() and not asked.json:
         out("  ".join(f"{getattr(counted, name):,} {name}" for name in _COUNTS if getattr(counted, name)))
         for group, tallies in named.items():
+            if group == "agent" and not tallies:
+                continue
             rows = [(name, f"{tally.messages:,}", f"{tally.words:,}") for name, tally in tallies.items()]
             table((group, "messages", "words"), rows, last=group, empty=f"no message, so no {group}")
         largest = [(tally.id, f"{tally.messages:,}", f"{tally.words:,}", tally.title) for tally in counted.largest]

@@ -1,0 +1,400 @@
+"""The page: how soon it is there, what it loads, how soon it shows what another process wrote, and its cost when idle.
+
+What must stay true: the page is `capsule web` in a process of its own, and beside it stands a bare Starlette page in
+another one; whatever a person sees is timed inside a real browser, by its own clock, and a writer is a process of its
+own that reads the clock of the system, as the browser does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import psutil  # type: ignore[import-untyped]
+
+from benchmarks import corpus
+from benchmarks.environment import usual
+from benchmarks.fixtures import write_capsule
+from benchmarks.harness import Contestant, Samples, interleave
+from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows, times
+from capsule import Store
+from tests.web.browser import ARGUMENTS, program
+from tests.web.serving import PATIENCE_S, Served
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+__all__ = ["run"]
+
+_OURS, _BARE = "capsule web", "a bare Starlette page"
+_LIST_S, _LIST_RATIO, _LOADED, _PAINT_S, _HEARD_S, _SEARCH_S, _IDLE = 0.1, 8.0, 150_000, 0.3, 0.05, 0.06, 0.05
+_COLUMNS = ("", "how", "rounds", "median", "p95", "p99", "max", "capsule web / it")
+_TABS, _IDLE_S = 200, 30
+#: Notes when a text of the writer stands in the page for the first time, by the clock that all processes share.
+_WATCH_TEXTS = """() => {
+    const seen = window.__seen = {};
+    new MutationObserver(changes => {
+        const now = performance.timeOrigin + performance.now();
+        for (const change of changes) for (const node of change.addedNodes)
+            for (const [mark] of (node.textContent ?? "").matchAll(/mark-\\d+-/g)) seen[mark] ??= now;
+    }).observe(document.documentElement, { childList: true, subtree: true });
+}"""
+#: Notes when a text was typed, and when the links to hits were others after it.
+_WATCH_HITS = """() => {
+    const links = () => [...document.querySelectorAll("main a[href*='/m/']")].map(link => link.href).join();
+    let before = links();
+    window.__typed = window.__hits = 0;
+    document.addEventListener("input", () => { window.__typed = performance.now(); window.__hits = 0 }, true);
+    new MutationObserver(() => {
+        const now = links();
+        if (now && now !== before && window.__typed) { before = now; window.__hits ||= performance.now() }
+    }).observe(document.documentElement, { childList: true, subtree: true, attributes: true });
+}"""
+_PAINT = "() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+_LOADED_BYTES = """() => [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")]
+    .map(entry => [new URL(entry.name).pathname, entry.transferSize])"""
+
+
+def run(bench: Bench) -> Report:
+    """Measure the page."""
+    report = Report()
+    made = corpus.ensure(bench)
+    with _served(made.root, bench) as served, _bare() as bare:
+        _first_page(bench, report, made, served, bare)
+        with _browser(report) as browser:
+            if browser is not None:
+                _loaded(report, browser, served)
+                _search(bench, report, browser, made, served)
+    root = bench.directory / "large"
+    Store.init(root)
+    messages = bench.rounds(100_000, 5_000, 500)
+    write_capsule(root, "large", messages=messages, type="chat")
+    with _served(root, bench) as served, _bare() as bare, _browser(report) as browser:
+        if browser is not None:
+            _paint(bench, report, browser, served, bare, messages)
+            _appended(bench, report, browser, served, bare)
+            _idle(bench, report, browser, served, bare)
+    return report
+
+
+# -- What serves, and what looks ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _served(root: Path, bench: Bench) -> Iterator[Served]:
+    served = Served(root, (), bench.directory / "web.txt", [])
+    try:
+        served.client.get("/")  # The index is there from then on.
+        yield served
+    finally:
+        served.stop()
+
+
+@contextmanager
+def _bare() -> Iterator[str]:
+    """A page of a few bytes, in a process of its own: its address."""
+    with _process("benchmarks.peers.bare_page") as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.kill()
+
+
+def _process(module: str, *words: str) -> subprocess.Popen[str]:
+    command, here = [sys.executable, "-m", module, *words], Path(__file__).parent.parent
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=here, env=usual())
+
+
+@contextmanager
+def _browser(report: Report) -> Iterator[Browser | None]:
+    """A browser, or None; then the report says why what needs one was left out."""
+    path = program()
+    try:
+        from playwright.sync_api import sync_playwright
+    except ModuleNotFoundError:
+        path = None
+    if path is None:
+        report.skipped["what is seen in a browser"] = "no browser: apt install chromium-headless-shell"
+        yield None
+        return
+    with sync_playwright() as playwright:
+        # Pages of one site share processes, as they do where memory is short.
+        browser = playwright.chromium.launch(executable_path=path, args=[*ARGUMENTS, "--renderer-process-limit=4"])
+        yield browser
+        browser.close()
+
+
+def _page(context: BrowserContext, served: Served, path: str) -> Page:
+    context.set_default_timeout(PATIENCE_S * 1000)
+    page = served.open(context, path)
+    page.wait_for_load_state("load")
+    return page
+
+
+def _until(page: Page, expression: str) -> Any:
+    """What an expression gives in a page, once it gives something."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := page.evaluate(expression)):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{page.url}: it was waited for in vain: {expression}")
+        time.sleep(0.002)
+    return found
+
+
+# -- The measurements --------------------------------------------------------------------------------------------------
+
+
+def _tell(report: Report, key: str, title: str, what: str, samples: dict[str, Samples], note: str = "") -> None:
+    report.tables.append(Table(title, _COLUMNS, sample_rows(what, samples.values(), samples[_OURS]), note))
+    report.data[key] = {name: one.as_json() for name, one in samples.items()}
+
+
+def _first_page(bench: Bench, report: Report, made: corpus.Corpus, served: Served, bare: str) -> None:
+    with httpx2.Client(base_url=bare) as client:
+        contestants = [
+            Contestant(_OURS, lambda: served.client.get("/").raise_for_status()),
+            Contestant(_BARE, lambda: client.get("/").raise_for_status()),
+        ]
+        samples = interleave(contestants, bench.rounds(200, 30))
+    ours = samples[_OURS].median
+    ratio = ours / samples[_BARE].median
+    what = f"first page of {made.conversations:,} conversations"
+    _tell(report, "first_page", "From the request to the last byte", what, samples)
+    report.bars.append(
+        Bar(
+            f"{what}, request to last byte",
+            f"median under {_LIST_S * 1000:.0f} ms, or {_LIST_RATIO:g}x of an empty page",
+            f"{micro(ours)}, {times(ratio)}",
+            ours < _LIST_S or ratio < _LIST_RATIO,
+            "a look for files that changed, a query of the index, and a template",
+        )
+    )
+
+
+def _loaded(report: Report, browser: Browser, served: Served) -> None:
+    context = browser.new_context()
+    page = _page(context, served, "/")
+    parts: list[tuple[str, int]] = page.evaluate(_LOADED_BYTES)
+    context.close()
+    total = sum(size for _, size in parts)
+    rows = [(path, f"{size:,}") for path, size in sorted(parts, key=lambda part: -part[1])]
+    report.tables.append(Table("What a first page loads, in bytes, with headers", ("what", "bytes"), rows))
+    report.bars.append(
+        Bar(
+            "all that a first page loads",
+            f"under {_LOADED / 1000:.0f} KB",
+            f"{total / 1000:.1f} KB in {len(parts)} requests",
+            total < _LOADED,
+            "the list, one sheet of styles and the modules of the script, not compressed",
+        )
+    )
+    report.data["loaded"] = dict(parts)
+
+
+def _paint(bench: Bench, report: Report, browser: Browser, served: Served, bare: str, messages: int) -> None:
+    def painted(address: str, cookies: list[dict[str, Any]]) -> float:
+        context = browser.new_context()  # With nothing in its cache.
+        context.add_cookies(cookies)  # type: ignore[arg-type]
+        page = context.new_page()
+        page.goto(address)
+        seconds = _until(page, _PAINT) / 1000
+        context.close()
+        return float(seconds)
+
+    samples = {name: Samples(name) for name in (_OURS, _BARE)}
+    for _ in range(bench.rounds(30, 5, 1)):
+        samples[_OURS].seconds.append(painted(f"{served.base}/c/large", served.cookies()))
+        samples[_BARE].seconds.append(painted(bare, []))
+    us, what = samples[_OURS], f"a conversation of {messages:,} messages"
+    _tell(report, "paint", "From the request to the first paint, with an empty cache", what, samples)
+    report.bars.append(
+        Bar(
+            f"first paint of {what}",
+            f"median under {_PAINT_S * 1000:.0f} ms",
+            f"{micro(us.median)}, {times(us.median / samples[_BARE].median)} of a bare page",
+            us.median < _PAINT_S,
+            "the end of the file is read, and a window of it drawn",
+        )
+    )
+
+
+def _appended(bench: Bench, report: Report, browser: Browser, served: Served, bare: str) -> None:
+    count = bench.rounds(200, 30, 3)
+    samples = {}
+    for name, path, where in ((_OURS, "/c/large", str(served.root)), (_BARE, "", bare)):
+        context = browser.new_context()
+        if name == _OURS:
+            page = _page(context, served, path)
+        else:
+            page = context.new_page()
+            page.goto(bare)
+        page.evaluate(_WATCH_TEXTS)
+        samples[name] = Samples(name, _seen(page, [where, "large", str(count)]))
+        context.close()
+    us = samples[_OURS]
+    note = "A writer appends every 30 to 130 ms. To the bare page it posts the text, which is sent on from memory."
+    title = "From before an append in another process until the text is in the page"
+    _tell(report, "appended", title, "one tab", samples, note)
+    report.bars.append(
+        Bar(
+            "append in another process to the text in the page",
+            f"median under {_HEARD_S * 1000:.0f} ms",
+            f"{micro(us.median)}, {times(us.median / samples[_BARE].median)} of a bare page",
+            us.median < _HEARD_S,
+            "the append with its sync, the notice, the index, the event, and the page's question for the message",
+        )
+    )
+
+
+def _seen(page: Page, words: list[str]) -> list[float]:
+    """The seconds from before each append of a writer until its text was in a page."""
+    with _process("benchmarks.web", *words) as writer:
+        assert writer.stdin is not None
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        _until(page, "() => window.__seen['mark-0-']")  # From then on it listens.
+        writer.stdin.write("\n")
+        writer.stdin.flush()
+        begun: dict[str, float] = json.loads(writer.stdout.readline())
+    last = next(reversed(begun))
+    _until(page, f"() => window.__seen[{last!r}]")
+    seen: dict[str, float] = page.evaluate("() => window.__seen")
+    return [seen[mark] / 1000 - moment for mark, moment in begun.items()]
+
+
+def _search(bench: Bench, report: Report, browser: Browser, made: corpus.Corpus, served: Served) -> None:
+    words, _ = corpus._words()
+    queries = itertools.cycle(words[200:230])
+    context = browser.new_context()
+    page = _page(context, served, "/search?q=" + words[199])
+    page.evaluate(_WATCH_HITS)
+    box = page.locator("main input[name=q], input[name=q]").last
+    samples = {name: Samples(name) for name in (_OURS, "Store.search")}
+    with Store.open(made.root, keep_locks=False) as store:
+        for number in range(-3, bench.rounds(60, 10, 1)):
+            word = next(queries)
+            box.fill(word)
+            _until(page, "() => window.__hits")
+            seconds = page.evaluate("() => (window.__hits - window.__typed) / 1000")
+            begin = time.perf_counter()
+            store.search(word)
+            alone = time.perf_counter() - begin
+            if number >= 0:
+                samples[_OURS].seconds.append(seconds)
+                samples["Store.search"].seconds.append(alone)
+    context.close()
+    us, alone, what = samples[_OURS], samples["Store.search"].median, f"{made.messages:,} messages"
+    _tell(report, "search", "From the key to the hits in the page", what, samples)
+    report.bars.append(
+        Bar(
+            f"a search in {what}, key to hits",
+            f"median under {_SEARCH_S * 1000:.0f} ms over the search itself",
+            f"{micro(max(us.median - alone, 0))} over it",
+            us.median - alone < _SEARCH_S,
+            "the pause after a key, a request, and the hits in their surroundings",
+        )
+    )
+
+
+def _idle(bench: Bench, report: Report, browser: Browser, served: Served, bare: str) -> None:
+    count, seconds = bench.rounds(_TABS, 20, 3), bench.rounds(_IDLE_S, 5, 1)
+    shares: dict[str, tuple[float, float]] = {}
+    for name in (_OURS, _BARE):
+        context = browser.new_context()
+        for _ in range(count if name == _OURS else 6):  # So many connections a browser has; it has no leader.
+            if name == _OURS:
+                _page(context, served, "/c/large")
+            else:
+                context.new_page().goto(bare)
+        shares[name] = _shares(served, seconds)
+        context.close()
+    total, server = shares[_OURS]
+    rows = [
+        (f"{count} tabs of {_OURS}", f"{total:.2%}", f"{server:.2%}"),
+        (f"6 tabs of {_BARE}", f"{shares[_BARE][0]:.2%}", ""),
+    ]
+    report.tables.append(Table(f"Idle for {seconds} s: shares of a processor", ("", "all", "its server"), rows))
+    report.bars.append(
+        Bar(
+            f"{count} tabs of one browser, idle",
+            f"under {_IDLE:.0%} of a processor",
+            f"{total:.2%}, of which the server {server:.2%}",
+            total < _IDLE,
+            "the looks without a notice now and then, and what a browser does for its tabs",
+        )
+    )
+    report.data["idle"] = {"tabs": count, "all": total, "server": server, "bare": shares[_BARE][0]}
+
+
+def _shares(served: Served, seconds: int) -> tuple[float, float]:
+    """Shares of a processor while nothing happens: of all processes that this one started, and of the server."""
+    settled = _settled(served)
+    begin = time.monotonic()
+    time.sleep(seconds)
+    passed, after = time.monotonic() - begin, _times()
+    spent = {pid: after[pid] - settled.get(pid, 0.0) for pid in after}
+    return sum(spent.values()) / passed, spent.get(served.process.pid, 0.0) / passed
+
+
+def _settled(served: Served) -> dict[int, float]:
+    """The processor times, once a second takes less than a tenth of one: what was opened has been drawn."""
+    before = _times()
+    for _ in range(60):
+        time.sleep(1)
+        after = _times()
+        if sum(after.values()) - sum(before.values()) < 0.1:
+            return after
+        before = after
+    return before
+
+
+def _times() -> dict[int, float]:
+    found = {}
+    for process in psutil.Process().children(recursive=True):
+        try:
+            used = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        found[process.pid] = used.user + used.system
+    return found
+
+
+# -- The writer --------------------------------------------------------------------------------------------------------
+
+
+def _write(where: str, id: str, count: int) -> None:
+    """Run in a process of its own: append marked texts to a conversation, or post them; when each was begun."""
+    draw, begun = random.Random(1), {}
+    send, close = _posting(where) if where.startswith("http:") else _appending(where, id)
+    send("mark-0-")
+    print(flush=True)
+    sys.stdin.readline()
+    for number in range(1, count + 1):
+        time.sleep(draw.uniform(0.03, 0.13))
+        begun[f"mark-{number}-"] = time.time()
+        send(f"mark-{number}-")
+    print(json.dumps(begun), flush=True)
+    close()
+
+
+def _appending(root: str, id: str) -> tuple[Callable[[str], Any], Callable[[], Any]]:
+    store = Store.open(root, keep_locks=False)
+    return lambda text: store.append(id, content=text), store.close
+
+
+def _posting(address: str) -> tuple[Callable[[str], Any], Callable[[], Any]]:
+    client = httpx2.Client(base_url=address)
+    return lambda text: client.post("/append", content=text), client.close
+
+
+if __name__ == "__main__":
+    _write(sys.argv[1], sys.argv[2], int(sys.argv[3]))

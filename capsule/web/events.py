@@ -1,0 +1,48 @@
+"""`GET /events`: what happens in the store, as server-sent events, for whoever looks at the page.
+
+What must stay true: the id of an event is its durable cursor, so that a browser that connects again with
+`Last-Event-ID`, to this server or to the next one, misses none and gets none twice.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio.to_thread
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from capsule.errors import CapsuleError, InvalidInput
+from capsule.mcp_server.transport.served import as_sent, streamed
+from capsule.watch.events import check_topics
+from capsule.web.view import View
+
+if TYPE_CHECKING:
+    from capsule.store.store import CoreStore
+
+
+async def _events(request: Request) -> Response:
+    """The stream; with `wait=0` only what there is by now, for browsers that can't share one stream."""
+    view = View(request)
+    since = request.headers.get("last-event-id") or view.asked("since") or None
+    admission, cookie = view.site.admission, request.cookies.get(view.site.cookie, "")
+
+    def store() -> CoreStore:
+        if admission.visitor_of(cookie) is None:
+            raise InvalidInput("the token was revoked")
+        return view.store
+
+    try:
+        first = await anyio.to_thread.run_sync(partial(view.store.changes, since))
+    except CapsuleError as error:
+        status = 400 if isinstance(error, InvalidInput) else 503
+        return Response(error.message + "\n", status, media_type="text/plain")
+    kind = "text/event-stream"
+    if view.asked("wait") == "0":
+        return Response(as_sent(first, check_topics(())), media_type=kind)
+    return StreamingResponse(streamed(store, check_topics(()), first), media_type=kind)
+
+
+ROUTES = [Route("/events", _events)]

@@ -1,0 +1,43 @@
+"""The list of conversations."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from capsule.engines.questions import Filter
+from capsule.web.view import View, page
+
+#: The number of conversations in a page.
+_PAGE: Final = 50
+_ON: Final = {"yes": True, "no": False}
+
+
+def _filter(view: View, unread: dict[str, int]) -> Filter:
+    return Filter(
+        tags=view.every("tag"),
+        title=view.asked("title"),
+        mode=view.asked("mode") or None,
+        type=view.asked("type") or None,
+        archived=_ON.get(view.asked("archived") or "no"),
+        pinned=_ON.get(view.asked("pinned")),
+        locked=_ON.get(view.asked("locked")),
+        since=view.asked("since"),
+        agent=view.asked("agent") or None,
+        project=view.asked("project") or None,
+        source=view.asked("source") or None,
+        ids=frozenset(unread) if view.asked("unseen") else None,
+    )
+
+
+def _list(view: View) -> Response:
+    unread = {item.id: item.unread for item in view.inbox.conversations} if view.inbox else {}
+    asked, part = _filter(view, unread), view.asked("part")
+    listed = view.store.list(asked, limit=_PAGE, cursor=view.asked("cursor")) if part != "facets" else None
+    facets = view.store.facets(asked) if part != "found" else None
+    return view.page("conversations.html", listed=listed, asked=asked, facets=facets, unread=unread)
+
+
+ROUTES = [Route("/", page(_list))]

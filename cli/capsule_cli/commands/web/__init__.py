@@ -1,0 +1,1 @@
+"""The commands of the room of the page."""

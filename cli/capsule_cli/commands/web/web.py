@@ -1,0 +1,83 @@
+"""`web`: the store in a browser.
+
+What must stay true: the one line on stdout is the address with its token; nothing is served beyond this machine
+without TLS, or a proxy that is named.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from capsule_cli.commands.mcp.tokens import tokens_of
+from capsule_cli.public import named
+from capsule_cli.shared.asked import asked
+from capsule_cli.shared.options import flag, option, refuse
+from capsule_cli.shared.output import answer, say
+
+#: Where the page is, unless it is taken: an address that is kept leads there again.
+_PORT = 7450
+
+
+def web(
+    port: int | None = option("--port N", f"Listen there. 0: any free port. Else {_PORT}, or a free one.", min=0),
+    host: str = option("--host ADDRESS", "Listen at this address, with TLS or behind a proxy.", "127.0.0.1"),
+    cert: str | None = option("--cert FILE", "Speak TLS with this certificate; with --key."),
+    key: str | None = option("--key FILE", "Take the certificate's key from this file."),
+    allow_host: list[str] | None = option(
+        "--allow-host NAME", "Let browsers call the server by this name too, as that of a proxy before it. Repeatable."
+    ),
+    no_browser: bool = flag("--no-browser", "Open no browser: only print the address."),
+) -> None:
+    """Open the store in a browser: read, search, follow and answer.
+
+    It prints an address, which opens the page once, and serves until Ctrl-C. The page is that of the agent of --as or
+    CAPSULE_AGENT, else of the store's owner. A token of an agent (capsule mcp tokens add) opens it as this agent.
+    """
+    refuse((cert is None) != (key is None), "a certificate and its key go together: --cert FILE --key FILE", "--cert")
+    hosts = tuple(allow_host or ())
+    try:
+        from capsule.web import server
+        from capsule.web.site import Site
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
+    from capsule.errors import Refused
+    from capsule.mcp_server.transport import address
+
+    try:
+        listener = address.listen(host, _PORT if port is None else port)
+    except Refused:
+        if port is not None:
+            raise
+        listener = address.listen(host, 0)
+    if not (listener.is_loopback or cert or hosts):
+        raise Refused(
+            f"{host} is beyond this machine, and what is typed there could be read on the way: give --cert and --key, "
+            "or name the proxy before it with --allow-host",
+            path=host,
+        )
+    names = listener.names(hosts) if listener.is_loopback or hosts else [f"{host}:{listener.port}".lower()]
+    with named() as store:
+        origin = listener.url if cert is None else listener.url.replace("http:", "https:", 1)
+        site = Site(store, tokens_of(store.root), origin)
+
+        def ready() -> None:
+            opening = site.opening()
+            answer({"url": opening}, opening)
+            sys.stdout.flush()
+            if not no_browser and sys.stdout.isatty() and not asked.json:
+                import webbrowser
+
+                webbrowser.open(site.opening())
+                say("Ctrl-C ends it; this address is for another browser, once")
+
+        app = server.application(site, tuple(names), is_secure=cert is not None)
+        server.serve(app, store, listener, ready, None if cert is None else (cert, str(key)))
+
+
+def _missing(error: ModuleNotFoundError) -> Exception:
+    """What to say where a package of the page is not installed."""
+    from capsule.errors import Refused
+
+    if (error.name or "").startswith("capsule"):
+        return error
+    return Refused(f"the page needs {error.name}: pip install 'capsule-conversations[web]'", path="")

@@ -1,0 +1,115 @@
+"""`capsule web`, as a process of its own."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from capsule import Store
+from capsule.errors import InvalidInput, Refused
+from capsule.mcp_server.transport.tokens import Tokens
+from tests.core.mcp_server.serving import environment
+from tests.web.serving import PATIENCE_S, Served
+
+Serve = Callable[..., Served]
+pytestmark = pytest.mark.slow
+
+
+def refused(*words: str, root: Path) -> tuple[int, str]:
+    """The exit code and the error of a `capsule web` that does not begin to serve."""
+    command = [sys.executable, "-m", "capsule_cli", "web", "--store", str(root), *words]
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=PATIENCE_S)
+    assert ended.stdout == ""
+    return ended.returncode, ended.stderr
+
+
+@pytest.mark.sample
+def test_one_line_on_stdout_is_the_address_and_sigterm_ends_it_in_order(store: Store, serve: Serve) -> None:
+    served = serve(Path(store.root))
+    assert served.address.startswith(f"http://127.0.0.1:{served.port}/?token=")
+    assert served.client.get("/").status_code == 200
+    assert (served.stop(), served.said) == (0, "")
+
+
+def test_it_ends_while_a_browser_holds_a_stream_of_events_open(store: Store, serve: Serve) -> None:
+    served = serve(Path(store.root))
+    with served.client.stream("GET", "/events") as answer:
+        assert next(answer.iter_raw())
+        served.process.terminate()
+        assert served.process.wait(PATIENCE_S) == 0
+
+
+def test_a_cookie_is_good_for_the_next_server_of_the_store(store: Store, serve: Serve) -> None:
+    served = serve(Path(store.root))
+    cookies = served.client.cookies
+    served.kill()
+    served.restart()
+    with httpx2.Client(base_url=served.base, cookies=cookies) as client:
+        assert client.get("/").status_code == 200
+
+
+def test_an_agents_server_shows_what_the_agent_may_read(store: Store, serve: Serve) -> None:
+    for agent in ("anna", "bob", "carl"):
+        store.agents.register(id=agent)
+    store.messages.send("for bob alone", agent="carl", to="bob")
+    store.messages.send("for anna", agent="carl", to="anna")
+    served = serve(Path(store.root), "--as", "anna")
+    assert served.client.get("/c/direct_anna_carl").status_code == 200
+    hidden = served.client.get("/c/direct_bob_carl")
+    assert hidden.status_code in (403, 404)
+    assert "for bob alone" not in hidden.text
+    assert "direct_bob_carl" not in served.client.get("/").text
+
+
+def test_a_token_of_an_agent_opens_the_owners_server_as_that_agent(store: Store, serve: Serve, tmp_path: Path) -> None:
+    home = tmp_path / "settings"
+    token = Tokens(home / "capsule", store.root).add("anna", scope="read")
+    served = serve(Path(store.root), env={"XDG_CONFIG_HOME": str(home)})
+    with httpx2.Client(base_url=served.base) as client:
+        assert client.get("/", params={"token": token}).status_code == 303
+        assert "as anna" in client.get("/").text
+
+
+def test_a_port_that_is_taken_is_an_error_only_if_it_was_asked_for(store: Store, serve: Serve) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, error = refused("--port", str(port), root=Path(store.root))
+    assert code == Refused.exit_code
+    assert str(port) in error
+
+
+def test_nothing_is_served_beyond_this_machine_in_the_clear(store: Store) -> None:
+    code, error = refused("--host", "0.0.0.0", "--port", "0", root=Path(store.root))
+    assert code == Refused.exit_code
+    assert "--cert" in error
+    code, error = refused("--cert", "cert.pem", root=Path(store.root))
+    assert code == InvalidInput.exit_code
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed, which makes a certificate")
+def test_over_tls_the_cookie_is_for_tls_only(store: Store, serve: Serve, tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    name = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(key), "-out", str(cert), *name]
+    subprocess.run(made, check=True, capture_output=True)
+    served = serve(Path(store.root), "--cert", str(cert), "--key", str(key))
+    assert served.address.startswith("https://127.0.0.1:")
+    with httpx2.Client(base_url=served.base, verify=ssl.create_default_context(cafile=str(cert))) as client:
+        answer = client.get(served.address)
+        assert "secure" in answer.headers["set-cookie"].lower().split("; ")
+        assert client.get("/").status_code == 200
+
+
+def test_a_proxy_that_is_named_may_call_the_server_by_its_name(store: Store, serve: Serve) -> None:
+    served = serve(Path(store.root), "--allow-host", "talk.example.org")
+    named = {"host": "talk.example.org", "origin": "https://talk.example.org"}
+    assert served.client.get("/", headers=named).status_code == 200
+    assert served.client.get("/", headers={"host": "other.example.org"}).status_code == 403
