@@ -275,7 +275,10 @@ class TrashView:
         return False
 
     def read(self, token: str) -> bytes:
-        if not any(token == trashed.token for kind in (CONVERSATIONS, REMOVED) for trashed in self.entries(kind)):
+        there = (
+            (kind, it) for kind in (CONVERSATIONS, REMOVED) for it in self._trash.entries(kind) if it.token == token
+        )
+        if not any(self._is_seen(kind, trashed) for kind, trashed in there):
             raise NotFound(f"{token} is not in the trash", id=token)
         return self._trash.read(token)
 

@@ -21,7 +21,19 @@ from starlette.routing import Route
 from capsule.mcp_server.transport.lifetime import finish, signalled
 from capsule.web import events
 from capsule.web.admission import Gate
-from capsule.web.pages import conversation, conversations, history, inbox, search, transfer, writing
+from capsule.web.pages import (
+    conversation,
+    conversations,
+    history,
+    inbox,
+    overview,
+    people,
+    repairs,
+    search,
+    transfer,
+    workers,
+    writing,
+)
 from capsule.web.site import TYPES, Site
 from capsule.web.view import View, page
 
@@ -68,6 +80,10 @@ def application(site: Site, hosts: tuple[str, ...], *, is_secure: bool = False) 
         *history.ROUTES,
         *inbox.ROUTES,
         *search.ROUTES,
+        *people.ROUTES,
+        *workers.ROUTES,
+        *repairs.ROUTES,
+        *overview.ROUTES,
         Route("/{path:path}", page(_missing)),
     ]
     app = Starlette(routes=routes)

@@ -313,6 +313,8 @@ class Conversation:
             there = {entry.get("id") for entry in before["history"]}
             self._own.appended(self.id, [entry for entry in after["history"] if entry.get("id") not in there])
         gone = removed(before, after, reason) if reason else None
+        if gone is not None and self._agent is not None:
+            gone["removed"]["by"] = self._agent
         self.transaction.replace(after, None if gone is None else (REMOVED, gone))
         self.recorded = lock
         return after
