@@ -97,6 +97,16 @@ def in_database(url: str, kept: str, cached: str) -> tuple[PostgresEngine, setti
     return PostgresEngine(database, machine, derived, parsed.mutex_timeout_s), parsed
 
 
+def durability(url: str) -> str:
+    """What an acknowledged message survives in the database at this address. Raises as `in_database`."""
+    from capsule.engines.postgres import schema
+    from capsule.engines.postgres.address import Address
+    from capsule.engines.postgres.database import Database
+
+    with closing(Database(Address(url))) as database:
+        return schema.durability(database)
+
+
 def make_in_database(url: str, toml: str = settings.TEMPLATE) -> bool:
     """Make a store in PostgreSQL, or bring its schema to this version; whether there was anything to do.
 

@@ -85,6 +85,20 @@ def _new_generation(database: Database, identity: str) -> str:
     return str(row[0]) if row else ""
 
 
+def durability(database: Database) -> str:
+    """What a message survives that was acknowledged, in words. Raises as `Database.read`."""
+    ((commit, names, standbys),) = database.read(
+        "SELECT current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),"
+        " (SELECT count(*) FROM pg_stat_replication)"
+    )
+    if commit == "off":
+        return "synchronous_commit is off: a crash of the server loses the last moments, though they were acknowledged"
+    if names and commit != "local":
+        return "a synchronous standby: an acknowledged message survives the loss of the server"
+    standby = "standbys that may lack the last moments" if standbys else "no standby"
+    return f"{standby}: an acknowledged message survives a crash of the server, and not the loss of its disk"
+
+
 def migrate(database: Database, toml: str = settings.TEMPLATE) -> bool:
     """Make the schema, or bring it to this version; whether there was anything to do.
 

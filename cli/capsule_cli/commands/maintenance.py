@@ -43,8 +43,13 @@ def show() -> None:
     """Print the directory of the store that commands use here, and why it is this one."""
     from capsule import locate
 
-    found = locate.locate_store(asked.store)
-    answer({"root": found.root, "reason": found.reason}, shown(f"{found.root}\n  {found.words}"))
+    found, facts = locate.locate_store(asked.store), {}
+    if (url := locate.named(asked.store)) is not None:
+        from capsule.engines import opening
+
+        facts = {"durability": opening.durability(url)}
+    said = [found.root, found.words, *facts.values()]
+    answer({"root": found.root, "reason": found.reason, **facts}, shown("\n  ".join(said)))
 
 
 def doctor(
