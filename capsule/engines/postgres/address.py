@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 from capsule.errors import InvalidInput
 
 SCHEMA = "capsule"
-_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}", re.ASCII)
+_NAME = re.compile(r"[a-z_][a-z0-9_]{0,49}", re.ASCII)
 
 
 class Address:
@@ -36,7 +36,7 @@ class Address:
         self.schema = fields.get("schema", SCHEMA)
         if _NAME.fullmatch(self.schema) is None:
             raise InvalidInput(
-                f"schema={self.schema!r}: the name of a schema has small letters, digits and _ only, and no digit first"
+                f"schema={self.schema!r}: a name has up to 50 small letters, digits and _, and no digit first"
             )
         user, _, hosts = parts.netloc.rpartition("@")
         secret = {"password", "passfile", "sslpassword"}
