@@ -7,6 +7,7 @@ without TLS, or a proxy that is named.
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
 from capsule_cli.commands.mcp.tokens import tokens_of
 from capsule_cli.public import named
@@ -36,6 +37,8 @@ def web(
     refuse((cert is None) != (key is None), "a certificate and its key go together: --cert FILE --key FILE", "--cert")
     hosts = tuple(allow_host or ())
     try:
+        for needed in ("jinja2", "nh3", "python_multipart"):  # The pages load them when they are first asked for.
+            import_module(needed)
         from capsule.web import server
         from capsule.web.site import Site
     except ModuleNotFoundError as error:
