@@ -18,7 +18,7 @@ ROOM ?=
 unexport PYTHONPATH PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all lint format types docs docs-check record site doctor bench bench-smoke conformance clients torture release lock clean
+.PHONY: help venv demo test test-all lint format types docs docs-check record pictures site doctor bench bench-smoke conformance clients torture release lock clean
 
 help:  ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,10 @@ docs-check: $(STAMP)  ## say whether what is generated is what is committed
 
 record: $(STAMP)  ## record docs/tour.svg anew, from real commands
 	@$(BIN)/python docs/record.py
+
+pictures: $(STAMP)  ## take the pictures of the page in docs/ anew, in a real browser
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[browser]'
+	@CAPSULE_PICTURES=docs $(BIN)/python -m pytest -q -n 0 tests/web/test_pictures.py
 
 # A page of the site must load nothing from elsewhere: no script, style, font or picture.
 ELSEWHERE := <(script|img|iframe|source)[^>]+src="?(https?:)?//|<link[^>]+href="?(https?:)?//|@import|url\(.?(https?:)?//
