@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _LAST_ANSWERS_S: Final = 0.5
 
 
-def _static(request: Request) -> Response:
+async def _static(request: Request) -> Response:  # From memory: a thread would cost more than the answer.
     site: Site = request.app.state.site
     name = request.path_params["name"]
     if name not in site.static:

@@ -109,7 +109,7 @@ def _versions(view: View) -> Response:
         steps = list(clone.log(id, limit=limit + 1))
         if before:
             text = clone.diff(id, before, after or None).text().decode("utf-8", "replace")
-            diff = Texts(0).diff(text[text.find("\n@@") + 1 :]) if text else ""  # Without the names of files.
+            diff = Texts(0).code(text[text.find("\n@@") + 1 :], "diff") if text else ""  # Without the names of files.
     except (NotFound, Refused, GitFailed) as error:
         problem = error.message
     return view.page(
