@@ -92,6 +92,7 @@ def test_workers_are_for_the_owner(store: Store, session: str, tmp_path: Path) -
     with store.beside(agent="anna") as anna:
         door = Door(anna, Tokens(tmp_path / "config", store.root))
         door.enter(door.site.admission.token())
+        assert 'href="/workers"' not in door.ask("/people").text and 'href="/repairs"' in door.ask("/people").text
         for path in ("/workers", f"/workers/{session}"):
             answer = door.ask(path)
             assert answer.status == 403 and "owner" in text(answer) and session not in text(answer)

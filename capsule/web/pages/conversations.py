@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from starlette.responses import Response
 
@@ -14,19 +14,16 @@ _PAGE: Final = 50
 
 
 def _filter(view: View, unread: dict[str, int]) -> Filter:
+    words: dict[str, Any] = {name: view.asked(name) or None for name in ("mode", "type", "agent", "project", "source")}
     return Filter(
         tags=view.every("tag"),
         title=view.asked("title"),
-        mode=view.asked("mode") or None,
-        type=view.asked("type") or None,
         archived=ON.get(view.asked("archived") or "no"),
         pinned=ON.get(view.asked("pinned")),
         locked=ON.get(view.asked("locked")),
         since=view.asked("since"),
-        agent=view.asked("agent") or None,
-        project=view.asked("project") or None,
-        source=view.asked("source") or None,
         ids=frozenset(unread) if view.asked("unseen") else None,
+        **words,
     )
 
 
