@@ -28,7 +28,7 @@ def web(
     key: str | None = option("--key FILE", "Take the certificate's key from this file."),
     allow_host: list[str] | None = option(
         "--allow-host NAME",
-        "Let browsers call the server by this name too (NAME:PORT if they name a port), as that of a proxy. Repeatable.",
+        "Let browsers call the server by this name too (NAME:PORT if they name a port): a proxy's. Repeatable.",
     ),
     no_browser: bool = flag("--no-browser", "Open no browser: only print the address."),
 ) -> None:
