@@ -47,8 +47,12 @@ test: $(STAMP)  ## run the tests, of the slow ones a sample (ROOM=git: of one ro
 # The wheel of claude-agent-sdk has 370 MB of a program that no test runs; its source has 2 MB.
 SDKS := --no-binary claude-agent-sdk -c constraints.txt
 test-all: $(STAMP)  ## run all tests
-	@$(BIN)/python -m pip install -q --disable-pip-version-check $(SDKS) -e '.[agents,browser]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check $(SDKS) -e '.[agents,browser,server]'
 	@HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest -q -n auto --dist worksteal $(if $(ROOM),tests/$(ROOM)) $(ARGS)
+	@$(if $(ROOM),,CAPSULE_ENGINE=postgres $(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow" $(IN_MEMORY))
+
+# The tests of what stands above the engine in memory: with CAPSULE_ENGINE=postgres they run on that.
+IN_MEMORY := tests/core/store tests/core/watch tests/messaging tests/torture/test_model.py
 
 lint: $(STAMP)  ## look for what ruff knows to be wrong, and for other formatting than ruff's
 	@$(BIN)/ruff check .
@@ -110,7 +114,7 @@ release: $(STAMP)  ## make the source distribution and the wheel of this commit 
 lock:  ## write constraints.txt anew, from what PyPI has today
 	@rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	@.venv-lock/bin/python -m pip install -q --disable-pip-version-check --no-binary claude-agent-sdk \
-		-e '.[test,lint,web,browser,site,bench,tokens,agents,release]'
+		-e '.[test,lint,web,browser,site,bench,tokens,agents,release,server]'
 	@{ grep '^#' constraints.txt; .venv-lock/bin/python -m pip freeze --all --exclude pip --exclude-editable; } > .venv-lock/new
 	@mv .venv-lock/new constraints.txt && rm -rf .venv-lock
 
