@@ -393,7 +393,7 @@ def test_new_messages_are_followed_only_by_who_is_at_the_end(served: Served, tal
     before = read(page)
     append(served.root, talk.long, "Second news", "Third news")
     expect(page.locator("#news")).to_have_text("2 new messages")
-    assert read(page, before[0]) == before
+    assert read(page, before[0])[1] == pytest.approx(before[1], abs=1)  # Browsers scroll by whole pixels.
     page.locator("#news").click()
     expect(page.locator("article").last).to_contain_text("Third news")
     expect(page.locator("#news")).to_be_hidden()
