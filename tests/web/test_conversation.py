@@ -20,7 +20,7 @@ from capsule.mcp_server.transport.tokens import Tokens
 from capsule.web.pages.history import runs_of
 from tests.processes import Child, until
 from tests.web import stores
-from tests.web.browser import check_axe
+from tests.web.browser import Guard, check_axe
 from tests.web.hostile import HOSTILE
 from tests.web.serving import Served
 from tests.web.stores import Talk
@@ -433,9 +433,12 @@ def test_what_others_change_is_drawn_anew(served: Served, talk: Talk, page: Page
 
 
 @pytest.mark.slow
-def test_whoever_reads_is_told_of_another_branch_and_of_the_end(served: Served, talk: Talk, page: Page) -> None:
+def test_whoever_reads_is_told_of_another_branch_and_of_the_end(
+    served: Served, talk: Talk, page: Page, guard: Guard
+) -> None:
     from playwright.sync_api import expect
 
+    guard.expect("404")  # A part that is asked for while it is being deleted.
     served.open(page, f"/c/{talk.branched}")
     with Store.open(served.root) as store:
         store.branches.switch(talk.branched, talk.answers[0])

@@ -90,6 +90,7 @@ def test_what_changes_moves_up_where_the_top_is_shown_and_is_counted_where_it_is
     for page in (top, below):
         until(lambda page=page: page.locator("#keys-button:visible").count())  # type: ignore[misc]
     until(lambda: below.evaluate("() => { scrollTo(0, 1e6); return scrollY }") > 200)
+    until(lambda: len(titles(below)) == 60)  # A page that is loaded later has what is new by then.
     with Store.open(root) as store:
         last = store.list(limit=60).heads[-1]
         store.append(last.id, content="Hello")
