@@ -166,7 +166,7 @@ class Gate:
                 max_age=_LASTS_S,
                 httponly=True,
                 samesite="strict",
-                secure=self._is_secure,
+                secure=self._is_secure or headers.get("x-forwarded-proto") == "https",
             )
             return answer
         found = self._admission.visitor_of(HTTPConnection(scope).cookies.get(self._admission.cookie, ""))

@@ -90,6 +90,9 @@ def test_nothing_is_served_beyond_this_machine_in_the_clear(store: Store) -> Non
     code, error = refused("--host", "0.0.0.0", "--port", "0", root=Path(store.root))
     assert code == Refused.exit_code
     assert "--cert" in error
+    code, error = refused("--host", "0.0.0.0", "--port", "0", "--cert", "a", "--key", "b", root=Path(store.root))
+    assert code == Refused.exit_code
+    assert "--allow-host" in error
     code, error = refused("--cert", "cert.pem", root=Path(store.root))
     assert code == InvalidInput.exit_code
 
@@ -113,6 +116,14 @@ def test_a_proxy_that_is_named_may_call_the_server_by_its_name(store: Store, ser
     named = {"host": "talk.example.org", "origin": "https://talk.example.org"}
     assert served.client.get("/", headers=named).status_code == 200
     assert served.client.get("/", headers={"host": "other.example.org"}).status_code == 403
+
+
+def test_behind_a_proxy_that_speaks_tls_the_cookie_is_for_tls_only(store: Store, serve: Serve) -> None:
+    served = serve(Path(store.root), "--allow-host", "talk.example.org")
+    named = {"host": "talk.example.org", "x-forwarded-proto": "https"}
+    with httpx2.Client(base_url=served.base) as client:
+        answer = client.get(served.address, headers=named)
+    assert "secure" in answer.headers["set-cookie"].lower().split("; ")
 
 
 @pytest.mark.parametrize("needed", ["jinja2", "nh3", "python_multipart"])

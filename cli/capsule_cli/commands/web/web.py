@@ -58,15 +58,17 @@ def web(
         if port is not None:
             raise
         listener = address.listen(host, 0)
-    if not (listener.is_loopback or cert or hosts):
+    if not (listener.is_loopback or hosts or (cert and listener.host not in ("0.0.0.0", "::"))):
         raise Refused(
             f"{host} is beyond this machine, and what is typed there could be read on the way: give --cert and --key, "
-            "or name the proxy before it with --allow-host",
+            "and the name by which browsers call it (NAME:PORT), or that of the proxy before it, with --allow-host",
             path=host,
         )
     names = listener.names(hosts) if listener.is_loopback or hosts else [f"{host}:{listener.port}".lower()]
     with named() as store:
         origin = listener.url if cert is None else listener.url.replace("http:", "https:", 1)
+        if hosts and not listener.is_loopback:
+            origin = f"https://{hosts[0]}"
         site = Site(store, tokens_of(store.root), origin)
 
         def ready() -> None:
