@@ -27,7 +27,7 @@ from capsule.transfer.interface import Fields
 from capsule.transfer.records.coercion import json_of, objects_of
 
 _LIST = ".capsule-site.json"
-_OWN = re.compile(r"(?:c/|attachments/)?[a-z0-9][a-z0-9.-]*")
+_OWN = re.compile(r"(?:c|attachments)/[a-z0-9][a-z0-9.-]*|(?:index\.html|search\.js|script\.js|style\.css)")
 _UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ENDINGS = {"image/jpeg": "jpg", "application/pdf": "pdf"} | {f"image/{kind}": kind for kind in ("png", "gif", "webp")}
 #: Characters of scripts without spaces, which are words of their own. `site.js` folds as `_words` does.
