@@ -202,7 +202,7 @@ def write(
             progress(place, len(ids))
         made = document(id)
         draft, head = draft_of(made, "html"), Head.of(made, "", 0) or Head(id)
-        attached = [file for entry in draft.history for file in objects_of(entry.get("attachments"))]
+        attached = [each for entry in draft.history for each in objects_of(entry.get("attachments"))]
         kinds = {str(each.get("sha256")): _ENDINGS.get(str(each.get("type")), "bin") for each in attached}
 
         def address(digest: str, kinds: dict[str, str] = kinds) -> str:

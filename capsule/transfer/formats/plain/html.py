@@ -28,7 +28,8 @@ SCRIPT = """
 (()=>{const all=[...document.querySelectorAll(".message")],by=new Map(all.map(a=>[a.id,a])),kids=new Map();
 for(const t of document.querySelectorAll("time"))t.textContent=new Date(t.dateTime).toLocaleString();
 for(const a of all){const p=a.dataset.parent||"";kids.has(p)||kids.set(p,[]);kids.get(p).push(a)}
-const chosen=new Map(),choose=id=>{for(let a=by.get(id);a;a=by.get(a.dataset.parent))chosen.set(a.dataset.parent||"",a)};
+const chosen=new Map();
+const choose=id=>{for(let a=by.get(id);a;a=by.get(a.dataset.parent))chosen.set(a.dataset.parent||"",a)};
 const draw=()=>{for(const a of all)a.hidden=true;
 for(let p="";kids.has(p);){const at=p,list=kids.get(p),a=chosen.get(p)||list[list.length-1];a.hidden=false;
 delete a.dataset.aside;const nav=a.querySelector(".nav");nav.textContent="";

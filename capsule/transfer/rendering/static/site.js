@@ -3,7 +3,7 @@
   const box = document.querySelector("#search");
   if (!box) return;
   const [rows, found, status] = ["all", "found", "status"].map(id => document.getElementById(id));
-  // Words are folded as `site_index.py` folds them.
+  // Words are folded as `capsule/transfer/site.py` does.
   const alone = "\\u0e00-\\u109f\\u1780-\\u17ff\\u3040-\\u30ff\\u3400-\\u9fff\\u{20000}-\\u{3ffff}";
   const word = new RegExp(`[${alone}]|(?:(?![${alone}])[\\p{L}\\p{N}])+`, "gu");
   const fold = text => text.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase().match(word) || [];
