@@ -64,16 +64,12 @@ def test_a_site_is_read_and_searched_from_the_disk_and_from_a_server(
     root: Path, talk: Talk, tmp_path: Path, page: Page, address: str
 ) -> None:
     with Store.open(root) as store:
-        odd = store.create(
-            title="Straße nach 東京", messages=[{"role": "user", "content": "Äpfel, 東京タワー und ÉTÉ"}]
-        ).id
+        store.create(title="Straße nach 東京", messages=[{"role": "user", "content": "Äpfel, 東京タワー und ÉTÉ"}])
         titles = [head.title for head in store.list().heads if not head.damaged]
-        place = store.branches.alternatives(talk.branched, talk.answers[0])
-        assert place.ids == tuple(talk.answers)
     made(root, tmp_path)
     page.goto(f"{address}index.html")
     assert page.locator("#all .title").count() == len(titles)
-    assert page.locator("#all time").first.text_content() != "", odd
+    assert page.locator("#all time").first.text_content() != ""
     screenshot(page, "site-list")
 
     for words in ("apfel", "ete", "東京", "タワ", "strasse nach", "STRAẞE"):
@@ -93,6 +89,7 @@ def test_a_site_is_read_and_searched_from_the_disk_and_from_a_server(
     until(lambda: page.locator("#found .title").count() == 1)
     search(page, "chloro magnesium")
     page.locator("#found .title").click()
+    page.wait_for_url("**/c/*.html")
     assert page.evaluate(seen)[1].startswith("Because of magnesium")
 
 
