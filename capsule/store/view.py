@@ -275,9 +275,16 @@ class TrashView:
         return False
 
     def read(self, token: str) -> bytes:
-        if not any(token == trashed.token for kind in (CONVERSATIONS, REMOVED) for trashed in self.entries(kind)):
+        there = (
+            (kind, it) for kind in (CONVERSATIONS, REMOVED) for it in self._trash.entries(kind) if it.token == token
+        )
+        if not any(self._is_seen(kind, trashed) for kind, trashed in there):
             raise NotFound(f"{token} is not in the trash", id=token)
         return self._trash.read(token)
+
+    def keep(self, kind: str, id: str, data: bytes, at: str = "") -> NoReturn:
+        """Raises Refused: an agent puts there only what it deletes."""
+        raise Refused(f"agent {self._view.agent} may not do this, only a person", path="")
 
     def restore(self, kind: str, id: str, token: str) -> None:
         """Raises Refused if the agent could not have deleted it."""

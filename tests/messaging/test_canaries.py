@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from capsule import CapsuleError, Filter, NotFound, Store
 from capsule.engines.values import Trashed
+from capsule.messaging.people.contacts import Permission
 from capsule.store.change.conversation import REMOVED
 from capsule.store.reading import KIND
 from tests.core.store.doors import BY_ID, CURSOR, FOR_ALL, WRITES
@@ -67,6 +68,7 @@ MORE_BY_ID: dict[str, Callable[[Store, str], Any]] = {
     "servers.toggle": lambda store, id: store.servers.toggle(id, "files"),
     "summaries.standing": lambda store, id: store.summaries.standing(id),
     "forks.list": lambda store, id: store.forks.list(id) or refuse(),
+    "messages.first_unread": lambda store, id: store.messages.first_unread(id) or refuse(),
     "messages.history": lambda store, id: store.messages.history(id),
     "messages.history where": lambda store, id: store.messages.history(id, where={"topic": {"$exists": True}}),
     "messages.listen": lambda store, id: store.messages.listen(conversation=id),
@@ -82,6 +84,7 @@ MORE_BY_ID: dict[str, Callable[[Store, str], Any]] = {
     "trash.restore": lambda store, id: store.trash.restore(id),
     "trash.head": lambda store, id: store.trash.head(in_trash(store, id)).damaged and refuse(),
     "trash.restore_messages": lambda store, id: store.trash.restore_messages(in_trash(store, id, REMOVED)),
+    "agents.may": lambda store, id: permitted(store.agents.may("read", conversation=id)),
     "groups.add": lambda store, id: store.groups.add(id, ["bob"]),
     "groups.leave": lambda store, id: store.groups.leave(id),
     "groups.rename": lambda store, id: store.groups.rename(id, "Mine"),
@@ -143,6 +146,13 @@ def in_trash(store: Store, id: str, kind: str = KIND) -> Trashed:
 
 def refuse() -> Never:
     raise NotFound("nothing was found")
+
+
+def permitted(permission: Permission) -> Permission:
+    """A permission. Raises NotFound with its words if it is none."""
+    if permission.allowed:
+        return permission
+    raise NotFound(f"{permission.reason}; {permission.hint}")
 
 
 def said(ask: Callable[[], Any]) -> str:

@@ -127,7 +127,7 @@ def test_the_history_of_a_session_has_both_sides_in_order_and_what_became_of_eac
     }
     times = [event["timestamp"] for event in history]
     assert times == sorted(times)
-    assert ["done"] == [event["content"] for event in history if event.get("inReplyTo") == first.message]
+    assert [event["content"] for event in history if event.get("inReplyTo") == first.message] == ["done"]
     assert store.sessions.history(row.id, limit=3) == history[-3:]
     with pytest.raises(NotFound):
         store.sessions.history("nothing")

@@ -31,6 +31,7 @@ def test_a_search_without_script_leads_to_the_message_in_its_place(
     page = served.open(contexts(java_script_enabled=False))
     page.fill("#q", "mow friday")
     page.press("#q", "Enter")
+    page.locator("mark").first.wait_for()
     assert page.locator("mark").all_text_contents()[:2] == ["mow", "Friday"]
     hit = page.locator(f"#list a[href^='/c/{talk.plan}/m/']").first
     assert (hit.get_attribute("href") or "").endswith("?find=mow+friday")

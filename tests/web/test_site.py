@@ -82,7 +82,7 @@ def test_a_site_is_read_and_searched_from_the_disk_and_from_a_server(
     screenshot(page, "site-search")
     search(page, "chloro")
     page.locator("#found .said a").first.click()
-    page.wait_for_url("**/c/*.html#m1")
+    page.wait_for_url("**/c/*.html#m-1")
     seen = "[...document.querySelectorAll('article:not([hidden]) > .text')].map(it => it.textContent.trim())"
     assert page.evaluate(seen) == ["Why is grass green?", "It has chlorophyll."]
     page.go_back()
@@ -101,11 +101,11 @@ def test_what_is_folded_is_open_where_a_search_leads_and_images_are_shown(
     assert "A plan for the meadow" in search(page, "has been updated mow.py")
     link = page.locator("#found li", has_text="A plan for the meadow").first.locator(".said a").first
     link.click()
-    page.wait_for_url("**#m3")
-    assert page.locator("#m3").is_visible()
-    until(lambda: page.evaluate("document.querySelector('#m0 img').naturalWidth") == 1)
+    page.wait_for_url("**#m-3")
+    assert page.locator("#m-3").is_visible()
+    until(lambda: page.evaluate("document.querySelector('#m-0 img').naturalWidth") == 1)
     assert (tmp_path / "site").joinpath(
-        *str(page.locator("#m0 img").get_attribute("src")).split("/")[1:]
+        *str(page.locator("#m-0 img").get_attribute("src")).split("/")[1:]
     ).read_bytes() == PNG
     screenshot(page, "site-page")
     page.get_by_role("link", name="All conversations").click()

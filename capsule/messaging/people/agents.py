@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from capsule import timestamps
-from capsule.errors import CapsuleError, InvalidInput, Refused
+from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused
 from capsule.format.documents.agents import direct_id
 from capsule.format.documents.members import Member
 from capsule.messaging.people.documents import KIND_OF_BELLS, KIND_OF_HOMES, Document
@@ -65,7 +65,7 @@ class Agents(Registration):
             action: What it would do, by a word of the rule: `read`, `append`, `edit`, `rename`, `join`, `invite`,
                 `message` and so on. Who holds a lock is no matter of this rule.
             agent: The agent; None: the one that the store acts for.
-            conversation: Where it would do it, as `Store.resolve` takes it.
+            conversation: Where it would do it: a channel, or any conversation as `Store.resolve` takes it.
             other: The agent that it is about: whom it would add, invite or readmit there; without a conversation, whom
                 it would find, or what it would do in the direct of the two.
 
@@ -84,7 +84,7 @@ class Agents(Registration):
             raise InvalidInput(f"{action[:40]!r} is no action; it is one of {', '.join(get_args(Action))}")
         others = () if other is None else (self.get(other).id,)
         if conversation is not None:
-            object = self._object(self._store.resolve(conversation))
+            object = self._object(conversation)
         elif not others:
             raise InvalidInput("say where the agent would do it, or which other agent it is about")
         elif action in ("find", "manage", "delete", "move"):
@@ -99,8 +99,13 @@ class Agents(Registration):
         hint = said.hint if isinstance(said.hint, str) else said.hint(state_of)
         return Permission(said.allowed, said.reason, f"{me} is not told that it exists" if said.hidden else hint)
 
-    def _object(self, id: str) -> Object:
+    def _object(self, conversation: str) -> Object:
         """A conversation that the store's agent finds, as the rule sees it. Raises NotFound, InvalidDocument."""
+        from capsule.messaging.channels import Channels
+
+        with suppress(NotFound):
+            conversation = self._store.inner.part(Channels).resolve(conversation, self._store.agent)
+        id = self._store.resolve(conversation)
         with suppress(Refused):  # It finds a channel that it may not read.
             self._store.engine.head(id)
         return Object.of(self._store.inner.whole.head(id)[0])

@@ -43,12 +43,14 @@ class Removed:
         title: The conversation's title then.
         reason: `deleted`, `pruned`, `edited` or `restored` (restored messages replaced them).
         messages: The messages before the write.
+        by: The agent that wrote; empty: the store's owner, or it is unknown.
     """
 
     trashed: Trashed
     title: str
     reason: str
     messages: list[dict[str, Any]]
+    by: str = ""
 
 
 class Trash:
@@ -97,19 +99,26 @@ class Trash:
         except InvalidDocument as error:
             return Head(wanted, path=self._store.engine.name(KIND, wanted), damaged=error.message)
 
-    def removed(self, id: str | None = None) -> list[Removed]:
+    def removed(
+        self, id: str | None = None, *, before: tuple[str, str] | None = None, limit: int | None = None
+    ) -> list[Removed]:
         """List the messages in the trash, the last removed first.
 
         Args:
             id: Only of this conversation. None: of all conversations.
+            before: Only what comes behind an entry in the list: its `deleted_at` and its `token`. None: all.
+            limit: The largest number of entries; None: no limit.
 
         Raises Refused, StorageFailed. Cost: reading the listed messages.
         """
-        removed = []
+        removed: list[Removed] = []
         for trashed in self._store.engine.trash.entries(REMOVED):
-            if id is None or trashed.id == id:
+            if len(removed) == limit:
+                break
+            if id in (None, trashed.id) and (before is None or (trashed.deleted_at, trashed.token) < before):
                 kept = codec.decode(self._store.engine.trash.read(trashed.token), trashed.path)
-                removed.append(Removed(trashed, kept["title"], kept["removed"]["reason"], kept["history"]))
+                about = kept["removed"]
+                removed.append(Removed(trashed, kept["title"], about["reason"], kept["history"], about.get("by") or ""))
         return removed
 
     def restore_messages(self, trashed: Trashed) -> list[str]:

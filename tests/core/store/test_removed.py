@@ -132,3 +132,15 @@ def test_any_removed_messages_are_restored_in_their_places(data: st.DataObject) 
     again = Tree(back["history"])
     assert [entry["id"] for entry in back["history"]] == tree.ids and again.parents == tree.parents
     assert again.active_leaf(back["metadata"].get("currentNode")) == tree.active_leaf(current)
+
+
+def test_what_was_removed_says_which_agent_did_it_and_is_listed_in_pages(store: Store) -> None:
+    id = _conversation(store)
+    anna = store.inner.acting("anna")
+    mine = anna.append(id, content="mine").id
+    store.edits.message(id, "@0", "ONE")
+    anna.branches.remove(id, str(mine))
+    last, first = store.trash.removed()
+    assert {last.by, first.by} == {"anna", ""}
+    assert store.trash.removed(limit=1) == [last]
+    assert store.trash.removed(before=(last.trashed.deleted_at, last.trashed.token)) == [first]

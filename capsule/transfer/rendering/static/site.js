@@ -38,7 +38,7 @@
     for (const [nth, said] of hits.slice(0, 100)) {
       const row = rows.children[nth].cloneNode(true), page = row.querySelector("a").getAttribute("href");
       const line = Object.assign(document.createElement("p"), { className: "said" });
-      line.append(...said.slice(0, 5).map(at => link(`${page}#m${at}`, `message ${at + 1}`)));
+      line.append(...said.slice(0, 5).map(at => link(`${page}#m-${at}`, `message ${at + 1}`)));
       if (said.length > 5) line.append(`and ${said.length - 5} more`);
       row.append(line);
       found.append(row);
