@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, islice
 from typing import IO, TYPE_CHECKING, Any
 
 from capsule.errors import InvalidInput, NotFound
+from capsule.timestamps import sortable
 from capsule.transfer.drafts.conversion import draft_of
 from capsule.transfer.interface import Format
 from capsule.transfer.registry import format_named, formats
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
+    from capsule.transfer.site import Site
 
 Document = dict[str, Any]
 #: The time of the files in an archive, so that the same conversations give the same bytes.
@@ -82,6 +84,38 @@ class Export:
             made = replace(made, write=made.plain)
         return _Writing(self._store, made, is_redacted=is_redacted).write(ids, file, is_archive=is_archive)
 
+    def site(
+        self,
+        ids: Iterable[str],
+        directory: str,
+        *,
+        is_redacted: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Site:
+        """Write conversations as static pages, with an index and a search that need no server.
+
+        Written again, it changes only the files that changed, and removes the pages of other conversations.
+
+        Args:
+            ids: The conversations. The index has the latest first.
+            directory: A folder that is new, empty, or a site of an earlier call.
+            is_redacted: As in an export to a file.
+            progress: Called with the conversations written so far, and all.
+
+        Raises:
+            Refused: Something else is in the folder, or a package is missing.
+            NotFound: There is no such conversation.
+            InvalidDocument: A file does not parse.
+            StorageFailed: The system did not permit it.
+
+        Cost: reading and drawing each conversation, and a flush for each file that changed.
+        """
+        from capsule.transfer.site import write
+
+        heads = sorted(map(self._store.head, {*ids}), key=lambda head: (sortable(head.updated_at), head.id))
+        writing = _Writing(self._store, format_named("html"), is_redacted=is_redacted)
+        return write(directory, [head.id for head in reversed(heads)], writing.document, writing.file, progress)
+
 
 class _Writing:
     """One export."""
@@ -93,7 +127,7 @@ class _Writing:
         self._attached: dict[str, None] = {}
 
     def write(self, ids: Iterable[str], file: IO[bytes], *, is_archive: bool) -> int:
-        every: Iterator[Document] = (self._document(id) for id in ids)
+        every: Iterator[Document] = (self.document(id) for id in ids)
         some = list(islice(every, 2))
         every = chain(some, every)
         is_joined = bool(self._format.joined)
@@ -111,11 +145,12 @@ class _Writing:
                     name, data = self._written(document)
                     archive.writestr(_entry(name), data)
             for digest in self._attached:
-                if (content := self._file(digest)) is not None:
+                if (content := self.file(digest)) is not None:
                     archive.writestr(_entry(f"attachments/{digest}"), content)
         return self._count
 
-    def _document(self, id: str) -> Document:
+    def document(self, id: str) -> Document:
+        """A conversation as it goes out."""
         document = self._store.document(id)
         self._count += 1
         if self._is_redacted:
@@ -130,7 +165,7 @@ class _Writing:
     def _written(self, document: Document) -> tuple[str, bytes]:
         """The path and the bytes of a conversation in the format."""
         format = self._format
-        draft = draft_of(document, format.name, self._file if format.embeds_files else None)
+        draft = draft_of(document, format.name, self.file if format.embeds_files else None)
         assert format.write is not None
         name = format.file_name(draft) if format.file_name else f"{document['id']}{format.extension}"
         return name, format.write(draft)
@@ -143,7 +178,7 @@ class _Writing:
         if is_array:
             yield b"\n]\n"
 
-    def _file(self, digest: str) -> bytes | None:
+    def file(self, digest: str) -> bytes | None:
         """An attachment; None: it is not there, or it holds secrets."""
         try:
             data = self._store.inner.whole.files.read("attachments", digest, digest)

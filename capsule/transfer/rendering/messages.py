@@ -26,7 +26,7 @@ from capsule.transfer.rendering.texts import Texts
 Entry = Mapping[str, Any]
 #: Where the templates are, and the styles of what they draw.
 TEMPLATES, STYLES = Path(__file__).parent / "templates", Path(__file__).parent / "static" / "messages.css"
-_TEMPLATES = Environment(
+ENVIRONMENT = Environment(
     loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
 )
 #: The images that are shown; an SVG could hold a script.
@@ -289,5 +289,5 @@ def messages(entries: Sequence[Entry], drawing: Drawing | None = None) -> list[S
 
 def render(entries: Sequence[Entry], drawing: Drawing | None = None) -> list[Markup]:
     """The messages of a window as HTML, one after the other. As `messages`."""
-    draw = _TEMPLATES.get_template("message.html").module.message  # type: ignore[attr-defined]
+    draw = ENVIRONMENT.get_template("message.html").module.message  # type: ignore[attr-defined]
     return [draw(message) for message in messages(entries, drawing)]

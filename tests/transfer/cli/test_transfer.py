@@ -211,3 +211,19 @@ def test_what_stands_in_a_file_cannot_command_the_terminal(capsule: Any) -> None
     id = capsule.new("A", "--message", evil)
     assert not set("\x1b\x07\x9b\u202e\r") & set(plain(capsule.terminal("export", id, "--format", "markdown")))
     assert evil in capsule("export", id, "--format", "markdown").stdout
+
+
+def test_a_store_is_exported_as_pages_or_what_was_named_of_it(capsule: Any, tmp_path: Path) -> None:
+    one, two = capsule.new("One", "--tag", "x"), capsule.new("Two")
+    site = tmp_path / "site"
+    said = capsule.json("export", "--site", str(site))
+    assert (said["path"], said["conversations"], said["removed"], said["left"]) == (str(site), 2, 0, 0)
+    assert {path.stem for path in (site / "c").iterdir()} == {one, two}
+    assert "2 conversations" in capsule("export", "--site", str(site), "--all").line
+    assert capsule.json("export", "--site", str(site), "--tag", "x", "--redact")["removed"] == 1
+    assert {path.stem for path in (site / "c").iterdir()} == {one}
+    assert capsule.json("export", two, "--site", str(site))["conversations"] == 1
+    capsule("export", "--site", str(tmp_path), expect=6)
+    for words in (("--format", "html"), ("-o", "x"), ("--plain",), ("--force",)):
+        capsule("export", "--site", str(site), *words, expect=2)
+    assert "writing" in plain(capsule.terminal("export", "--site", str(tmp_path / "new"), has_bars=True))

@@ -168,12 +168,12 @@ def _chosen(format: str | None, *, yes: bool) -> list[str]:
 
 def export(
     ids: list[str] | None = argument("ID", f"The conversations, each: {CONVERSATION}", autocompletion=complete_id),
-    format: str = option(
+    format: str | None = option(
         "--format FORMAT",
         lambda: f"Write this format. The formats: {_formats('write')}.",
-        ...,
         autocompletion=complete_format,
     ),
+    site: str | None = option("--site DIR", "Write pages with an index and a search. Without ID and --tag: of all."),
     all: bool = flag("--all", "Export every conversation."),
     tags: Tags = None,
     output: str | None = option("--output -o PATH", "Write to this file; .zip makes a zip. Default: standard output."),
@@ -182,16 +182,21 @@ def export(
     whole: bool = flag("--whole", "Write all that an import takes back. Default for the other formats."),
     force: bool = flag("--force", "Replace the file."),
 ) -> None:
-    """Export conversations in the format of another program.
+    """Export conversations in the format of another program, or as pages for a browser.
 
-    Several conversations make one file, or a zip if the format has a file for each.
+    Several conversations make one file, or a zip if the format has a file for each. --site makes a folder, which needs
+    no server; written again, only what changed is replaced.
     """
     from capsule.engines.questions import Filter
     from capsule.transfer.registry import format_named
 
+    refuse((format is None) == (site is None), "give --format FORMAT or --site DIR")
+    refuse(
+        site is not None and (output or plain or whole or force), "it excludes -o, --plain, --whole, --force", "--site"
+    )
+    all = all or not (site is None or ids or tags)
     refuse(bool(ids) + all + bool(tags) != 1, "name conversations, or give --all or --tag")
     refuse(plain and whole, "--plain and --whole exclude each other")
-    is_plain = plain or (format_named(format).is_for_people and not whole)
     with store_of() as store:
         damaged: list[str] = []
         if ids:
@@ -202,10 +207,17 @@ def export(
             damaged = [head.id for head in heads if head.damaged]
         if not chosen:
             raise NotFound("there is no such conversation", id="")
-        is_archive = output is not None and output.endswith(".zip")
-        with _file(output, force=force) as file:
-            options: dict[str, Any] = {"is_archive": is_archive, "is_redacted": redact, "is_plain": is_plain}
-            count = store.export(chosen, file, format=format, **options)
+        if site is not None:
+            with progress("writing") as bar:
+                made = store.export.site(chosen, site, is_redacted=redact, progress=bar)
+            pages = f"wrote {counted(made.conversations, 'conversation')} to {shown(site)}"
+            answer({"path": site, **made.as_json()}, f"{pages}: {made.written} files changed, {made.removed} removed")
+        elif format is not None:
+            is_plain = plain or (format_named(format).is_for_people and not whole)
+            is_archive = output is not None and output.endswith(".zip")
+            with _file(output, force=force) as file:
+                options: dict[str, Any] = {"is_archive": is_archive, "is_redacted": redact, "is_plain": is_plain}
+                count = store.export(chosen, file, format=format, **options)
     if output is not None:
         answer({"path": output, "conversations": count}, f"wrote {counted(count, 'conversation')} to {shown(output)}")
     if damaged:
