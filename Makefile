@@ -18,7 +18,7 @@ ROOM ?=
 unexport PYTHONPATH PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all lint format types docs docs-check record site doctor bench bench-smoke conformance clients torture release lock clean
+.PHONY: help venv demo test test-all lint format types docs docs-check record pictures site doctor bench bench-smoke conformance clients torture release lock clean
 
 help:  ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,8 +47,12 @@ test: $(STAMP)  ## run the tests, of the slow ones a sample (ROOM=git: of one ro
 # The wheel of claude-agent-sdk has 370 MB of a program that no test runs; its source has 2 MB.
 SDKS := --no-binary claude-agent-sdk -c constraints.txt
 test-all: $(STAMP)  ## run all tests
-	@$(BIN)/python -m pip install -q --disable-pip-version-check $(SDKS) -e '.[agents,browser]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check $(SDKS) -e '.[agents,browser,server]'
 	@HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest -q -n auto --dist worksteal $(if $(ROOM),tests/$(ROOM)) $(ARGS)
+	@$(if $(ROOM),,CAPSULE_ENGINE=postgres $(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow" $(IN_MEMORY))
+
+# The tests of what stands above the engine in memory: with CAPSULE_ENGINE=postgres they run on that.
+IN_MEMORY := tests/core/store tests/core/watch tests/messaging tests/sessions tests/torture/test_model.py
 
 lint: $(STAMP)  ## look for what ruff knows to be wrong, and for other formatting than ruff's
 	@$(BIN)/ruff check .
@@ -69,6 +73,10 @@ docs-check: $(STAMP)  ## say whether what is generated is what is committed
 
 record: $(STAMP)  ## record docs/tour.svg anew, from real commands
 	@$(BIN)/python docs/record.py
+
+pictures: $(STAMP)  ## take the pictures of the page in docs/ anew, in a real browser
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[browser]'
+	@CAPSULE_PICTURES=docs $(BIN)/python -m pytest -q -n 0 tests/web/test_pictures.py
 
 # A page of the site must load nothing from elsewhere: no script, style, font or picture.
 ELSEWHERE := <(script|img|iframe|source)[^>]+src="?(https?:)?//|<link[^>]+href="?(https?:)?//|@import|url\(.?(https?:)?//
@@ -106,7 +114,7 @@ release: $(STAMP)  ## make the source distribution and the wheel of this commit 
 lock:  ## write constraints.txt anew, from what PyPI has today
 	@rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	@.venv-lock/bin/python -m pip install -q --disable-pip-version-check --no-binary claude-agent-sdk \
-		-e '.[test,lint,web,browser,site,bench,tokens,agents,release]'
+		-e '.[test,lint,web,browser,site,bench,tokens,agents,release,server]'
 	@{ grep '^#' constraints.txt; .venv-lock/bin/python -m pip freeze --all --exclude pip --exclude-editable; } > .venv-lock/new
 	@mv .venv-lock/new constraints.txt && rm -rf .venv-lock
 

@@ -1,6 +1,6 @@
 """Measure the store, side by side with what one would use instead.
 
-A whole run takes about three quarters of an hour, and writes RESULTS.md and results.json here and the plots into docs/.
+A whole run takes about fifty minutes, and writes RESULTS.md and results.json here and the plots into docs/.
 Each measurement is kept in build/benchmarks, with its commit and its time; `--resume` takes what is there. One that
 fails does not end the others: it is named at the end, and a whole run then writes nothing here.
 """
@@ -23,7 +23,7 @@ from benchmarks.report import Bench, Report
 WORKS = (
     "append", "contention", "amplification", "reading", "heads", "startup", "memory",
     "indexing", "search", "filters", "watch", "messaging", "channels", "sessions",
-    "mcp", "context", "trees", "merging", "git", "transfer",
+    "mcp", "context", "trees", "merging", "git", "transfer", "web",
 )  # fmt: skip
 _HERE = Path(__file__).parent
 

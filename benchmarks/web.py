@@ -22,55 +22,34 @@ import httpx2
 import psutil  # type: ignore[import-untyped]
 
 from benchmarks import corpus
+from benchmarks.browsing import LOADED, PAINTED, WATCH_HITS, WATCH_TEXTS, evaluated, launched, opened
 from benchmarks.environment import usual
 from benchmarks.fixtures import write_capsule
 from benchmarks.harness import Contestant, Samples, interleave
 from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows, times
 from capsule import Store
-from tests.web.browser import ARGUMENTS, program
-from tests.web.serving import PATIENCE_S, Served
+from tests.web.serving import Served
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, Page
+    from playwright.sync_api import Browser
 
 __all__ = ["run"]
 
 _OURS, _BARE = "capsule web", "a bare Starlette page"
 _LIST_S, _LIST_RATIO, _LOADED, _PAINT_S, _HEARD_S, _SEARCH_S, _IDLE = 0.1, 8.0, 150_000, 0.3, 0.05, 0.06, 0.05
-_COLUMNS = ("", "how", "rounds", "median", "p95", "p99", "max", "capsule web / it")
-_TABS, _IDLE_S = 200, 30
-#: Notes when a text of the writer stands in the page for the first time, by the clock that all processes share.
-_WATCH_TEXTS = """() => {
-    const seen = window.__seen = {};
-    new MutationObserver(changes => {
-        const now = performance.timeOrigin + performance.now();
-        for (const change of changes) for (const node of change.addedNodes)
-            for (const [mark] of (node.textContent ?? "").matchAll(/mark-\\d+-/g)) seen[mark] ??= now;
-    }).observe(document.documentElement, { childList: true, subtree: true });
-}"""
-#: Notes when a text was typed, and when the links to hits were others after it.
-_WATCH_HITS = """() => {
-    const links = () => [...document.querySelectorAll("main a[href*='/m/']")].map(link => link.href).join();
-    let before = links();
-    window.__typed = window.__hits = 0;
-    document.addEventListener("input", () => { window.__typed = performance.now(); window.__hits = 0 }, true);
-    new MutationObserver(() => {
-        const now = links();
-        if (now && now !== before && window.__typed) { before = now; window.__hits ||= performance.now() }
-    }).observe(document.documentElement, { childList: true, subtree: true, attributes: true });
-}"""
-_PAINT = "() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
-_LOADED_BYTES = """() => [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")]
-    .map(entry => [new URL(entry.name).pathname, entry.transferSize])"""
+_COLUMNS = ("what", "how", "rounds", "median", "p95", "p99", "max", "capsule web / it")
+_TABS, _IDLE_S = 200, 20
 
 
 def run(bench: Bench) -> Report:
     """Measure the page."""
     report = Report()
     made = corpus.ensure(bench)
+    with bench.progress("indexing", 1), Store.open(made.root) as store:
+        store.heads()
     with _served(made.root, bench) as served, _bare() as bare:
         _first_page(bench, report, made, served, bare)
-        with _browser(report) as browser:
+        with launched(report) as browser:
             if browser is not None:
                 _loaded(report, browser, served)
                 _search(bench, report, browser, made, served)
@@ -78,7 +57,7 @@ def run(bench: Bench) -> Report:
     Store.init(root)
     messages = bench.rounds(100_000, 5_000, 500)
     write_capsule(root, "large", messages=messages, type="chat")
-    with _served(root, bench) as served, _bare() as bare, _browser(report) as browser:
+    with _served(root, bench) as served, _bare() as bare, launched(report) as browser:
         if browser is not None:
             _paint(bench, report, browser, served, bare, messages)
             _appended(bench, report, browser, served, bare)
@@ -93,7 +72,7 @@ def run(bench: Bench) -> Report:
 def _served(root: Path, bench: Bench) -> Iterator[Served]:
     served = Served(root, (), bench.directory / "web.txt", [])
     try:
-        served.client.get("/")  # The index is there from then on.
+        served.client.get("/").raise_for_status()
         yield served
     finally:
         served.stop()
@@ -112,42 +91,6 @@ def _process(module: str, *words: str) -> subprocess.Popen[str]:
     command, here = [sys.executable, "-m", module, *words], Path(__file__).parent.parent
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=here, env=usual())
-
-
-@contextmanager
-def _browser(report: Report) -> Iterator[Browser | None]:
-    """A browser, or None; then the report says why what needs one was left out."""
-    path = program()
-    try:
-        from playwright.sync_api import sync_playwright
-    except ModuleNotFoundError:
-        path = None
-    if path is None:
-        report.skipped["what is seen in a browser"] = "no browser: apt install chromium-headless-shell"
-        yield None
-        return
-    with sync_playwright() as playwright:
-        # Pages of one site share processes, as they do where memory is short.
-        browser = playwright.chromium.launch(executable_path=path, args=[*ARGUMENTS, "--renderer-process-limit=4"])
-        yield browser
-        browser.close()
-
-
-def _page(context: BrowserContext, served: Served, path: str) -> Page:
-    context.set_default_timeout(PATIENCE_S * 1000)
-    page = served.open(context, path)
-    page.wait_for_load_state("load")
-    return page
-
-
-def _until(page: Page, expression: str) -> Any:
-    """What an expression gives in a page, once it gives something."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := page.evaluate(expression)):
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"{page.url}: it was waited for in vain: {expression}")
-        time.sleep(0.002)
-    return found
 
 
 # -- The measurements --------------------------------------------------------------------------------------------------
@@ -182,8 +125,8 @@ def _first_page(bench: Bench, report: Report, made: corpus.Corpus, served: Serve
 
 def _loaded(report: Report, browser: Browser, served: Served) -> None:
     context = browser.new_context()
-    page = _page(context, served, "/")
-    parts: list[tuple[str, int]] = page.evaluate(_LOADED_BYTES)
+    page = opened(context, served, "/")
+    parts: list[tuple[str, int]] = page.evaluate(LOADED)
     context.close()
     total = sum(size for _, size in parts)
     rows = [(path, f"{size:,}") for path, size in sorted(parts, key=lambda part: -part[1])]
@@ -201,19 +144,19 @@ def _loaded(report: Report, browser: Browser, served: Served) -> None:
 
 
 def _paint(bench: Bench, report: Report, browser: Browser, served: Served, bare: str, messages: int) -> None:
-    def painted(address: str, cookies: list[dict[str, Any]]) -> float:
+    def painted(name: str) -> float:
         context = browser.new_context()  # With nothing in its cache.
-        context.add_cookies(cookies)  # type: ignore[arg-type]
+        context.add_cookies(served.cookies())  # type: ignore[arg-type]
         page = context.new_page()
-        page.goto(address)
-        seconds = _until(page, _PAINT) / 1000
+        page.goto(f"{served.base}/c/large" if name == _OURS else bare)
+        seconds = evaluated(page, PAINTED)
         context.close()
         return float(seconds)
 
-    samples = {name: Samples(name) for name in (_OURS, _BARE)}
+    draw, samples = random.Random(2), {name: Samples(name) for name in (_OURS, _BARE)}
     for _ in range(bench.rounds(30, 5, 1)):
-        samples[_OURS].seconds.append(painted(f"{served.base}/c/large", served.cookies()))
-        samples[_BARE].seconds.append(painted(bare, []))
+        for name in draw.sample([*samples], 2):
+            samples[name].seconds.append(painted(name))
     us, what = samples[_OURS], f"a conversation of {messages:,} messages"
     _tell(report, "paint", "From the request to the first paint, with an empty cache", what, samples)
     report.bars.append(
@@ -228,20 +171,29 @@ def _paint(bench: Bench, report: Report, browser: Browser, served: Served, bare:
 
 
 def _appended(bench: Bench, report: Report, browser: Browser, served: Served, bare: str) -> None:
-    count = bench.rounds(200, 30, 3)
+    count, context = bench.rounds(200, 30, 3), browser.new_context()
+    pages = {_OURS: opened(context, served, "/c/large"), _BARE: context.new_page()}
+    pages[_BARE].goto(bare)
+    for page in pages.values():
+        evaluated(page, WATCH_TEXTS)
+    with _process("benchmarks.web", str(served.root), bare, str(count)) as writer:
+        assert writer.stdin is not None
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        for page in pages.values():
+            evaluated(page, "() => __until('mark-0-')")  # From then on it listens.
+        writer.stdin.write("\n")
+        writer.stdin.flush()
+        begun: dict[str, dict[str, float]] = json.loads(writer.stdout.readline())
     samples = {}
-    for name, path, where in ((_OURS, "/c/large", str(served.root)), (_BARE, "", bare)):
-        context = browser.new_context()
-        if name == _OURS:
-            page = _page(context, served, path)
-        else:
-            page = context.new_page()
-            page.goto(bare)
-        page.evaluate(_WATCH_TEXTS)
-        samples[name] = Samples(name, _seen(page, [where, "large", str(count)]))
-        context.close()
+    for name, page in pages.items():
+        seen: dict[str, float] = evaluated(page, f"() => __until('mark-{count}-')")
+        samples[name] = Samples(name, [seen[mark] / 1000 - moment for mark, moment in begun[name].items()])
+    context.close()
     us = samples[_OURS]
-    note = "A writer appends every 30 to 130 ms. To the bare page it posts the text, which is sent on from memory."
+    note = (
+        "A writer takes turns, after 30 to 130 ms: it appends, or posts to the bare page, which sends on from memory."
+    )
     title = "From before an append in another process until the text is in the page"
     _tell(report, "appended", title, "one tab", samples, note)
     report.bars.append(
@@ -255,42 +207,32 @@ def _appended(bench: Bench, report: Report, browser: Browser, served: Served, ba
     )
 
 
-def _seen(page: Page, words: list[str]) -> list[float]:
-    """The seconds from before each append of a writer until its text was in a page."""
-    with _process("benchmarks.web", *words) as writer:
-        assert writer.stdin is not None
-        assert writer.stdout is not None
-        writer.stdout.readline()
-        _until(page, "() => window.__seen['mark-0-']")  # From then on it listens.
-        writer.stdin.write("\n")
-        writer.stdin.flush()
-        begun: dict[str, float] = json.loads(writer.stdout.readline())
-    last = next(reversed(begun))
-    _until(page, f"() => window.__seen[{last!r}]")
-    seen: dict[str, float] = page.evaluate("() => window.__seen")
-    return [seen[mark] / 1000 - moment for mark, moment in begun.items()]
-
-
 def _search(bench: Bench, report: Report, browser: Browser, made: corpus.Corpus, served: Served) -> None:
     words, _ = corpus._words()
-    queries = itertools.cycle(words[200:230])
+    queries, draw = itertools.cycle(words[200:300]), random.Random(3)
     context = browser.new_context()
-    page = _page(context, served, "/search?q=" + words[199])
-    page.evaluate(_WATCH_HITS)
-    box = page.locator("main input[name=q], input[name=q]").last
+    page = opened(context, served, "/search?q=" + words[199])
     samples = {name: Samples(name) for name in (_OURS, "Store.search")}
+
+    def shown(word: str) -> float:
+        evaluated(page, WATCH_HITS)
+        page.fill("#q", word)
+        return float(evaluated(page, "() => __hits"))
+
     with Store.open(made.root, keep_locks=False) as store:
-        for number in range(-3, bench.rounds(60, 10, 1)):
-            word = next(queries)
-            box.fill(word)
-            _until(page, "() => window.__hits")
-            seconds = page.evaluate("() => (window.__hits - window.__typed) / 1000")
+
+        def found(word: str) -> float:
             begin = time.perf_counter()
             store.search(word)
-            alone = time.perf_counter() - begin
-            if number >= 0:
-                samples[_OURS].seconds.append(seconds)
-                samples["Store.search"].seconds.append(alone)
+            return time.perf_counter() - begin
+
+        how = {_OURS: shown, "Store.search": found}
+        for number in range(-bench.rounds(3, 3, 1), bench.rounds(60, 10, 1)):
+            word = next(queries)
+            for name in draw.sample([*how], 2):
+                seconds = how[name](word)
+                if number >= 0:
+                    samples[name].seconds.append(seconds)
     context.close()
     us, alone, what = samples[_OURS], samples["Store.search"].median, f"{made.messages:,} messages"
     _tell(report, "search", "From the key to the hits in the page", what, samples)
@@ -308,21 +250,22 @@ def _search(bench: Bench, report: Report, browser: Browser, made: corpus.Corpus,
 def _idle(bench: Bench, report: Report, browser: Browser, served: Served, bare: str) -> None:
     count, seconds = bench.rounds(_TABS, 20, 3), bench.rounds(_IDLE_S, 5, 1)
     shares: dict[str, tuple[float, float]] = {}
-    for name in (_OURS, _BARE):
+    still = f"{bare}/still"
+    for name in (_OURS, still):
         context = browser.new_context()
-        for _ in range(count if name == _OURS else 6):  # So many connections a browser has; it has no leader.
+        for _ in range(count):
             if name == _OURS:
-                _page(context, served, "/c/large")
+                opened(context, served, "/c/large")
             else:
-                context.new_page().goto(bare)
+                context.new_page().goto(name)
         shares[name] = _shares(served, seconds)
         context.close()
     total, server = shares[_OURS]
     rows = [
         (f"{count} tabs of {_OURS}", f"{total:.2%}", f"{server:.2%}"),
-        (f"6 tabs of {_BARE}", f"{shares[_BARE][0]:.2%}", ""),
+        (f"{count} tabs of {_BARE} without script", f"{shares[still][0]:.2%}", ""),
     ]
-    report.tables.append(Table(f"Idle for {seconds} s: shares of a processor", ("", "all", "its server"), rows))
+    report.tables.append(Table(f"Idle for {seconds} s: shares of a processor", ("what", "all", "capsule web"), rows))
     report.bars.append(
         Bar(
             f"{count} tabs of one browser, idle",
@@ -332,7 +275,7 @@ def _idle(bench: Bench, report: Report, browser: Browser, served: Served, bare: 
             "the looks without a notice now and then, and what a browser does for its tabs",
         )
     )
-    report.data["idle"] = {"tabs": count, "all": total, "server": server, "bare": shares[_BARE][0]}
+    report.data["idle"] = {"tabs": count, "all": total, "server": server, "bare": shares[still][0]}
 
 
 def _shares(served: Served, seconds: int) -> tuple[float, float]:
@@ -371,29 +314,24 @@ def _times() -> dict[int, float]:
 # -- The writer --------------------------------------------------------------------------------------------------------
 
 
-def _write(where: str, id: str, count: int) -> None:
-    """Run in a process of its own: append marked texts to a conversation, or post them; when each was begun."""
-    draw, begun = random.Random(1), {}
-    send, close = _posting(where) if where.startswith("http:") else _appending(where, id)
-    send("mark-0-")
-    print(flush=True)
-    sys.stdin.readline()
-    for number in range(1, count + 1):
-        time.sleep(draw.uniform(0.03, 0.13))
-        begun[f"mark-{number}-"] = time.time()
-        send(f"mark-{number}-")
-    print(json.dumps(begun), flush=True)
-    close()
-
-
-def _appending(root: str, id: str) -> tuple[Callable[[str], Any], Callable[[], Any]]:
-    store = Store.open(root, keep_locks=False)
-    return lambda text: store.append(id, content=text), store.close
-
-
-def _posting(address: str) -> tuple[Callable[[str], Any], Callable[[], Any]]:
-    client = httpx2.Client(base_url=address)
-    return lambda text: client.post("/append", content=text), client.close
+def _write(root: str, bare: str, count: int) -> None:
+    """Run in a process of its own: append marked texts, and post others to the bare page; when each was begun."""
+    draw = random.Random(1)
+    with Store.open(root, keep_locks=False) as store, httpx2.Client(base_url=bare) as client:
+        send: dict[str, Callable[[str], Any]] = {
+            _OURS: lambda text: store.append("large", content=text),
+            _BARE: lambda text: client.post("/append", content=text).raise_for_status(),
+        }
+        begun: dict[str, dict[str, float]] = {name: {} for name in send}
+        send[_OURS]("mark-0-")
+        print(flush=True)
+        sys.stdin.readline()
+        for mark in (f"mark-{number}-" for number in range(1, count + 1)):
+            for name in draw.sample([*send], 2):
+                time.sleep(draw.uniform(0.03, 0.13))
+                begun[name][mark] = time.time()
+                send[name](mark)
+        print(json.dumps(begun), flush=True)
 
 
 if __name__ == "__main__":

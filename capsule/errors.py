@@ -32,6 +32,8 @@ Action = Literal[
     "unlock",  # Wait, or release the lock by force.
     "edit",  # Edit the message in a branch of its own.
     "trash",  # List the trash.
+    "copy",  # Copy the store into one of files.
+    "migrate",  # Bring the tables of the store to this version.
     "repair",  # Examine and repair the store.
     "conflicts",  # List the conflicts of merges.
     "log",  # Read the conversation's history in git.

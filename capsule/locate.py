@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from capsule import settings
 from capsule.disk.whole_files import naming
 from capsule.engines import opening
 from capsule.errors import NotFound, Refused, Remedy
 
-_log = logging.getLogger("capsule")
+if TYPE_CHECKING:
+    from capsule.engines.interface import Engine
 
+_log = logging.getLogger("capsule")
 
 #: Why a store is the one to use, and how a person reads it.
 Reason = Literal["option", "environment", "above", "own"]
@@ -29,7 +31,7 @@ _WORDS: Final[dict[Reason, str]] = {
 
 
 class Location(NamedTuple):
-    """The directory of the store to use, and the reason why it is this one."""
+    """The directory of the store to use, or its address in a database without a password; and why it is this one."""
 
     root: str
     reason: Reason
@@ -38,6 +40,28 @@ class Location(NamedTuple):
     def words(self) -> str:
         """The reason for a person."""
         return _WORDS[self.reason]
+
+
+def open_engine(path: str | os.PathLike[str] | None) -> tuple[str, settings.Settings, Engine]:
+    """The place of the store to use, as `find_store` finds it, its settings, and its engine.
+
+    Raises NotFound, InvalidInput, InvalidDocument, Refused; StorageFailed: its database can't be reached.
+    """
+    if (url := named(path)) is not None:
+        import platformdirs
+
+        kept = platformdirs.user_data_dir("capsule", appauthor=False)
+        engine, settings_there = opening.in_database(url, kept, platformdirs.user_cache_dir("capsule", appauthor=False))
+        return opening.shown(url), settings_there, engine
+    root = find_store(path)
+    settings_there = load_settings(root)
+    return root, settings_there, opening.files(root, settings_there)
+
+
+def named(path: str | os.PathLike[str] | None) -> str | None:
+    """The address of the database that is named as the store, with its password; None: none is."""
+    url = path or os.environ.get("CAPSULE_STORE")
+    return url if isinstance(url, str) and opening.is_address(url) else None
 
 
 def find_store(path: str | os.PathLike[str] | None, *, is_made: bool = True) -> str:
@@ -64,6 +88,8 @@ def locate_store(path: str | os.PathLike[str] | None) -> Location:
         (os.environ.get("CAPSULE_STORE"), "environment", "CAPSULE_STORE"),
     )
     for given, reason, origin in named:
+        if given and opening.is_address(given):
+            return Location(opening.shown(str(given)), reason)
         if given:
             root = os.path.abspath(given)
             if not os.path.isfile(os.path.join(root, settings.FILE_NAME)):
@@ -108,14 +134,16 @@ def _ensure_trusted(root: str) -> None:
 
 
 def ensure_store(directory: str | os.PathLike[str]) -> list[str]:
-    """Make a store of `directory`. Existing files stay as they are.
+    """Make a store of `directory`, or in the database with this address. Existing files stay as they are.
 
     Returns:
-        The paths that were made.
+        The paths that were made; of a database its address without a password.
 
     Raises:
         Refused, StorageFailed: The system did not permit it.
     """
+    if opening.is_address(directory):
+        return [opening.shown(str(directory))] if opening.make_in_database(str(directory)) else []
     return opening.make_files(os.path.abspath(directory))
 
 

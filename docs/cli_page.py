@@ -71,7 +71,7 @@ PAGES = {
     "mcp": ("The MCP server", "mcp"),
     "web": ("The page in a browser", "web"),
     "transfer": ("Import and export", "import export"),
-    "store": ("The store", "init store help"),
+    "store": ("The store", "init copy store help"),
 }
 
 #: What an option means in every command that has it: its value (empty: none), and the meaning.

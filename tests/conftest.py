@@ -17,13 +17,25 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from capsule import Store
+from tests.postgres.stores import database, in_database, postgres
 from tests.processes import Child
+
+__all__ = ["database", "in_database", "postgres"]  # Fixtures.
 
 ROOT = Path(__file__).resolve().parents[1]
 
 #: The caller's variables that a test keeps; all others are removed.
 _KEPT = frozenset(
-    {"PATH", "TMPDIR", "VIRTUAL_ENV", "SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "CAPSULE_TORTURE"}
+    {
+        "PATH",
+        "TMPDIR",
+        "VIRTUAL_ENV",
+        "SYSTEMROOT",
+        "LD_LIBRARY_PATH",
+        "DYLD_LIBRARY_PATH",
+        "CAPSULE_TORTURE",
+        "CAPSULE_ENGINE",
+    }
 )
 _SLOW = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 
@@ -86,6 +98,12 @@ def _scrubbed(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(home)
+
+
+@pytest.fixture(autouse=os.environ.get("CAPSULE_ENGINE") == "postgres")
+def _engine(request: pytest.FixtureRequest) -> None:
+    """With CAPSULE_ENGINE=postgres, stores in memory are in PostgreSQL: the same tests on it."""
+    request.getfixturevalue("in_database")
 
 
 @pytest.fixture

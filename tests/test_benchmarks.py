@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import __main__ as runner
+from benchmarks import browsing
 from benchmarks.report import Bench, Report
 from benchmarks.transfer import _imported
 from capsule import Store
@@ -37,3 +38,12 @@ def test_the_peak_of_an_import_is_not_that_of_the_process_that_started_it(tmp_pa
     (tmp_path / "chat.jsonl").write_bytes(b"")
     large = b"x" * 400_000_000
     assert _imported(tmp_path / "store", tmp_path / "chat.jsonl")[2] < len(large)
+
+
+def test_what_needs_a_browser_is_named_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(browsing, "program", lambda: None)
+    report = Report()
+    with browsing.launched(report) as browser:
+        assert browser is None
+    assert len(report.skipped) == 5
+    assert "tabs of one browser, idle" in report.skipped

@@ -109,6 +109,7 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "capsule",
         "cli/capsule_cli",
         "tests/core",
+        "tests/postgres",
         "tests/data",
         "tests/torture",
         "docs",

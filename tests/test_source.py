@@ -78,6 +78,10 @@ CIRCLES = {
         "capsule.engines.files.note",
         "capsule.engines.files.storage",
     ),
+    "the engine of PostgreSQL opens its transactions, which ask it": (
+        "capsule.engines.postgres.engine",
+        "capsule.engines.postgres.transaction",
+    ),
     "the engine of memory fills its index and opens its transactions": (
         "capsule.engines.memory.engine",
         "capsule.engines.memory.index",

@@ -23,6 +23,10 @@ async def _page(request: Request) -> Response:
     return HTMLResponse(_PAGE)
 
 
+async def _still(request: Request) -> Response:
+    return HTMLResponse(_PAGE.replace("<script src=/script.js defer></script>", ""))
+
+
 async def _script(request: Request) -> Response:
     return Response(_SCRIPT, media_type="text/javascript")
 
@@ -32,7 +36,7 @@ async def _events(request: Request) -> Response:
         queue: asyncio.Queue[str] = asyncio.Queue()
         _waiting.add(queue)
         try:
-            yield ": it begins\n\n"
+            yield "data: mark-0-\n\n"  # Who waits for the first text knows that it listens.
             while True:
                 yield f"data: {await queue.get()}\n\n"
         finally:
@@ -50,7 +54,7 @@ async def _append(request: Request) -> Response:
 
 def main() -> None:
     """Print the address, and serve until the process is killed."""
-    routes = [Route("/", _page), Route("/script.js", _script), Route("/events", _events)]
+    routes = [Route("/", _page), Route("/still", _still), Route("/script.js", _script), Route("/events", _events)]
     app = Starlette(routes=[*routes, Route("/append", _append, methods=["POST"])])
     listening = socket.create_server(("127.0.0.1", 0))
     print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)

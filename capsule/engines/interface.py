@@ -201,6 +201,9 @@ class Trash(Protocol):
     def read(self, token: str) -> bytes:
         """One document in the trash. Raises `NotFound`."""
 
+    def keep(self, kind: str, id: str, data: bytes, at: str = "") -> Trashed:
+        """Put a document there, as if it had been deleted at this time; empty: now. Raises Refused, StorageFailed."""
+
     def restore(self, kind: str, id: str, token: str) -> None:
         """Move a document out of the trash. Raises `Refused` if its id is taken."""
 

@@ -1,6 +1,7 @@
 """Opening the engines: the only module that knows which kinds there are, and where a store of files has its parts.
 
-What must stay true: no existing file is ever overwritten, and nothing is made by opening.
+What must stay true: no existing file is ever overwritten, and nothing is made by opening, but the folders in which this
+machine keeps what belongs to a store in a database.
 """
 
 from __future__ import annotations
@@ -21,6 +22,19 @@ if TYPE_CHECKING:
     from capsule.engines.files.engine import FilesEngine
     from capsule.engines.interface import Document
     from capsule.engines.memory.engine import MemoryEngine
+    from capsule.engines.postgres.engine import PostgresEngine
+
+
+def is_address(text: object) -> bool:
+    """Whether this names a store in a database, and not a directory."""
+    return isinstance(text, str) and text.startswith(("postgresql://", "postgres://"))
+
+
+def shown(url: str) -> str:
+    """The address of a store in a database as it may be shown: without a password. Raises InvalidInput: it is none."""
+    from capsule.engines.postgres.address import Address
+
+    return Address(url).shown
 
 
 def files(root: str, settings: settings.Settings) -> FilesEngine:
@@ -43,6 +57,71 @@ def in_memory(documents: Iterable[tuple[str, Document, bytes]] = (), timeout_s: 
     for kind, document, data in documents:
         engine.store(kind, document["id"], document, data)
     return engine
+
+
+def in_database(url: str, kept: str, cached: str) -> tuple[PostgresEngine, settings.Settings]:
+    """The engine of a store in PostgreSQL, and its settings.
+
+    Args:
+        url: Its address.
+        kept: The directory for what this machine keeps of such stores: how agents are woken here, what may be run.
+        cached: The directory for what it derives of them.
+
+    Raises NotFound: there is no store; InvalidInput, Refused, StorageFailed.
+    """
+    from hashlib import sha256
+
+    from capsule.engines.files.beside import FileMachine
+    from capsule.engines.files.disk.derived import Derived
+    from capsule.engines.files.storage import FileStorage
+    from capsule.engines.postgres import schema
+    from capsule.engines.postgres.address import Address
+    from capsule.engines.postgres.database import Database
+    from capsule.engines.postgres.engine import PostgresEngine
+
+    database = Database(Address(url))
+    try:
+        meta = schema.meta(database)
+        parsed = settings.parse(meta.settings.encode(), f"{database.address}: {settings.FILE_NAME}")
+    except CapsuleError:
+        database.close()
+        raise
+    # By the address too: another database can call itself by the id of this store.
+    name = sha256(f"{database.address.place} {meta.store}".encode()).hexdigest()[:32]
+    places = [os.path.join(directory, "databases", name) for directory in (kept, cached)]
+    for place in places:
+        with naming(place, "make"):
+            os.makedirs(place, mode=0o700, exist_ok=True)
+    machine = FileMachine(FileStorage(places[0], **parsed.of_storage))
+    derived = Derived(Layout(places[1]), Syscalls())
+    return PostgresEngine(database, machine, derived, parsed.mutex_timeout_s), parsed
+
+
+def durability(url: str) -> str:
+    """What an acknowledged message survives in the database at this address. Raises as `in_database`."""
+    from capsule.engines.postgres import schema
+    from capsule.engines.postgres.address import Address
+    from capsule.engines.postgres.database import Database
+
+    with closing(Database(Address(url))) as database:
+        return schema.durability(database)
+
+
+def make_in_database(url: str, toml: str = settings.TEMPLATE) -> bool:
+    """Make a store in PostgreSQL, or bring its schema to this version; whether there was anything to do.
+
+    Args:
+        url: Its address.
+        toml: Its settings, if it is new.
+
+    Raises InvalidInput, Refused, StorageFailed.
+    """
+    from capsule.engines.postgres import schema
+    from capsule.engines.postgres.address import Address
+    from capsule.engines.postgres.database import Database
+
+    with closing(Database(Address(url))) as database:
+        return schema.migrate(database, toml)
 
 
 def make_files(root: str) -> list[str]:

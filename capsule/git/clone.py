@@ -26,8 +26,8 @@ _DRIVERS = (sys.executable, "-P", "-m", "capsule_cli.drivers")
 class Clone:
     """A store, and the clone of a repository that it lies in. Make one with `capsule.git.open`.
 
-    Every method raises NotFound when the store lies in no repository, Refused when there is no program `git`, and
-    GitFailed when git fails.
+    Raises Refused where the store keeps no files. Every method raises NotFound when the store lies in no repository,
+    Refused when there is no program `git`, and GitFailed when git fails.
 
     Attributes:
         store: The store.
@@ -35,6 +35,7 @@ class Clone:
     """
 
     def __init__(self, store: CoreStore, program: Sequence[str] | None = None) -> None:
+        store.inner.whole.outside_edits("git")  # Refused by name where there are no files.
         self.store = store
         self.program = tuple(program or _DRIVERS)
 

@@ -33,6 +33,8 @@ REMEDIES: Final[dict[Action, str]] = {
     "force: true",
     "edit": "use action edit for it",
     "trash": "the trash is not open to tools; the user can look into it",
+    "copy": "the user can copy the store into files",
+    "migrate": "the user has to migrate the store",
     "repair": "the user has to repair it first",
     "conflicts": "the user can see what there is to settle",
     "log": "the user can look through its history in git",

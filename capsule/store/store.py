@@ -39,7 +39,7 @@ class CoreStore(Writing):
     """An open store, without the rooms: one instance, which several threads may use. `capsule.Store` adds the rooms.
 
     Attributes:
-        root: The store's directory.
+        root: The store's directory, or its address in PostgreSQL without a password.
         settings: The settings in its `capsule.toml`.
         agent: The agent that it acts for; None: the store's owner.
         inner: What its own objects and the rooms use of it.
@@ -100,7 +100,8 @@ class CoreStore(Writing):
         """Make a store of `directory`. Existing files stay as they are.
 
         Args:
-            directory: The store's directory; it is made if it does not exist.
+            directory: The store's directory, which is made if it does not exist; or an address in PostgreSQL, where the
+                schema is made, or brought to this version.
 
         Returns:
             The paths that were made.
@@ -126,8 +127,9 @@ class CoreStore(Writing):
         """Open a store, as an instance of its own.
 
         Args:
-            path: The store's directory. None: the one that the command line finds (`CAPSULE_STORE`, the nearest
-                directory upwards with a `capsule.toml`, the user's own store, made on first use).
+            path: The store's directory, or its address in PostgreSQL. None: the one that the command line finds
+                (`CAPSULE_STORE`, the nearest directory upwards with a `capsule.toml`, the user's own store, made on
+                first use).
             keep_locks: Whether the lock that a save to a `chat` takes is kept until `close`.
             instance: The name of a holder whose locks outlive the process.
             user: The user that the locks name. None: the user of this process.
@@ -143,9 +145,7 @@ class CoreStore(Writing):
 
         Cost: reading `capsule.toml`. The index is opened, and built if need be, by the first question that needs it.
         """
-        root = locate.find_store(path)
-        settings = locate.load_settings(root)
-        engine = opening.files(root, settings)
+        root, settings, engine = locate.open_engine(path)
         return cls(
             root, settings, engine, keep_locks=keep_locks, instance=instance, user=user, agent=agent, folder=folder
         )

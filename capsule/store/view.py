@@ -282,6 +282,10 @@ class TrashView:
             raise NotFound(f"{token} is not in the trash", id=token)
         return self._trash.read(token)
 
+    def keep(self, kind: str, id: str, data: bytes, at: str = "") -> NoReturn:
+        """Raises Refused: an agent puts there only what it deletes."""
+        raise Refused(f"agent {self._view.agent} may not do this, only a person", path="")
+
     def restore(self, kind: str, id: str, token: str) -> None:
         """Raises Refused if the agent could not have deleted it."""
         self.read(token)

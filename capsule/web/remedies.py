@@ -18,6 +18,8 @@ REMEDIES: Final[dict[Action, tuple[str, str]]] = {
     "unlock": ("Wait, or release the lock: it stands with the conversation, under Manage", "/c/{}"),
     "edit": ("Read the conversation, and change the message in a branch of its own", "/c/{}"),
     "trash": ("See the trash", "/repairs"),
+    "copy": ("A store is copied into files on the command line: capsule copy", ""),
+    "migrate": ("A store is migrated on the command line: capsule store migrate", ""),
     "repair": ("See what can be repaired", "/repairs"),
     "conflicts": ("See the conflicts", "/repairs"),
     "log": ("Read the conversation", "/c/{}"),

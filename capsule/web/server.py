@@ -1,24 +1,19 @@
 """The server of the page: the routes, and the process that serves them.
 
-What must stay true: every path but the program's own files goes through the gate; and when the process is asked to end
-it ends, whatever browsers still hold open.
+What must stay true: every path but the program's own files goes through the gate.
 """
 
 from __future__ import annotations
 
-import contextlib
-import logging
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
-import anyio
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from capsule.mcp_server.transport.lifetime import finish, signalled
+from capsule.mcp_server.transport import running
 from capsule.web import events
 from capsule.web.admission import Gate
 from capsule.web.pages import (
@@ -35,7 +30,7 @@ from capsule.web.pages import (
     writing,
 )
 from capsule.web.site import TYPES, Site
-from capsule.web.view import View, page
+from capsule.web.view import View, get
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -47,7 +42,7 @@ if TYPE_CHECKING:
 _LAST_ANSWERS_S: Final = 0.5
 
 
-def _static(request: Request) -> Response:
+async def _static(request: Request) -> Response:  # From memory: a thread would cost more than the answer.
     site: Site = request.app.state.site
     name = request.path_params["path"].partition("/")[2]
     if name not in site.static:
@@ -77,7 +72,7 @@ ROUTES: Final = [
     *workers.ROUTES,
     *repairs.ROUTES,
     *overview.ROUTES,
-    Route("/{path:path}", page(_missing)),
+    get("/{path:path}", _missing),
 ]
 
 
@@ -107,50 +102,5 @@ def serve(
         tls: The files of the certificate and of its key; None: without TLS.
     """
     files = {} if tls is None else {"ssl_certfile": tls[0], "ssl_keyfile": tls[1]}
-    http = _Uvicorn(
-        uvicorn.Config(
-            app,
-            log_config=None,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            lifespan="off",
-            proxy_headers=False,
-            **files,  # type: ignore[arg-type]
-        )
-    )
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-
-    async def run() -> None:
-        codes: list[int] = []
-        stopping, stopped = anyio.Event(), anyio.Event()
-
-        def stop(code: int) -> None:
-            codes.append(code)
-            stopping.set()
-
-        async def listen() -> None:
-            await http.serve([listener.socket])
-            stopped.set()
-
-        async with anyio.create_task_group() as tasks:
-            await tasks.start(signalled, stop)
-            tasks.start_soon(listen)
-            while not http.started:
-                await anyio.sleep(0.005)
-            ready()
-            await stopping.wait()
-            http.should_exit = True
-            with anyio.move_on_after(_LAST_ANSWERS_S):
-                await stopped.wait()
-            finish(codes[0], store.close)
-
-    anyio.run(run)
-
-
-class _Uvicorn(uvicorn.Server):
-    """uvicorn, without its way of handling signals: it raises them anew when it has ended."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+    options: dict[str, Any] = {"lifespan": "off", "proxy_headers": False, **files}
+    running.run(app, listener, ready, store.close, last_s=_LAST_ANSWERS_S, **options)

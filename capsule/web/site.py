@@ -67,6 +67,8 @@ class Site:
         made.filters |= words.FILTERS
         made.globals["address"], made.globals["new_id"] = words.address, new_id
         made.globals["static"] = lambda name: f"/static/{self.version}/{name}"
+        pieces = vars(made.get_template("pieces.html").module)
+        made.globals |= {name: piece for name, piece in pieces.items() if not name.startswith("_")}
         return made
 
     def draw(self, template: str, part: str = "", **shown: Any) -> str:

@@ -6,15 +6,17 @@ may do what decides here as behind every other door. An error of the store is sh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 import orjson
+from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
 
 from capsule.errors import CapsuleError, InvalidInput, Locked, LockLost, NotFound, Refused, StoreBusy
 from capsule.ids import new_id
@@ -23,8 +25,6 @@ from capsule.mcp_server.access import Scope as Allowed
 from capsule.web.remedies import link
 
 if TYPE_CHECKING:
-    from starlette.datastructures import FormData
-
     from capsule import Store
     from capsule.messaging.mail.mail import Inbox
     from capsule.web.admission import Visitor
@@ -45,6 +45,8 @@ _MOST_FIELDS, _LARGER = 16, 3
 _OF_A_PAGE = ("cursor", "part")
 #: The cookie that says for which agent the owner writes, after the name of the store's cookie.
 AS = "-as"
+#: The values of a switch.
+ON: Final = {"yes": True, "no": False}
 
 
 class View:
@@ -57,9 +59,11 @@ class View:
         store: What reads for the visitor.
         cursor: What the page shows is of this place in the store's changes, or of a later one; empty: it is a part of
             a page, or an answer to a form.
+        form: The form that was sent.
     """
 
     cursor = ""
+    form = FormData()
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -112,9 +116,14 @@ class View:
         """Whether a script asks, and not a browser for a page."""
         return "application/json" in self.request.headers.get("accept", "")
 
-    def text(self, form: FormData, name: str) -> str:
-        """A field of a form, with the ends of lines as files have them; empty: it is not there, or it is a file."""
-        value = form.get(name)
+    def at(self, name: str = "") -> str:
+        """A part of the path; without a name the first one, which says what the page is about."""
+        parts: dict[str, str] = self.request.path_params
+        return parts[name] if name else next(iter(parts.values()))
+
+    def sent(self, name: str) -> str:
+        """A field of the form, with the ends of lines as files have them; empty: it is not there, or it is a file."""
+        value = self.form.get(name)
         return value.replace("\r\n", "\n") if isinstance(value, str) else ""
 
     def page(self, template: str, *, status: int = 200, **shown: Any) -> Response:
@@ -132,7 +141,6 @@ class View:
     def refuse(
         self,
         reason: str,
-        form: FormData | None = None,
         *,
         status: int = 409,
         error: CapsuleError | None = None,
@@ -144,7 +152,6 @@ class View:
 
         Args:
             reason: Why.
-            form: The form; None: nothing was sent.
             status: That of the answer.
             error: The error that it is; None: a question.
             kind: Its name for scripts.
@@ -154,14 +161,14 @@ class View:
         kind = type(error).__name__ if error else kind
         if self.wants_json:
             return self.json({"error": reason, "kind": kind}, status)
-        typed = {name: self.text(form, name) for name in form} | instead if form else {}
+        typed = {name: self.sent(name) for name in self.form} | instead
         way = link(error.remedy) if error and error.remedy else None
         shown = {"reason": reason, "error": error, "typed": typed, "button": button, "way": way}
         return self.page("error.html", status=status, **shown)
 
 
-def page(answer: Callable[[View], Response]) -> Callable[[Request], Response]:
-    """The endpoint of a page that only reads. Starlette runs it in a thread."""
+def get(path: str, answer: Callable[[View], Response]) -> Route:
+    """The route of a page that only reads. Starlette runs it in a thread."""
 
     def read(view: View) -> Response:
         if not view.asked("part"):
@@ -171,14 +178,15 @@ def page(answer: Callable[[View], Response]) -> Callable[[Request], Response]:
     def endpoint(request: Request) -> Response:
         return _guarded(View(request), read)
 
-    return endpoint
+    return Route(path, endpoint)
 
 
-def action(act: Callable[[View, FormData], Response], *, scope: Allowed = "write") -> Callable[[Request], Any]:
-    """The endpoint of a form that changes something, for a visitor whose token allows it.
+def post(path: str, act: Callable[[View], Response], *, scope: Allowed = "write") -> Route:
+    """The route of a form that changes something, for a visitor whose token allows it.
 
     Args:
-        act: Makes the change: takes the view, and the form's fields.
+        path: Where the form is sent.
+        act: Makes the change.
         scope: What the token must allow.
     """
 
@@ -192,17 +200,30 @@ def action(act: Callable[[View, FormData], Response], *, scope: Allowed = "write
         if not view.may(scope):  # Before anything of the form is read.
             return await to_thread.run_sync(_guarded, view, refused)
         largest = _LARGER * view.store.settings.message_bytes
-        async with request.form(max_fields=_MOST_FIELDS, max_part_size=largest) as form:
-            return await to_thread.run_sync(_guarded, view, lambda view: act(view, form), form)
+        async with request.form(max_fields=_MOST_FIELDS, max_part_size=largest) as view.form:
+            return await to_thread.run_sync(_guarded, view, act)
 
-    return endpoint
+    return Route(path, endpoint, methods=["POST"])
 
 
-def _guarded(view: View, answer: Callable[[View], Response], form: FormData | None = None) -> Response:
+def forms(path: str, does: Mapping[str, Callable[[View], object]]) -> Route:
+    """The route of the forms of a page, each with what it does by the value of its field `do`; it leads back there."""
+
+    def act(view: View) -> Response:
+        if (name := view.sent("do")) not in does:
+            raise InvalidInput(f"{name[:40]!r} can't be done here; it is one of {', '.join(does)}")
+        does[name](view)
+        here = view.request.url
+        return view.done(f"{here.path}?{here.query}".rstrip("?"))
+
+    return post(path, act)
+
+
+def _guarded(view: View, answer: Callable[[View], Response]) -> Response:
     try:
         return answer(view)
     except CapsuleError as error:
         status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
         # A key that was used for another text would be refused again; that nothing was written is known.
-        instead = {"id": new_id()} if isinstance(error, InvalidInput) and form and "id" in form else {}
-        return view.refuse(error.message, form, status=status, error=error, **instead)
+        instead = {"id": new_id()} if isinstance(error, InvalidInput) and "id" in view.form else {}
+        return view.refuse(error.message, status=status, error=error, **instead)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from capsule.timestamps import known
 
@@ -43,12 +43,6 @@ def size(bytes: int) -> str:
     return f"{value:.1f} GB"
 
 
-def initials(name: str) -> Markup:
-    """One or two letters that stand for a participant."""
-    words = [word for word in name.replace("_", " ").replace("-", " ").split() if word]
-    return escape("".join(word[0] for word in words[:2]).upper() or "?")
-
-
 def marked(snippet: Snippet) -> Markup:
     """A piece of a text in which what was looked for is marked."""
     made, at = Markup(), 0
@@ -58,4 +52,4 @@ def marked(snippet: Snippet) -> Markup:
     return made + snippet.text[at:]
 
 
-FILTERS = {"when": when, "count": count, "size": size, "initials": initials, "marked": marked}
+FILTERS = {"when": when, "count": count, "size": size, "marked": marked}

@@ -31,6 +31,8 @@ REMEDIES: Final[dict[Action, tuple[str, str]]] = {
     "unlock": ("wait, or run:", "capsule lock release {} --force"),
     "edit": ("make a new version of it with:", "capsule edit {} --which MESSAGE --beside"),
     "trash": ("list them with:", "capsule trash list"),
+    "copy": ("copy the store into files first:", "capsule copy {} DIR"),
+    "migrate": ("run:", "capsule store migrate"),
     "repair": ("repair it first:", "capsule doctor --repair"),
     "conflicts": ("list what there is with:", "capsule git resolve --list"),
     "log": ("see its history with:", "capsule git log {}"),

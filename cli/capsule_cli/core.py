@@ -22,7 +22,7 @@ HELP: dict[str, tuple[tuple[str, str], ...]] = {
     "Talk to each other": (),
     "Work together": (("mcp", "Serve the store to AI agents."),),
     "Look after the store": (
-        ("init", "Make a directory a store."),
+        ("init, copy", "Make a store, or copy one into another."),
         ("store (doctor)", "Examine, mend, count, validate and migrate."),
     ),
 }
@@ -46,6 +46,7 @@ CORE = rooms.Room(
         "mcp.server": "mcp serve",
         "mcp.clients": "mcp install, mcp uninstall, mcp doctor",
         "mcp.tokens": "mcp tokens list, mcp tokens add, mcp tokens revoke",
+        "copying": "copy",
         "maintenance": "init, store show, store doctor",
         "files": "store validate, store migrate, store schema",
         "demo.demo": "store demo",

@@ -68,6 +68,7 @@ MORE_BY_ID: dict[str, Callable[[Store, str], Any]] = {
     "servers.toggle": lambda store, id: store.servers.toggle(id, "files"),
     "summaries.standing": lambda store, id: store.summaries.standing(id),
     "forks.list": lambda store, id: store.forks.list(id) or refuse(),
+    "messages.first_unread": lambda store, id: store.messages.first_unread(id) or refuse(),
     "messages.history": lambda store, id: store.messages.history(id),
     "messages.history where": lambda store, id: store.messages.history(id, where={"topic": {"$exists": True}}),
     "messages.listen": lambda store, id: store.messages.listen(conversation=id),

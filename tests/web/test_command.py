@@ -113,3 +113,15 @@ def test_a_proxy_that_is_named_may_call_the_server_by_its_name(store: Store, ser
     named = {"host": "talk.example.org", "origin": "https://talk.example.org"}
     assert served.client.get("/", headers=named).status_code == 200
     assert served.client.get("/", headers={"host": "other.example.org"}).status_code == 403
+
+
+@pytest.mark.parametrize("needed", ["jinja2", "nh3", "python_multipart"])
+def test_what_is_not_installed_is_named_with_the_way_to_install_it(store: Store, needed: str) -> None:
+    program = f"import sys; sys.modules[{needed!r}] = None; from capsule_cli.__main__ import main; main()"
+    words = ["web", "--store", store.root, "--port", "0", "--no-browser"]
+    ended = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, env=environment(), timeout=PATIENCE_S
+    )
+    assert (ended.returncode, ended.stdout) == (Refused.exit_code, "")
+    assert needed in ended.stderr
+    assert "pip install 'capsule-conversations[web]'" in ended.stderr

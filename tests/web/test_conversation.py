@@ -38,7 +38,8 @@ _ALL = """() => [...document.querySelectorAll("#messages article")]
     .map(each => each.querySelector(".text")?.textContent.trim())"""
 #: A message, or the one at the middle of the screen, and where it stands, as soon as it stands still.
 _READ = """async (id) => {
-    const each = document.getElementById(id) ?? document.elementFromPoint(600, 400).closest("article");
+    const at = (y) => document.elementFromPoint(600, y).closest("article");
+    const each = document.getElementById(id) ?? at(400) ?? at(420);  // Between two there is a gap.
     for (let before, still = 0; still < 5; before = each.getBoundingClientRect().top) {
         await new Promise(requestAnimationFrame);
         still = each.getBoundingClientRect().top === before ? still + 1 : 0;

@@ -66,5 +66,5 @@ def test_the_branches_of_a_page_can_be_walked_with_results_under_their_calls(ope
     assert page.evaluate(seen) == ["first", "another way"]
     page.get_by_role("button", name="Previous branch").click()
     assert page.evaluate(seen) == ["first", "one way", "its end"]
-    assert page.evaluate("document.querySelector('#m1 #m2 pre').textContent") == "a result"
-    assert not page.evaluate("document.querySelector('#m2').hidden")
+    assert page.evaluate("document.querySelector('#m-1 #m-2 pre').textContent") == "a result"
+    assert not page.evaluate("document.querySelector('#m-2').hidden")

@@ -1,4 +1,4 @@
-"""Every address of the page, taken from its routes: who is refused, what no agent is shown, and that nothing breaks it."""
+"""Every address of the page, by its routes: who is refused, what no agent is shown, and that nothing breaks it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 FORM = "application/x-www-form-urlencoded"
 CANARY = "zzcanary"
 HOSTILE = [
-    "\0", "../../../../etc/passwd", "..", "9" * 5000, "-1", "1e999", "\u0663", '{"$where": 1}', "[" * 3000, "null", "[1]",
-    "a\r\nset-cookie: a=b", '"never closed', "NEAR( AND", "*", "//evil.example/", "\\evil.example", "\u202e\ufeff",
-    "https://evil.example", "</textarea><script>canary()</script>", "\U0001f600" * 2000, "direct_anna_bob", "notes_anna",
-    "0001-01-01", "-99999999d",
+    "\0", "../../../../etc/passwd", "..", "9" * 5000, "-1", "1e999", "\u0663", '{"$where": 1}', "[" * 3000, "[1]",
+    "a\r\nset-cookie: a=b", '"never closed', "NEAR( AND", "*", "//evil.example/", "\\evil.example",
+    "\u202e\ufeff", "https://evil.example", "</textarea><script>canary()</script>", "\U0001f600" * 2000,
+    "direct_anna_bob", "notes_anna", "0001-01-01", "-99999999d", "null",
 ]  # fmt: skip
 
 

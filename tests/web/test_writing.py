@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["tokens"]  # A fixture.
 #: A form without fields: a browser says what it is, also when it is empty.
 NOTHING = {"x": ""}
+FORM = "application/x-www-form-urlencoded"
 JSON = {"accept": "application/json"}
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 16
 
@@ -338,8 +339,9 @@ def test_a_lock_is_taken_released_and_broken_when_that_was_said(
     with Store.open(tmp_path / "store", user="anna") as other:
         other.locks.take(id)
         assert client.post(f"/c/{id}/lock", data={"on": "no"}).status_code == 409
-        asked = client.post(f"/c/{id}/unlock", data=NOTHING)
+        asked = client.post(f"/c/{id}/unlock", content=b"", headers={"content-type": FORM})  # As its button does.
         assert (asked.status_code, "anna" in asked.text, bool(store.head(id).lock)) == (409, True, True)
+        assert f'name="sure" value="{other.instance_id}"' in asked.text
         client.post(f"/c/{id}/unlock", data={"sure": other.instance_id})
         assert store.head(id).lock is None
 

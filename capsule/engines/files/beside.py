@@ -22,8 +22,9 @@ from capsule.engines.files.storage import FileStorage
 from capsule.engines.interface import WITH_ENTRIES
 from capsule.engines.machine import Machine
 from capsule.engines.retrying import again
+from capsule.engines.values import Trashed
 from capsule.errors import InvalidDocument, NotFound, Refused
-from capsule.ids import check_file_name, new_id
+from capsule.ids import check_file_name, check_id, new_id
 
 _log = logging.getLogger("capsule")
 
@@ -111,6 +112,11 @@ class FileTrash:
         self.entries = storage.keeping.trashed
         self.read = storage.keeping.read
         self.drop = storage.keeping.drop
+
+    def keep(self, kind: str, id: str, data: bytes, at: str = "") -> Trashed:
+        keeping = self._storage.keeping
+        with whole_files.naming(self._storage.layout.derived(TRASH), "write in"):
+            return keeping.trashed_as(os.path.basename(keeping.store(data, TRASH, kind, check_id(id), at=at)))
 
     def restore(self, kind: str, id: str, token: str) -> None:
         with self._storage.hold(kind, id) as held:

@@ -8,14 +8,16 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from capsule.engines.questions import Order, key_of
 from capsule.format.documents.channels import Channel
 from capsule.format.documents.head import Head
 from capsule.format.documents.members import as_json, members_in
+
+if TYPE_CHECKING:
+    from capsule.engines.questions import Order
 
 #: What `head_of` makes a head of, in its order.
 HEAD_COLUMNS = "id, updated_at, size, damaged, lock, head"
@@ -59,6 +61,8 @@ class Sorted:
     """
 
     def __init__(self, order: Order, heads: Iterable[Head]) -> None:
+        from capsule.engines.questions import key_of
+
         self._key, self._is_reversed = key_of(order), order != "title"
         keyed = sorted((self._key(head), head) for head in heads)  # No two keys are the same: no head is compared.
         self._keys, self._heads = [key for key, _ in keyed], [head for _, head in keyed]

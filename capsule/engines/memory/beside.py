@@ -24,9 +24,8 @@ class MemoryTrash:
         self._entries: dict[str, tuple[Trashed, str, bytes]] = {}
         self._number = itertools.count()
 
-    def keep(self, kind: str, id: str, data: bytes) -> Trashed:
-        """Put a document into the trash."""
-        trashed = Trashed(id, timestamps.now(), f"{kind}~{id}~{next(self._number)}", "")
+    def keep(self, kind: str, id: str, data: bytes, at: str = "") -> Trashed:
+        trashed = Trashed(id, at or timestamps.now(), f"{kind}~{id}~{next(self._number)}", "")
         self._entries[trashed.token] = trashed, kind, data
         return trashed
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import anyio.to_thread
-import uvicorn
 from mcp.server import transport_security
 from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
@@ -28,11 +28,11 @@ from starlette.responses import JSONResponse, Response
 
 from capsule.errors import CapsuleError
 from capsule.mcp_server.sessions import log
-from capsule.mcp_server.transport import edge
+from capsule.mcp_server.transport import edge, running
 from capsule.mcp_server.transport.address import Listener
 from capsule.mcp_server.transport.edge import EVENTS, PATH
 from capsule.mcp_server.transport.events import events_of
-from capsule.mcp_server.transport.lifetime import beside, finish, signalled
+from capsule.mcp_server.transport.lifetime import beside
 
 if TYPE_CHECKING:
     from capsule.mcp_server.server import CapsuleServer
@@ -113,41 +113,16 @@ def serve(
         max_request_body_size=3 * settings.message_bytes + (1 << 20),
     )
     outer = edge.Edge(app, stores.end)
-    http = _Uvicorn(uvicorn.Config(outer, log_config=None, log_level="warning", access_log=False, server_header=False))
 
-    async def run() -> None:
-        codes: list[int] = []
-        stopping, stopped = anyio.Event(), anyio.Event()
-
-        def stop(code: int) -> None:
-            codes.append(code)
-            stopping.set()
-
-        async def listen() -> None:
-            await http.serve([listener.socket])
-            stopped.set()
-
-        async with anyio.create_task_group() as tasks:
-            await tasks.start(signalled, stop)
-            tasks.start_soon(listen)
-            tasks.start_soon(_tidy, outer, stores, tokens)
-            for work in server.beside():
-                tasks.start_soon(work)
-            while not http.started:
-                await anyio.sleep(0.005)
-            ready()
-            await stopping.wait()
-            beside(stores.release)
-            await outer.close()
-            http.should_exit = True
-            with anyio.move_on_after(edge.CLOSING_S):
-                await stopped.wait()
-            finish(codes[0], stores.close)
+    async def ending() -> None:
+        beside(stores.release)
+        await outer.close()
 
     # It logs each refusal of a Host or an Origin, and the edge one a minute.
     logging.getLogger(transport_security.__name__).setLevel(logging.ERROR)
     _raise_limit_of_files()
-    anyio.run(run)
+    works: list[Callable[[], Coroutine[Any, Any, None]]] = [partial(_tidy, outer, stores, tokens), *server.beside()]
+    running.run(outer, listener, ready, stores.close, last_s=edge.CLOSING_S, beside=works, ending=ending)
 
 
 async def _health(request: Request) -> Response:
@@ -173,11 +148,3 @@ def _raise_limit_of_files() -> None:
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = 65536 if most == resource.RLIM_INFINITY else min(most, 65536)
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
-
-
-class _Uvicorn(uvicorn.Server):
-    """uvicorn, without its way of handling signals: it raises them anew when it has ended."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield

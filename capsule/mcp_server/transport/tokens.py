@@ -60,7 +60,7 @@ class Tokens:
     """The tokens of the store at `root`, kept in the directory of the user's configuration of Capsule."""
 
     def __init__(self, config: Path, root: str) -> None:
-        self.root = os.path.realpath(root)
+        self.root = root if "://" in root else os.path.realpath(root)
         self.path = config / "tokens" / f"{hashlib.sha256(os.fsencode(self.root)).hexdigest()[:32]}.json"
 
     def all(self) -> list[Token]:

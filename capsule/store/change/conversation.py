@@ -147,14 +147,18 @@ class Conversation:
         """The place and the messages as an earlier, interrupted try has written them; None: it has not. A message that
         was written and is not in the document was removed since, and stays removed."""
         times = {message.get("id"): message.get("timestamp") for message in messages}
+        first = messages[0].get("id")
 
         def written(entries: list[Document]) -> dict[int, Document]:
             those = ((place, entry) for place, entry in enumerate(entries) if entry.get("id") in times)
             return {place: entry for place, entry in those if times[entry["id"]] in (None, entry.get("timestamp"))}
 
+        recorded = written(self.transaction.appended())
+        if not recorded and (first is None or self.transaction.find(first) is None):
+            return None
         there = before = written(self.document()["history"])
         if len(there) < len(messages):
-            before = written(self.transaction.appended())
+            before = recorded
         if len(before) < len(messages):
             return None
         self.transaction.ensure_durable()
@@ -213,7 +217,7 @@ class Conversation:
             self._own.appended(self.id, entries)
         title = title_by_rule(entries) if head_before.untitled else ""
         newest = at.newest
-        place, stamp, head = at.entries, time if time > newest else timestamps.later_than(newest), None
+        stamp, head = time if time > newest else timestamps.later_than(newest), None
         if lock is not None or title or move:
 
             def change(head: Document) -> None:
@@ -225,7 +229,7 @@ class Conversation:
             head = self._changed(change, stamp)
         self.transaction.append(entries, encoded, stamp, time=time, head=head, ends_active=is_active or move)
         self.recorded = lock
-        return place, entries
+        return self.transaction.state.entries - len(entries), entries  # Others may have appended before, just now.
 
     def _changed(self, change: Callable[[Document], None], stamp: str) -> Document:
         """The head with a change, `updatedAt` already in it."""

@@ -6,9 +6,10 @@ arguments are those that the programs use whose sessions are imported; others ar
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, TypeGuard
 
 import orjson
 
@@ -24,21 +25,7 @@ _PATCHES = ("patch", "diff", "patchText", "input")
 _ABOUT = ("pattern", "query", "queries", "url", "description", "prompt", "task", "skill", "title", "name", "q")
 #: Verbs that an editor of files takes as its `command`.
 _VERBS = ("view", "create", "str_replace", "insert", "undo_edit", "delete", "rename")
-_LINE = 160
-
-
-class Piece(NamedTuple):
-    """A part of a call: a `diff`, or code in a language, which may be empty."""
-
-    text: str
-    language: str = ""
-
-
-class Described(NamedTuple):
-    """A call: the line that says what it does, and its parts."""
-
-    summary: str
-    pieces: list[Piece]
+_FILE = re.compile(r"^(?:\*\*\* (?:Update|Add|Delete) File: |\+\+\+ (?:b/)?)(.*)", re.MULTILINE)
 
 
 def as_text(value: Any, *, option: int | None = orjson.OPT_INDENT_2) -> str:
@@ -54,47 +41,55 @@ def as_text(value: Any, *, option: int | None = orjson.OPT_INDENT_2) -> str:
             return "(nested too deep to be shown)"
 
 
-def line(value: Any, most: int = _LINE) -> str:
+def line(value: Any, most: int = 160) -> str:
     """The first line of a value that says something, cut to `most` characters."""
     text = as_text(value, option=None)[: 25 * most]
     return clipped(one_line(valid(text).strip().partition("\n")[0]), most)
-
-
-def described(call: Mapping[str, Any]) -> Described:
-    """What a call of the file does."""
-    name, given = call_of(call)
-    name, given = line(name, 80) or "Tool", json_of(given)
-    if not isinstance(given, dict):
-        return _patched(name, given) or Described(_titled(name, given), [Piece(as_text(given))] if given else [])
-    key = next((key for key in _PATCHES if _is_patch(given.get(key))), "") or _first(given, _COMMANDS)
-    words = given.get(key)
-    if isinstance(words, list) and all(isinstance(word, str) for word in words):
-        is_shell = len(words) == 3 and words[0].endswith("sh") and words[1] in ("-c", "-lc")
-        words = words[2] if is_shell else words[-1] if _is_patch(words[-1]) else shlex.join(words)
-    if made := _patched(name, words):
-        return Described(made.summary, [*made.pieces, *_left(given, key)])
-    path_key = _first(given, _PATHS)
-    path = line(given.get(path_key))
-    drawn = path_key if path == given.get(path_key) else ""
-    edits, edited = _edits(given)
-    if edits:
-        diff = "\n".join(difference(old, new) for old, new in edits)
-        return Described(f"{name} {path}{_counted(diff)}", [Piece(diff, "diff"), *_left(given, drawn, *edited)])
-    if key and not (path and words in _VERBS):
-        return Described(f"{name}: {line(words)}", [Piece(as_text(words), "bash"), *_left(given, key)])
-    if path and (written := _first(given, _CONTENTS)):
-        text = as_text(given[written])
-        pieces = [Piece(text, language_of(path)), *_left(given, drawn, written)]
-        return Described(f"{name} {path} ({counted(text)})", pieces)
-    if about := key or _first(given, _ABOUT):
-        return Described(_titled(name, given[about]) + (f" in {path}" if path else ""), _left(given))
-    return Described(f"{name} {path}", _left(given, drawn)) if path else Described(_titled(name, given), _left(given))
 
 
 def counted(text: str, noun: str = "line") -> str:
     """How many lines, or words, a text has, in words."""
     number = len(text.split()) if noun == "word" else len(text.splitlines())
     return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def described(call: Mapping[str, Any]) -> tuple[str, list[tuple[str, str]]]:
+    """What a call of the file does: in a line, and as texts, each with its language, `diff`, or nothing known."""
+    name, given = call_of(call)
+    name, given = line(name, 80) or "Tool", json_of(given)
+    if isinstance(given, dict):
+        summary, text, language, drawn = _recognized(name, given)
+        parts = [(text, language), (as_text(rest(given, *drawn) or None), "json")]
+        return summary, [part for part in parts if part[0]]
+    if _is_patch(given):
+        return name + _of_patch(given), [(given, "diff")]
+    return _titled(name, given), [(as_text(given), "")] if given else []
+
+
+def _recognized(name: str, given: dict[str, Any]) -> tuple[str, str, str, tuple[str, ...]]:
+    """The line about a call, the text that stands for some of its arguments, its language, and which these are."""
+    key = next((key for key in _PATCHES if _is_patch(given.get(key))), "") or _first(given, _COMMANDS)
+    words = given.get(key)
+    if isinstance(words, list) and all(isinstance(word, str) for word in words):
+        is_shell = len(words) == 3 and words[0].endswith("sh") and words[1] in ("-c", "-lc")
+        words = words[2] if is_shell else words[-1] if _is_patch(words[-1]) else shlex.join(words)
+    if _is_patch(words):
+        return name + _of_patch(words), words, "diff", (key,)
+    path_key = _first(given, _PATHS)
+    path = line(given.get(path_key))
+    whole_path = (path_key,) if path == given.get(path_key) else ()
+    edits, edited = _edits(given)
+    if edits:
+        diff = "\n".join(difference(old, new) for old, new in edits)
+        return f"{name} {path}{_counted(diff)}", diff, "diff", (*whole_path, *edited)
+    if key and not (path and words in _VERBS):
+        return f"{name}: {line(words)}", as_text(words), "bash", (key,)
+    if path and (written := _first(given, _CONTENTS)):
+        text = as_text(given[written])
+        return f"{name} {path} ({counted(text)})", text, language_of(path), (*whole_path, written)
+    if about := key or _first(given, _ABOUT):
+        return _titled(name, given[about]) + (f" in {path}" if path else ""), "", "", ()
+    return (f"{name} {path}", "", "", whole_path) if path else (_titled(name, given), "", "", ())
 
 
 def _first(given: Mapping[str, Any], names: tuple[str, ...]) -> str:
@@ -105,42 +100,30 @@ def _titled(name: str, about: Any) -> str:
     return f"{name}: {said}" if about and (said := line(about)) else name
 
 
-def _left(given: Mapping[str, Any], *drawn: str) -> list[Piece]:
-    left = rest(dict(given), *drawn)
-    return [Piece(as_text(left), "json")] if left else []
-
-
 def _edits(given: Mapping[str, Any]) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
     """The texts that a call replaces, each with what it is replaced by, and the arguments of which these are all."""
     edits = given.get("edits", [given])
     if not isinstance(edits, list) or not all(isinstance(edit, dict) for edit in edits):
         return [], ()
     keys = [(_first(edit, _OLD), next((key for key in _NEW if isinstance(edit.get(key), str)), "")) for edit in edits]
-    made = [(as_text(edit.get(old)), edit[new]) for edit, (old, new) in zip(edits, keys, strict=True) if new]
-    if len(made) < len(edits):
+    if not all(new for _, new in keys):
         return [], ()
-    if "edits" not in given:
-        return made, keys[0]
     is_all = all(edit.keys() <= {*names} for edit, names in zip(edits, keys, strict=True))
-    return made, ("edits",) if is_all else ()
+    made = [(as_text(edit.get(old)), edit[new]) for edit, (old, new) in zip(edits, keys, strict=True)]
+    return made, keys[0] if "edits" not in given else ("edits",) * is_all
 
 
-def _is_patch(text: Any) -> bool:
+def _is_patch(text: Any) -> TypeGuard[str]:
     return isinstance(text, str) and (
         "*** Begin Patch" in text[:2000] or text.startswith(("diff --git ", "--- ", "@@ "))
     )
 
 
-def _patched(name: str, text: Any) -> Described | None:
-    """A call that applies a patch; None: the text is none."""
-    if not _is_patch(text):
-        return None
-    marks = ("*** Update File: ", "*** Add File: ", "*** Delete File: ", "+++ b/", "+++ ")
-    found = ((row, next((mark for mark in marks if row.startswith(mark)), "")) for row in text.split("\n"))
-    files = list(dict.fromkeys(row.removeprefix(mark) for row, mark in found if mark))
+def _of_patch(text: str) -> str:
+    """Which files a patch changes, and how many lines."""
+    files = list(dict.fromkeys(_FILE.findall(text)))
     about = f" {line(files[0])}" if files else ""
-    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-    return Described(f"{name}{about}{more}{_counted(text)}", [Piece(text, "diff")])
+    return about + (f" and {len(files) - 1} more" if len(files) > 1 else "") + _counted(text)
 
 
 def _counted(diff: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -21,7 +21,7 @@ from markupsafe import Markup
 from capsule.timestamps import canonical, known
 from capsule.transfer.records.coercion import data_url, object_of, objects_of
 from capsule.transfer.rendering.calls import as_text, counted, described, line
-from capsule.transfer.rendering.texts import Texts, uncoloured
+from capsule.transfer.rendering.texts import Texts
 
 Entry = Mapping[str, Any]
 #: Where the templates are, and the styles of what they draw.
@@ -31,6 +31,8 @@ _TEMPLATES = Environment(
 )
 #: The images that are shown; an SVG could hold a script.
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+#: What a program writes to give its output colours.
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")
 HUES, SHAPES = 12, 8
 _MOST_ABOVE = 64
 
@@ -49,7 +51,6 @@ class Drawing:
 
     Attributes:
         file_url: The address of a stored attachment by its SHA-256; None: it is only named.
-        anchor: The anchor of a message.
         message_url: The address of a message that another one is a reply to, by its id; empty: it is left out.
         nav: What stands at the end of the line above a message.
         attributes: Further attributes of a message's element.
@@ -59,7 +60,6 @@ class Drawing:
     """
 
     file_url: Callable[[str], str] | None = None
-    anchor: Callable[[Entry], str] = anchor_of
     message_url: Callable[[str], str] = lambda id: "#" + anchor_of({"id": id})
     nav: Callable[[Entry], str | Markup] = lambda entry: ""
     attributes: Callable[[Entry], Mapping[str, str]] = lambda entry: {}
@@ -78,15 +78,13 @@ class Fold:
     results: list[Shown] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class Attached:
-    """An attachment: an image or a link, and the text that it holds."""
+class Attached(NamedTuple):
+    """An attachment: an image, a link or a file to load, and the text that it holds."""
 
     name: str
-    is_image: bool
-    url: str = ""
-    is_file: bool = False
-    fold: Fold | None = None
+    kind: str
+    url: str
+    fold: Fold | None
 
 
 @dataclass(slots=True)
@@ -96,7 +94,7 @@ class Shown:
     Attributes:
         hue: The number of its writer's colour, from 0; `shape` that of the shape.
         time: ISO 8601; empty: it is not known.
-        facts: What else is said of it, such as its topic, each with what kind of fact it is.
+        facts: What else is said of it, such as its model and topic, each with what kind of fact it is.
         reply: The address of the message that it is a reply to.
         content: Its text; `fold` instead, of what a program wrote into the conversation.
         reactions: The messages that are signs about it.
@@ -105,7 +103,6 @@ class Shown:
     anchor: str
     role: str
     who: str
-    model: str
     hue: int
     shape: int
     time: str
@@ -139,22 +136,21 @@ def pairs(entries: Sequence[Entry]) -> dict[int, tuple[int, int]]:
     A result belongs to the last call before it that has its id and no result yet, on the way up from it.
     """
     found: dict[int, tuple[int, int]] = {}
-    open_calls: dict[str, list[tuple[int, int]]] = {}
     places: dict[str, int] = {}
-    above: list[int] = []
+    above, open_calls = list[int](), list[dict[str, list[int]]]()
     for place, entry in enumerate(entries):
         parent = entry.get("parent", "")
         above.append(place - 1 if parent == "" else places.get(as_text(parent), -1))
         places[as_text(entry.get("id"))] = place
+        open_calls.append({})
         for nth, call in enumerate(objects_of(entry.get("toolCalls"))):
-            open_calls.setdefault(as_text(call.get("id")), []).append((place, nth))
+            open_calls[place].setdefault(as_text(call.get("id")), []).append(nth)
         id, at, steps = entry.get("toolCallId"), place, 0
-        if entry.get("role") != "tool" or not isinstance(id, str) or not (waiting := open_calls.get(id)):
-            continue
-        while at > waiting[-1][0] and steps < _MOST_ABOVE:
-            at, steps = above[at], steps + 1
-        if at == waiting[-1][0]:
-            found[place] = waiting.pop()
+        while entry.get("role") == "tool" and isinstance(id, str) and (at := above[at]) >= 0 and steps < _MOST_ABOVE:
+            if waiting := open_calls[at].get(id):
+                found[place] = at, waiting.pop()
+                break
+            steps += 1
     return found
 
 
@@ -192,13 +188,12 @@ class _Window:
         drawing, role = self._drawing, line(entry.get("role"), 20)
         sender, model = line(entry.get("from"), 100), line(entry.get("model"), 100)
         content, about = as_text(entry.get("content")), object_of(entry.get("metadata"))
-        reply = entry.get("replyTo")
         hue, shape = look(sender or model or role)
+        reply = entry.get("replyTo")
         message = Shown(
-            anchor=drawing.anchor(entry),
+            anchor=anchor_of(entry),
             role=role,
             who=sender or role.capitalize(),
-            model=model,
             hue=hue,
             shape=shape,
             time=_time(entry.get("timestamp")),
@@ -208,7 +203,7 @@ class _Window:
             attributes=drawing.attributes(entry),
         )
         if role == "tool":
-            output = uncoloured(content)
+            output = _COLOUR.sub("", content)
             failed = "error, " if about.get("isError") is True else ""
             message.fold = self._fold(f"Result: {failed}{counted(output)}", [self._texts.code(output)], output)
         elif _is_hidden(entry):
@@ -219,10 +214,9 @@ class _Window:
             parts = [self._texts.markdown(reasoning)]
             message.reasoning = self._fold(f"Reasoning, {counted(reasoning, 'word')}", parts, reasoning)
         for call in objects_of(entry.get("toolCalls")):
-            said, pieces = described(call)
-            texts = self._texts
-            drawn = [texts.diff(text) if kind == "diff" else texts.code(text, kind) for text, kind in pieces]
-            message.calls.append(self._fold(said, drawn, said, *(piece.text for piece in pieces)))
+            said, texts = described(call)
+            parts = [self._texts.code(text, language) for text, language in texts]
+            message.calls.append(self._fold(said, parts, said, *(text for text, _ in texts)))
         message.attachments = [self._attached(attached) for attached in objects_of(entry.get("attachments"))]
         return message
 
@@ -232,22 +226,23 @@ class _Window:
 
     def _attached(self, attached: Entry) -> Attached:
         named = next((attached[key] for key in ("name", "path", "filename") if attached.get(key)), "")
-        kind, data, digest = (attached.get(key) for key in ("type", "data", "sha256"))
-        shown = Attached(line(named) or "attachment", is_image=kind in IMAGES)
-        if isinstance(text := attached.get("text"), str):
-            parts = [self._texts.code(text)]
-            shown.fold = self._fold(f"{shown.name}, {counted(text)}", parts, shown.name, text)
+        name = line(named) or "attachment"
+        type, data, digest, text = (attached.get(key) for key in ("type", "data", "sha256", "text"))
+        fold = None
+        if isinstance(text, str):
+            fold = self._fold(f"{name}, {counted(text)}", [self._texts.code(text)], name, text)
+        kind, url = "image" if type in IMAGES else "file", ""
         if isinstance(data, bytes):
-            shown.url = data_url(kind, data) if shown.is_image else ""
+            url = data_url(type, data) if kind == "image" else ""
         elif isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest) and self._drawing.file_url:
-            shown.url, shown.is_file = self._drawing.file_url(digest), True
-        elif re.match("(?i)https?://", url := as_text(attached.get("url"))):
-            shown.url, shown.is_image = url, False
-        return shown
+            url = self._drawing.file_url(digest)
+        elif re.match("(?i)https?://", elsewhere := as_text(attached.get("url"))):
+            kind, url = "link", elsewhere
+        return Attached(name, kind, url, fold)
 
 
 def _facts(entry: Entry) -> Iterable[tuple[str, str]]:
-    for name in ("topic", "intent", "priority"):
+    for name in ("model", "topic", "intent", "priority"):
         if said := line(entry.get(name), 80):
             yield name, said
     mentions = entry.get("mentions")

@@ -1,6 +1,6 @@
 """Texts of messages as HTML: Markdown, code in colours, diffs.
 
-What must stay true: whatever a text says, the result has only the elements, attributes and addresses of `_ALLOWED`,
+What must stay true: whatever a text says, the result has only the elements, attributes and addresses of `_CLEANER`,
 and loads nothing. There are two walls: markdown-it makes no HTML of HTML, and nh3 removes what is not on the list.
 What is large is escaped and nothing else, and a window has a number of lines that get colours. Pure.
 """
@@ -17,7 +17,6 @@ from threading import Lock
 from typing import Any
 
 from markdown_it import MarkdownIt
-from markdown_it.token import Token
 from markupsafe import Markup, escape
 from nh3 import Cleaner
 from pygments import highlight
@@ -33,14 +32,11 @@ _MOST_NESTED = 60
 _LINK = re.compile(r"(?i)(?:https?|mailto):")
 #: What no page shows. Signs that turn the direction of writing end with the block that they stand in.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_COLOUR = re.compile("\x1b\\[[0-9;]*m")
-_PLAIN = "p br hr em strong s h3 h4 h5 h6 ul li blockquote pre code span table thead tbody tr div ins del"
-_ALLOWED: dict[str, set[str]] = {name: set() for name in _PLAIN.split()}
-_ALLOWED |= {"a": {"href", "title"}, "ol": {"start"}, "th": {"align"}, "td": {"align"}}
+_TAGS = "p br hr em strong s a h3 h4 h5 h6 ul ol li blockquote pre code span table thead tbody tr th td ins del"
 _CLEANER = Cleaner(
-    tags=set(_ALLOWED),
-    attributes={name: attributes for name, attributes in _ALLOWED.items() if attributes},
-    allowed_classes={"span": {name for name in STANDARD_TYPES.values() if name}},
+    tags=set(_TAGS.split()),
+    attributes={"a": {"href", "title"}, "ol": {"start"}, "th": {"align"}, "td": {"align"}},
+    allowed_classes={"span": {name for name in STANDARD_TYPES.values() if name}, "pre": {"diff"}},
     url_schemes={"http", "https", "mailto"},
     link_rel="noopener noreferrer nofollow",
     attribute_filter=lambda tag, name, value: value if name != "href" or _LINK.match(value) else None,
@@ -55,7 +51,7 @@ class Cache:
     """
 
     def __init__(self, most: int) -> None:
-        self._most, self._size, self._lock = most, 0, Lock()
+        self._left, self._lock = most, Lock()
         self._kept: OrderedDict[bytes, str] = OrderedDict()
 
     def get(self, key: bytes) -> str | None:
@@ -68,10 +64,10 @@ class Cache:
     def put(self, key: bytes, html: str) -> None:
         """Keep some HTML."""
         with self._lock:
-            self._size += len(html) - len(self._kept.pop(key, ""))
+            self._left += len(self._kept.pop(key, "")) - len(html)
             self._kept[key] = html
-            while self._size > self._most:
-                self._size -= len(self._kept.popitem(last=False)[1])
+            while self._left < 0:
+                self._left += len(self._kept.popitem(last=False)[1])
 
 
 _CACHE = Cache(16_000_000)
@@ -81,55 +77,41 @@ class Texts:
     """Draws the texts of one window, in which `lines` lines of code get colours that are not in the cache yet."""
 
     def __init__(self, lines: int) -> None:
-        self._left, self._is_short = lines, False
+        self._left = lines
 
     def markdown(self, text: str) -> Markup:
         """A text that is Markdown."""
         text = _CONTROL.sub(lambda sign: shown(sign[0]), valid(text))
-        if len(text) > MOST_TEXT:
-            return _element("pre", text)
-
-        def make() -> str:
-            tokens = _markdown().parse(text, env := {"texts": self})
-            if any(token.level >= _MOST_NESTED - 1 for token in tokens):  # What is deeper would be left out.
-                return str(_element("pre", text))
-            return _CLEANER.clean(_markdown().renderer.render(tokens, _markdown().options, env))
-
-        return self._made("", text, make)
+        return self._made("", text, self._markdown) if len(text) <= MOST_TEXT else _element("pre", text)
 
     def code(self, text: str, language: str = "") -> Markup:
-        """Code as a block, in colours if the language is known and the code is not large."""
-        text = shown(valid(text))
-        lines = text.count("\n") + 1
-        name = language.split(maxsplit=1)[0].lower() if language.strip() else ""
-        if name not in _languages()[0] or len(text) > MOST_CODE or lines > MOST_LINES:
-            return _element("pre", text)
-        return self._made(name, text, lambda: self._coloured(name, text))
-
-    def diff(self, text: str) -> Markup:
-        """Lines of a diff: those that begin with `+` or `-` are marked."""
-        text = shown(valid(text))
+        """Code as a block, in colours if the language is known and the code is not large; also a `diff`."""
+        text, language = shown(valid(text)), (language.lower().split() or [""])[0]
         if len(text) > MOST_CODE or text.count("\n") >= MOST_LINES:
             return _element("pre", text)
-        kinds = {"+": "ins", "-": "del", "@": "span", "*": "span"}
-        lines = (_element(kinds[line[0]], line) if line[:1] in kinds else escape(line) for line in text.split("\n"))
-        return Markup('<pre class="diff">{}</pre>').format(Markup("\n").join(lines))
+        if language == "diff":
+            return _diff(text)
+        return self._made(language, text, self._coloured) if language in _languages()[0] else _element("pre", text)
 
-    def _made(self, language: str, text: str, make: Callable[[], str]) -> Markup:
+    def _made(self, language: str, text: str, make: Callable[[str, str], str]) -> Markup:
         key = sha256(f"{language}\0{text}".encode()).digest()
         if (kept := _CACHE.get(key)) is None:
-            was_short, self._is_short = self._is_short, False
-            kept = make()
-            if not self._is_short:  # Else another window may have lines for it.
+            kept = make(text, language)
+            if self._left:  # Else another window may have lines for it.
                 _CACHE.put(key, kept)
-            self._is_short |= was_short
         return Markup(kept)
 
-    def _coloured(self, language: str, code: str) -> str:
+    def _markdown(self, text: str, _: str) -> str:
+        tokens = _markdown().parse(text, env := {"texts": self})
+        if any(token.level >= _MOST_NESTED - 1 for token in tokens):  # What is deeper would be left out.
+            return _element("pre", text)
+        return _CLEANER.clean(_markdown().renderer.render(tokens, _markdown().options, env))
+
+    def _coloured(self, code: str, language: str) -> str:
         lines = code.count("\n") + 1
         if lines > self._left:
-            self._is_short = True
-            return str(_element("pre", code))
+            self._left = 0
+            return _element("pre", code)
         self._left -= lines
         html = highlight(code, get_lexer_by_name(language, stripnl=False), _FORMATTER)
         return _CLEANER.clean(f"<pre><code>{html}</code></pre>")
@@ -140,11 +122,6 @@ def valid(text: str) -> str:
     if not text.isascii():
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
-
-
-def uncoloured(text: str) -> str:
-    """The output of a program without the sequences that give it colours."""
-    return _COLOUR.sub("", text)
 
 
 def difference(old: str, new: str) -> str:
@@ -160,6 +137,13 @@ def language_of(path: str) -> str:
     name = path.rpartition("/")[2]
     patterns = _languages()[1]
     return patterns.get(name) or patterns.get(f"*.{name.rpartition('.')[2]}", "")
+
+
+def _diff(text: str) -> Markup:
+    """Lines of a diff: those that begin with `+` or `-` are marked."""
+    kinds = {"+": "ins", "-": "del", "@": "span", "*": "span"}
+    lines = (_element(kinds[line[0]], line) if line[:1] in kinds else escape(line) for line in text.split("\n"))
+    return Markup('<pre class="diff">{}</pre>').format(Markup("\n").join(lines))
 
 
 @cache
@@ -182,11 +166,8 @@ def _markdown() -> Any:
     made.validateLink = lambda url: _LINK.match(url) is not None  # type: ignore[method-assign]
     made.core.ruler.push("of_messages", _adapt)
     made.add_render_rule("fence", _fence)
+    made.add_render_rule("image", _image)
     return made
-
-
-def _fence(renderer: Any, tokens: Any, place: int, options: Any, env: Any) -> str:
-    return str(env["texts"].code(tokens[place].content.removesuffix("\n"), tokens[place].info.strip()))
 
 
 def _adapt(state: Any) -> None:
@@ -195,19 +176,18 @@ def _adapt(state: Any) -> None:
             token.tag = f"h{min(int(token.tag[1]) + 2, 6)}"
         if isinstance(style := token.attrs.pop("style", None), str):
             token.attrs["align"] = style.removeprefix("text-align:")
-        token.children = token.children and [*_without_images(token.children)]
+        depth = 0
+        for child in token.children or ():
+            depth += child.nesting * child.type.startswith("link_")
+            if child.type == "image" and depth:  # A link can't stand in another one.
+                child.attrs["src"] = ""
 
 
-def _without_images(tokens: Any) -> Any:
-    depth = 0
-    for token in tokens:
-        depth += token.nesting * (token.type in ("link_open", "link_close"))
-        if token.type != "image":
-            yield token
-            continue
-        is_link = not depth and token.attrs.get("src")
-        if is_link:
-            yield Token("link_open", "a", 1, attrs={"href": token.attrs["src"]})
-        yield Token("text", "", 0, content=f"[image: {token.content}]" if token.content else "[image]")
-        if is_link:
-            yield Token("link_close", "a", -1)
+def _fence(renderer: Any, tokens: Any, place: int, options: Any, env: Any) -> str:
+    return str(env["texts"].code(tokens[place].content.removesuffix("\n"), tokens[place].info))
+
+
+def _image(renderer: Any, tokens: Any, place: int, options: Any, env: Any) -> str:
+    url, about = tokens[place].attrs["src"], tokens[place].content
+    name = f"[image: {about}]" if about else "[image]"
+    return Markup('<a href="{}">{}</a>').format(url, name) if url else escape(name)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from starlette.responses import Response
-from starlette.routing import Route
 
 from capsule.engines.questions import Filter
-from capsule.web.view import View, page
+from capsule.web.view import ON, View, get
 
 #: The number of conversations in a page.
 _PAGE: Final = 50
-_ON: Final = {"yes": True, "no": False}
 
 
 def _filter(view: View, unread: dict[str, int]) -> Filter:
@@ -21,9 +19,9 @@ def _filter(view: View, unread: dict[str, int]) -> Filter:
         title=view.asked("title"),
         mode=view.asked("mode") or None,
         type=view.asked("type") or None,
-        archived=_ON.get(view.asked("archived") or "no"),
-        pinned=_ON.get(view.asked("pinned")),
-        locked=_ON.get(view.asked("locked")),
+        archived=ON.get(view.asked("archived") or "no"),
+        pinned=ON.get(view.asked("pinned")),
+        locked=ON.get(view.asked("locked")),
         since=view.asked("since"),
         agent=view.asked("agent") or None,
         project=view.asked("project") or None,
@@ -40,4 +38,4 @@ def _list(view: View) -> Response:
     return view.page("conversations.html", listed=listed, asked=asked, facets=facets, unread=unread)
 
 
-ROUTES = [Route("/", page(_list))]
+ROUTES = [get("/", _list)]

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from starlette.responses import Response
-from starlette.routing import Route
 
 from capsule import rooms
 from capsule.context import drift
@@ -19,7 +18,7 @@ from capsule.format.text.titles import title_from
 from capsule.format.tree.tree import Tree
 from capsule.transfer.rendering.texts import Texts
 from capsule.web.pages.conversation import anchor, titled
-from capsule.web.view import View, page
+from capsule.web.view import View, get
 
 #: Columns that the tree is drawn in: deeper branches stand in the last one.
 _COLUMNS: Final = 8
@@ -66,7 +65,7 @@ def runs_of(tree: Tree, current: str | None) -> list[Run]:
 
 
 def _tree(view: View) -> Response:
-    id = view.request.path_params["id"]
+    id = view.at()
     head = view.store.head(id)
     history, tree, current = view.store.branches.tree(id)
     return view.page(
@@ -81,7 +80,7 @@ def _tree(view: View) -> Response:
 
 
 def _context(view: View) -> Response:
-    id = view.request.path_params["id"]
+    id = view.at()
     head, context = view.store.head(id), view.store.context.get(id)
     drifted = None
     if view.asked("drift") and not drift.is_empty(context):
@@ -102,7 +101,7 @@ def _context(view: View) -> Response:
 
 
 def _versions(view: View) -> Response:
-    id, before, after = view.request.path_params["id"], view.asked("before"), view.asked("after")
+    id, before, after = view.at(), view.asked("before"), view.asked("after")
     head, problem, steps, diff = view.store.head(id), "", list[Any](), None
     limit = int(asked) if (asked := view.asked("limit")).isdecimal() and len(asked) < 7 else _VERSIONS
     try:
@@ -110,7 +109,7 @@ def _versions(view: View) -> Response:
         steps = list(clone.log(id, limit=limit + 1))
         if before:
             text = clone.diff(id, before, after or None).text().decode("utf-8", "replace")
-            diff = Texts(0).diff(text[text.find("\n@@") + 1 :]) if text else ""  # Without the names of files.
+            diff = Texts(0).code(text[text.find("\n@@") + 1 :], "diff") if text else ""  # Without the names of files.
     except (NotFound, Refused, GitFailed) as error:
         problem = error.message
     return view.page(
@@ -126,7 +125,7 @@ def _versions(view: View) -> Response:
 
 
 ROUTES = [
-    Route("/c/{id}/tree", page(_tree)),
-    Route("/c/{id}/context", page(_context)),
-    Route("/c/{id}/versions", page(_versions)),
+    get("/c/{id}/tree", _tree),
+    get("/c/{id}/context", _context),
+    get("/c/{id}/versions", _versions),
 ]

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from starlette.responses import Response
-from starlette.routing import Route
 
-from capsule.errors import InvalidInput
-from capsule.web.view import View, action, page
-
-if TYPE_CHECKING:
-    from starlette.datastructures import FormData
+from capsule.web.view import View, forms, get
 
 #: How many mentions are shown, and how many of those that are done; and for how many agents the owner sees counts.
 _MENTIONS: Final = 50
@@ -34,27 +29,25 @@ def _inbox(view: View) -> Response:
     return view.page("inbox.html", **shown)
 
 
-def _settle(view: View, form: FormData) -> Response:
-    do, id, message = (str(form.get(name) or "") for name in ("do", "id", "message"))
-    messages, agents = view.acting.messages, view.acting.agents
-    if do == "read":
-        messages.ack(conversation=id, message=message or None)
-    elif do == "done":
-        messages.done(id)
-    elif do == "reopen":
-        messages.reopen(id)
-    elif do == "allow":
-        agents.allow(other=id)
-    elif do == "block":
-        agents.block(other=id)
-    elif do == "answer":
-        text, where = (str(form.get(name) or "") for name in ("value", "conversation"))
-        messages.send(text, conversation=where, reply_to=message, idempotency_key=f"answer-{id}")
-    elif do == "withdraw":
-        view.store.sessions.cancel(id)
-    else:
-        raise InvalidInput(f"an inbox has nothing called {do[:40]!r}")
-    return view.done("/inbox")
-
-
-ROUTES = [Route("/inbox", page(_inbox)), Route("/inbox", action(_settle), methods=["POST"])]
+ROUTES = [
+    get("/inbox", _inbox),
+    forms(
+        "/inbox",
+        {
+            "read": lambda view: view.acting.messages.ack(
+                conversation=view.sent("id"), message=view.sent("message") or None
+            ),
+            "done": lambda view: view.acting.messages.done(view.sent("id")),
+            "reopen": lambda view: view.acting.messages.reopen(view.sent("id")),
+            "allow": lambda view: view.acting.agents.allow(other=view.sent("id")),
+            "block": lambda view: view.acting.agents.block(other=view.sent("id")),
+            "answer": lambda view: view.acting.messages.send(
+                view.sent("value"),
+                conversation=view.sent("conversation"),
+                reply_to=view.sent("message"),
+                idempotency_key=f"answer-{view.sent('id')}",
+            ),
+            "withdraw": lambda view: view.store.sessions.cancel(view.sent("id")),
+        },
+    ),
+]

@@ -6,10 +6,9 @@ from itertools import islice
 from typing import Final
 
 from starlette.responses import Response
-from starlette.routing import Route
 
 from capsule.web import plots
-from capsule.web.view import View, page
+from capsule.web.view import View, get
 
 #: The number of days that are drawn, of names, and of findings of the doctor.
 _DAYS: Final = 90
@@ -33,4 +32,4 @@ def _overview(view: View) -> Response:
     return view.page("overview.html", stats=stats, drawn=drawn, findings=findings)
 
 
-ROUTES = [Route("/overview", page(_overview))]
+ROUTES = [get("/overview", _overview)]

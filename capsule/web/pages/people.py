@@ -6,21 +6,16 @@ is for the owner and for each of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from starlette.responses import Response
-from starlette.routing import Route
 
-from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused
+from capsule.errors import CapsuleError, NotFound, Refused
 from capsule.messaging.doorbells.registry import bells
 from capsule.rules.policy import Action, Object
-from capsule.web.view import View, action, page
-from capsule.web.words import address
+from capsule.web.view import View, forms, get
 
 if TYPE_CHECKING:
-    from starlette.datastructures import FormData
-
     from capsule import Store
 
 #: The number of agents in a page, of groups, of members and of notes.
@@ -49,7 +44,7 @@ def _people(view: View) -> Response:
 
 def _agent(view: View) -> Response:
     store = view.store
-    agent = store.agents.get(view.request.path_params["agent"])
+    agent = store.agents.get(view.at())
     shown: dict[str, Any] = {"agent": agent, "notes": _notes(store, agent.id)}
     if agent.dm is not None:  # It is told to the agent itself and to the owner.
         shown |= {
@@ -82,18 +77,18 @@ def _permission(view: View, agent: str) -> Any:
 
 def _project(view: View) -> Response:
     store = view.store
-    project = store.projects.get(view.request.path_params["project"])
+    project = store.projects.get(view.at())
     return view.page(
         "project.html",
         project=project,
-        others={other.id: other for other in store.projects.list() if other.id != project.id},
+        others={other.id: other.name for other in store.projects.list() if other.id != project.id},
         agents=[agent for agent in store.agents.list() if agent.project == project.id],
         channels=[each for each in store.channels.list(archived=True) if each.channel.scope == project.id],
     )
 
 
 def _channel(view: View) -> Response:
-    channels, id = view.store.channels, view.request.path_params["channel"]
+    channels, id = view.store.channels, view.at()
     listed = channels.get(id)
     try:
         object = Object.listed(view.store.head(listed.id))
@@ -123,52 +118,44 @@ def _may(view: View, do: str, channel: str) -> bool:
         return False
 
 
-#: By the field `do` of a form: the change of an agent, a project or a channel, given its id and the form's fields.
-_Does = dict[str, Callable[[View, str, dict[str, str]], Any]]
-_TO_AGENT: Final[_Does] = {
-    "allow": lambda view, id, said: view.store.agents.allow(agent=id, other=said.get("other", "")),
-    "block": lambda view, id, said: view.store.agents.block(agent=id, other=said.get("other", "")),
-    "unblock": lambda view, id, said: view.store.agents.forget(agent=id, other=said.get("other", "")),
-    "policy": lambda view, id, said: view.store.agents.policy(
-        id, dm=said.get("dm"), discoverable=said.get("discoverable")
-    ),
-    "status": lambda view, id, said: view.store.agents.set_status(id, said.get("text", ""), busy="busy" in said),
-}
-_TO_PROJECT: Final[_Does] = {
-    "link": lambda view, id, said: view.store.projects.link(
-        id, said.get("other", ""), direction=said.get("direction", "")
-    ),
-    "unlink": lambda view, id, said: view.store.projects.unlink(id, said.get("other", "")),
-}
-_TO_CHANNEL: Final[_Does] = {
-    "join": lambda view, id, said: view.acting.channels.join(id),
-    "leave": lambda view, id, said: view.acting.channels.leave(id),
-    "invite": lambda view, id, said: view.acting.channels.invite(id, said.get("agents", "").replace(",", " ").split()),
-    "remove": lambda view, id, said: view.acting.channels.remove(id, said.get("member", "")),
-    "mute": lambda view, id, said: view.acting.channels.mute(id, False, notify=said.get("notify")),
-}
-
-
-def _changes(folder: str, name: str, does: _Does) -> Route:
-    """The route of the forms of a page."""
-
-    def change(view: View, form: FormData) -> Response:
-        id, do = view.request.path_params[name], str(form.get("do"))
-        said = {key: str(value) for key, value in form.items()}
-        if do not in does:
-            raise InvalidInput(f"{do[:40]!r} can't be done here; it is one of {', '.join(does)}")
-        does[do](view, id, said)
-        return view.done(address(folder, id), id=id)
-
-    return Route(f"/{folder}/{{{name}}}", action(change), methods=["POST"])
-
-
 ROUTES = [
-    Route("/people", page(_people)),
-    Route("/people/{agent}", page(_agent)),
-    Route("/projects/{project}", page(_project)),
-    Route("/channels/{channel}", page(_channel)),
-    _changes("people", "agent", _TO_AGENT),
-    _changes("projects", "project", _TO_PROJECT),
-    _changes("channels", "channel", _TO_CHANNEL),
+    get("/people", _people),
+    get("/people/{agent}", _agent),
+    get("/projects/{project}", _project),
+    get("/channels/{channel}", _channel),
+    forms(
+        "/people/{agent}",
+        {
+            "allow": lambda view: view.store.agents.allow(agent=view.at(), other=view.sent("other")),
+            "block": lambda view: view.store.agents.block(agent=view.at(), other=view.sent("other")),
+            "unblock": lambda view: view.store.agents.forget(agent=view.at(), other=view.sent("other")),
+            "policy": lambda view: view.store.agents.policy(
+                view.at(), dm=view.sent("dm") or None, discoverable=view.sent("discoverable") or None
+            ),
+            "status": lambda view: view.store.agents.set_status(
+                view.at(), view.sent("text"), busy=bool(view.sent("busy"))
+            ),
+        },
+    ),
+    forms(
+        "/projects/{project}",
+        {
+            "link": lambda view: view.store.projects.link(
+                view.at(), view.sent("other"), direction=view.sent("direction")
+            ),
+            "unlink": lambda view: view.store.projects.unlink(view.at(), view.sent("other")),
+        },
+    ),
+    forms(
+        "/channels/{channel}",
+        {
+            "join": lambda view: view.acting.channels.join(view.at()),
+            "leave": lambda view: view.acting.channels.leave(view.at()),
+            "invite": lambda view: view.acting.channels.invite(
+                view.at(), view.sent("agents").replace(",", " ").split()
+            ),
+            "remove": lambda view: view.acting.channels.remove(view.at(), view.sent("member")),
+            "mute": lambda view: view.acting.channels.mute(view.at(), False, notify=view.sent("notify") or None),
+        },
+    ),
 ]

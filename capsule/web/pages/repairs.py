@@ -1,6 +1,6 @@
 """What waits for a person's decision: conflicts of merges, damaged files, and the trash.
 
-What must stay true: nothing is decided here; each button sends what a person chose, to the page that makes the change.
+What must stay true: nothing is decided here; each button sends what a person chose.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 from starlette.responses import Response
-from starlette.routing import Route
 
-from capsule.web.view import View, page
+from capsule.errors import NotFound
+from capsule.web.view import View, get, post
+from capsule.web.words import address
 
 if TYPE_CHECKING:
     from capsule.engines.values import Trashed
@@ -55,4 +56,28 @@ def _place(entry: Trashed) -> tuple[str, str]:
     return entry.deleted_at, entry.token
 
 
-ROUTES = [Route("/repairs", page(_repairs))]
+def _entry(view: View) -> tuple[Trashed, Removed | None]:
+    """What lies in the trash under a token; of messages also what they are."""
+    trash, token = view.store.trash, view.at()
+    if deleted := next((each for each in trash.list() if each.token == token), None):
+        return deleted, None
+    if removed := next((each for each in trash.removed() if each.trashed.token == token), None):
+        return removed.trashed, removed
+    raise NotFound("this is not in the trash any more", id=token)
+
+
+def _trashed(view: View) -> Response:
+    trashed, removed = _entry(view)
+    title = removed.title if removed else view.store.trash.head(trashed).title
+    return view.page("trashed.html", trashed=trashed, removed=removed, title=title)
+
+
+def _restore(view: View) -> Response:
+    trashed, removed = _entry(view)
+    if removed is None:
+        return view.done(address("c", view.store.trash.restore(trashed.id, trashed).id))
+    ids = view.store.trash.restore_messages(trashed)
+    return view.done(address("c", trashed.id, *(("m", ids[0]) if ids else ())), ids=ids)
+
+
+ROUTES = [get("/repairs", _repairs), get("/trash/{token}", _trashed), post("/trash/{token}", _restore)]

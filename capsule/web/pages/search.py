@@ -6,10 +6,9 @@ from typing import Any, Final
 
 import orjson
 from starlette.responses import Response
-from starlette.routing import Route
 
 from capsule.errors import InvalidInput, NotFound
-from capsule.web.view import View, page
+from capsule.web.view import View, get
 
 #: The number of hits in a page.
 _PAGE: Final = 20
@@ -29,15 +28,11 @@ def _options(view: View) -> dict[str, Any]:
         "senders": view.every("from"),
         "ids": [view.store.resolve(id) for id in view.every("in")],
         "tags": view.every("tag"),
-        "mode": asked("mode") or None,
-        "since": asked("since") or None,
-        "until": asked("until") or None,
-        "title_only": bool(asked("title_only")),
         "branch": asked("branch") or "all",
-        "in_tools": bool(asked("in_tools")),
         "profile": asked("profile") or "balanced",
         "where": where,
-        "cursor": asked("cursor") or None,
+        **{name: asked(name) or None for name in ("mode", "since", "until", "cursor")},
+        **{name: bool(asked(name)) for name in ("title_only", "in_tools")},
     }
 
 
@@ -51,4 +46,4 @@ def _search(view: View) -> Response:
     return view.page("search.html", found=found, problem=problem, is_narrow=is_narrow)
 
 
-ROUTES = [Route("/search", page(_search))]
+ROUTES = [get("/search", _search)]

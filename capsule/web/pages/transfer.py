@@ -7,33 +7,30 @@ are shown, and all else is saved. What comes in lies in a folder of its own, whi
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from tempfile import TemporaryDirectory, TemporaryFile
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, Final
 from urllib.parse import quote
 
 from starlette.datastructures import UploadFile
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
 
 from capsule.errors import InvalidInput, NotFound
-from capsule.web.view import View, action, page
-
-if TYPE_CHECKING:
-    from starlette.datastructures import FormData
+from capsule.web.view import View, get, post
 
 _PIECE: Final = 1 << 16
 #: How many conversations and remarks of a report are shown.
 _SHOWN: Final = 200
 #: Images by their first bytes; an SVG could hold a script.
-_IMAGES: Final = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
+_IMAGES: Final = {"png": rb"\x89PNG\r\n\x1a\n", "jpeg": rb"\xff\xd8\xff", "gif": rb"GIF8", "webp": rb"RIFF.{4}WEBP"}
 
 
-def _import(view: View, form: FormData) -> Response:
-    files = [each for each in form.getlist("files") if isinstance(each, UploadFile) and each.filename]
+def _import(view: View) -> Response:
+    files = [each for each in view.form.getlist("files") if isinstance(each, UploadFile) and each.filename]
     if not files:
         raise InvalidInput("choose a file to import")
     with TemporaryDirectory(prefix="capsule-import-") as folder:
@@ -45,7 +42,7 @@ def _import(view: View, form: FormData) -> Response:
             paths.append(f"{path}-{place}" if path in paths else path)
             with open(paths[-1], "wb") as copy:
                 shutil.copyfileobj(file.file, copy)
-        report = view.store.import_(*paths, on_conflict=view.text(form, "on_conflict") or "skip")  # type: ignore[arg-type]
+        report = view.store.import_(*paths, on_conflict=view.sent("on_conflict") or "skip")  # type: ignore[arg-type]
     if view.wants_json:
         return view.json(report.as_json())
     return view.page("import.html", report=report, most=_SHOWN, folder=folder + os.sep)
@@ -54,7 +51,7 @@ def _import(view: View, form: FormData) -> Response:
 def _export(view: View) -> Response:
     from capsule.transfer.registry import formats
 
-    id, format = view.request.path_params["id"], view.asked("format")
+    id, format = view.at(), view.asked("format")
     head = view.store.head(id)
     if not format:
         return view.page("export.html", head=head, formats=[each for each in formats().values() if each.write])
@@ -79,24 +76,21 @@ def _saved(name: str) -> dict[str, str]:
 
 def _file(view: View) -> Response:
     """An attachment of a message that the visitor reads."""
-    id, digest = view.request.path_params["id"], view.request.path_params["digest"]
+    id, digest = view.at(), view.at("digest")
     entries = view.store.document(id)["history"]
     attached = (each for entry in entries for each in entry.get("attachments") or ())
     about = next((each for each in attached if isinstance(each, dict) and each.get("sha256") == digest), None)
     if about is None:
         raise NotFound(f"conversation {id} has no such attachment", id=digest)
     data = view.store.inner.whole.files.read("attachments", digest, digest)
-    kind = next((kind for first, kind in _IMAGES.items() if data.startswith(first)), "")
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        kind = "image/webp"
-    if kind:
-        return Response(data, media_type=kind)
+    if kind := next((kind for kind, first in _IMAGES.items() if re.match(first, data, re.DOTALL)), ""):
+        return Response(data, media_type=f"image/{kind}")
     return Response(data, media_type="application/octet-stream", headers=_saved(str(about.get("name") or digest)))
 
 
 ROUTES = [
-    Route("/import", page(lambda view: view.page("import.html", report=None))),
-    Route("/import", action(_import, scope="admin"), methods=["POST"]),
-    Route("/c/{id}/export", page(_export)),
-    Route("/c/{id}/files/{digest}", page(_file)),
+    get("/import", lambda view: view.page("import.html", report=None)),
+    post("/import", _import, scope="admin"),
+    get("/c/{id}/export", _export),
+    get("/c/{id}/files/{digest}", _file),
 ]

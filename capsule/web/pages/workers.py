@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from starlette.responses import Response
-from starlette.routing import Route
 
-from capsule.errors import CapsuleError, InvalidInput
-from capsule.web.view import View, action, page
-from capsule.web.words import address
-
-if TYPE_CHECKING:
-    from starlette.datastructures import FormData
+from capsule.errors import CapsuleError
+from capsule.web.view import View, forms, get
 
 #: The number of sessions in a page, and of events of one.
 _PAGE: Final = 100
@@ -38,11 +33,10 @@ def _looked(view: View, session: str) -> dict[str, Any]:
 
 def _session(view: View) -> Response:
     sessions = view.store.sessions
-    about = sessions.get(view.request.path_params["session"])
+    about = sessions.get(view.at())
     history = sessions.history(about["id"], _EVENTS)
     messages = [event for event in reversed(history) if "status" in event and event.get("kind") != "system"]
     chosen = view.asked("message") or (messages[0]["id"] if messages else "")
-    state = sessions.registry.read()
     return view.page(
         "session.html",
         about=about,
@@ -51,25 +45,20 @@ def _session(view: View) -> Response:
         chosen=chosen,
         steps=sessions.why(chosen) if chosen else (),
         events=[(event, {key: event[key] for key in event.keys() - _SHOWN}) for event in history],
-        questions=[each for each in state.questions.values() if (each.session, each.state) == (about["id"], "open")],
+        questions=[each for each in sessions.questions() if each.session == about["id"]],
     )
 
 
-def _change(view: View, form: FormData) -> Response:
-    """Pause or resume a session or a series of it; retry a message; cancel a message, a series, a question or all."""
-    sessions, session = view.store.sessions, view.request.path_params["session"]
-    do, what = str(form.get("do")), str(form.get("what") or "")
-    if do in ("pause", "resume"):
-        (sessions.pause if do == "pause" else sessions.resume)(session, series=what or None)
-    elif do in ("retry", "cancel"):
-        (sessions.retry if do == "retry" else sessions.cancel)(what)
-    else:
-        raise InvalidInput(f"{do[:40]!r} can't be done here; it is one of pause, resume, retry, cancel")
-    return view.done(address("workers", session, message=what if do == "retry" else ""), id=session)
-
-
 ROUTES = [
-    Route("/workers", page(_workers)),
-    Route("/workers/{session}", page(_session)),
-    Route("/workers/{session}", action(_change), methods=["POST"]),
+    get("/workers", _workers),
+    get("/workers/{session}", _session),
+    forms(
+        "/workers/{session}",
+        {
+            "pause": lambda view: view.store.sessions.pause(view.at(), series=view.sent("what") or None),
+            "resume": lambda view: view.store.sessions.resume(view.at(), series=view.sent("what") or None),
+            "retry": lambda view: view.store.sessions.retry(view.sent("what")),
+            "cancel": lambda view: view.store.sessions.cancel(view.sent("what")),
+        },
+    ),
 ]

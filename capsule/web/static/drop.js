@@ -1,6 +1,6 @@
-// Files that are dropped anywhere on a page are imported: they are sent as the form of /import sends them.
-const link = document.getElementById("import");
-const hasFiles = (event) => link && event.dataTransfer?.types.includes("Files");
+// Files that are dropped anywhere on a page are imported, as by the form of /import.
+const form = document.getElementById("dropped");
+const hasFiles = (event) => form && event.dataTransfer?.types.includes("Files");
 
 document.addEventListener("dragover", (event) => {
   if (!hasFiles(event)) return;
@@ -14,11 +14,6 @@ document.addEventListener("drop", (event) => {
   document.body.classList.remove("dropping");
   if (!hasFiles(event)) return;
   event.preventDefault();
-  const form = document.createElement("form");
-  const input = document.createElement("input");
-  Object.assign(form, { method: "post", action: link.href, enctype: "multipart/form-data", hidden: true });
-  Object.assign(input, { type: "file", name: "files", multiple: true, files: event.dataTransfer.files });
-  form.append(input);
-  document.body.append(form);
+  form.elements.files.files = event.dataTransfer.files;
   form.submit();
 });

@@ -53,17 +53,12 @@ async function recount(address, name) {
 }
 
 let typed;
-function asked() {
-  const url = new URL(form.action);
-  for (const [name, value] of new FormData(form)) if (value) url.searchParams.append(name, value);
-  return url;
-}
-
 function edited({ target }) {
   if (target.form !== form) return;
   clearTimeout(typed);
   typed = setTimeout(() => {
-    const address = asked();
+    const address = new URL(form.action);
+    for (const [name, value] of new FormData(form)) if (value) address.searchParams.append(name, value);
     history.replaceState(null, "", address);
     quietly(show(address).then(() => {
       document.getElementById("said").textContent = found().querySelector(".about, .error").textContent.trim();

@@ -5,6 +5,6 @@ import "./live.js";
 import "./list.js";
 import "./inbox.js";
 import "./keys.js";
-import { inZone } from "./times.js";
+import { inZone } from "./part.js";
 
 inZone(document);

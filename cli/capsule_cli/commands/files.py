@@ -88,11 +88,16 @@ def migrate(
     ),
     check: bool = flag("--check", "Change nothing; exit 1 when something would change."),
 ) -> None:
-    """Update files to the current version of the format. Paths may lie outside a store."""
+    """Update files to the current version of the format. Paths may lie outside a store.
+
+    Of a store in a database, its tables come first.
+    """
     files = [file for name in names or () if _is_path(name) for file in _files(name)]
     ids = [name for name in names or () if not _is_path(name)]
     results: list[dict[str, Any]] = []
     failed: list[CapsuleError] = []
+    if ids or not names:
+        _migrate_database(check=check)
     with store_of() if ids or not names else nullcontext() as store:
         jobs = {("path", file): partial(_migrate_file, file) for file in files}
         if store is not None:
@@ -112,6 +117,15 @@ def migrate(
     end_with(failed)
     if check and changed:
         raise typer.Exit(1)
+
+
+def _migrate_database(*, check: bool) -> None:
+    """Bring the schema of a store in a database to this version, unless it only is to be looked at."""
+    from capsule import locate
+    from capsule.engines import opening
+
+    if not check and (url := locate.named(asked.store)) is not None and opening.make_in_database(url):
+        say("the tables of the store were brought to this version")
 
 
 def _is_path(name: str) -> bool:

@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 def init(
     directory: str | None = argument("DIR", "The directory. Without it: that of --store, or the current one."),
 ) -> None:
-    """Make a directory a store. What is there stays as it is."""
+    """Make a directory a store, or a place in a database. What is there stays as it is."""
+    from capsule.engines import opening
     from capsule.store.store import CoreStore
 
-    root = os.path.abspath(directory or asked.store or ".")
-    made = CoreStore.init(root)
+    place = directory or asked.store or "."
+    root = opening.shown(place) if opening.is_address(place) else os.path.abspath(place)
+    made = CoreStore.init(place)
     said = "\n  ".join(["made a store:", *made]) if made else f"{root} is a store already; nothing was changed"
     answer({"root": root, "made": made}, shown(said))
 
@@ -41,8 +43,13 @@ def show() -> None:
     """Print the directory of the store that commands use here, and why it is this one."""
     from capsule import locate
 
-    found = locate.locate_store(asked.store)
-    answer({"root": found.root, "reason": found.reason}, shown(f"{found.root}\n  {found.words}"))
+    found, facts = locate.locate_store(asked.store), {}
+    if (url := locate.named(asked.store)) is not None:
+        from capsule.engines import opening
+
+        facts = {"durability": opening.durability(url)}
+    said = [found.root, found.words, *facts.values()]
+    answer({"root": found.root, "reason": found.reason, **facts}, shown("\n  ".join(said)))
 
 
 def doctor(

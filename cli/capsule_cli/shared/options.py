@@ -121,7 +121,7 @@ _AGENT = "Act for this agent (its id, its name here, or name@project). Else: the
 
 def everywhere(
     json: bool = flag("--json", "Print JSON, errors too."),
-    store: str | None = option("--store DIR", _STORE),
+    store: str | None = option("--store DIR|URL", _STORE),
     instance: str | None = option("--instance NAME", _INSTANCE),
     as_: str | None = option("--as AGENT", _AGENT, autocompletion=complete_agent),
     no_pager: bool = flag("--no-pager", "Don't show long output in $PAGER."),

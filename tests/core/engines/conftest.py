@@ -12,11 +12,13 @@ from capsule.engines.files.storage import FileStorage
 from capsule.engines.interface import Engine
 from capsule.engines.memory.engine import MemoryEngine
 from capsule.settings import Settings
+from tests.postgres.stores import engine_of
 from tests.processes import PATIENCE_S
 
 ENGINES: dict[str, Callable[[str, float], Engine]] = {
     "files": lambda root, timeout_s: FilesEngine(FileStorage(root, mutex_timeout_s=timeout_s)),
     "memory": lambda root, timeout_s: MemoryEngine(timeout_s=timeout_s),
+    "postgres": engine_of,
 }
 
 
@@ -29,7 +31,8 @@ def timeout_s() -> float:
 @pytest.fixture(params=list(ENGINES))
 def engine(request: pytest.FixtureRequest, timeout_s: float) -> Iterator[Engine]:
     """An engine without a document."""
-    root = request.getfixturevalue("root") if request.param == "files" else ""
+    needs = {"files": "root", "memory": "", "postgres": "database"}[request.param]
+    root = request.getfixturevalue(needs) if needs else ""
     engine = ENGINES[request.param](str(root), timeout_s)
     yield engine
     engine.close()

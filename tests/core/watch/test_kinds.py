@@ -167,6 +167,9 @@ def test_own_writes_are_distinguished_from_those_of_others(root: Path, store: St
     assert theirs[-1].source == "outside"
 
 
+@pytest.mark.skipif(
+    os.environ.get("CAPSULE_ENGINE") == "postgres", reason="each write is a change of its own there: nothing is joined"
+)
 def test_a_change_has_one_author_and_a_cursor(store: Store, other: Store) -> None:
     store.remember_own()  # A wait would start a thread, which may look at the index between two of these writes.
     id = store.create(type="group", title="Plan").id

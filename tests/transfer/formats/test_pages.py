@@ -63,9 +63,9 @@ def test_every_message_of_every_branch_is_in_the_page_with_what_it_answers() -> 
     page = written([document], formats()["html"])[0].decode()
 
     assert len(re.findall("<article", page)) == len(document["history"])
-    articles = {re.search(r'id="(\w+)"', tag)[1]: tag for tag in re.findall("<article[^>]*>", page)}  # type: ignore[index]
-    assert 'data-parent="m1"' in articles["m2"] and "data-aside" in articles["m2"]
-    assert 'data-parent="m1"' in articles["m3"] and "data-aside" not in articles["m3"]
+    articles = {re.search(r'id="([\w-]+)"', tag)[1]: tag for tag in re.findall("<article[^>]*>", page)}  # type: ignore[index]
+    assert 'data-parent="m-1"' in articles["m-2"] and "data-aside" in articles["m-2"]
+    assert 'data-parent="m-1"' in articles["m-3"] and "data-aside" not in articles["m-3"]
 
 
 def test_a_page_says_which_package_is_missing_that_draws_messages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,5 +91,5 @@ def test_a_result_stands_under_its_call_in_a_page() -> None:
     (document,), _ = read(DATA / "codex" / "shell")
     page = written([document], formats()["html"])[0].decode()
 
-    results = [f"m{place}" for place, message in enumerate(document["history"]) if message["role"] == "tool"]
+    results = [f"m-{place}" for place, message in enumerate(document["history"]) if message["role"] == "tool"]
     assert results and all(f'<div class="message result" id="{id}" data-parent=' in page for id in results)

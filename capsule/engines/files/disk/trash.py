@@ -45,11 +45,11 @@ class Keeping:
         self._most = most
         self._directories = {name: Directory(layout, sys, name) for name in (TRASH, QUARANTINE)}
 
-    def _link(self, source: str, directory: str, parts: tuple[str, ...]) -> str:
-        """Give `source` a free name in `directory` as well, and make it durable; the name."""
+    def _link(self, source: str, directory: str, parts: tuple[str, ...], at: str = "") -> str:
+        """Give `source` a free name in `directory` as well, and make it durable; the name. `at`: when it came there."""
         to = self._directories[directory]
         to.ensure()
-        base = "~".join((*parts[:2], _compact(timestamps.now()), *parts[2:]))
+        base = "~".join((*parts[:2], _compact(at or timestamps.now()), *parts[2:]))
         for n in range(10_000):
             path = to.file(f"{base}~{n}.json")
             try:
@@ -67,8 +67,8 @@ class Keeping:
         sync_directory(self._sys, os.path.dirname(source))
         return path
 
-    def store(self, data: bytes, directory: str, kind: str, id: str, *reason: str) -> str:
-        """Keep bytes in the trash or the quarantine; their path. Durable on return."""
+    def store(self, data: bytes, directory: str, kind: str, id: str, *reason: str, at: str = "") -> str:
+        """Keep bytes in the trash or the quarantine, as they came there at a time; their path. Durable on return."""
         to = self._directories[directory]
         to.ensure()
         temporary = to.file(f".{kind}-{id}.{os.getpid()}.tmp")
@@ -77,7 +77,7 @@ class Keeping:
         try:
             pwrite_all(self._sys, fd, data, 0)
             self._sys.fsync(fd)
-            path = self._link(temporary, directory, (kind, id, *reason))
+            path = self._link(temporary, directory, (kind, id, *reason), at)
         finally:
             self._sys.close(fd)
             with suppress(OSError):

@@ -122,8 +122,9 @@ class Rows:
         placed, branched = [], []
         for num, id, state in conversations:
             messages = state.messages or []
-            linear = state.current is None and all(message.parent is None for message in messages)
-            values = _values(state, _size(messages), linear)
+            words, tokens, parents = _counts(messages)
+            linear = state.current is None and not parents
+            values = _values(state, (words, tokens), linear)
             self._write(num, id, None, values, state.head)
             placed += self._placed(num, 0, messages)
             if not linear:
@@ -202,10 +203,8 @@ class Rows:
     def _counted(self, row: Row, state: Found) -> tuple[int, int, int]:
         """How many words and tokens a conversation has, and how many messages that name a parent."""
         if state.start and row["linear"]:  # What lies before the end is as it was.
-            new = state.messages or []
-            words, tokens = _size(new)
-            has_parents = sum(message.parent is not None for message in new)
-            return row["words"] + words, row["tokens"] + tokens, has_parents
+            words, tokens, parents = _counts(state.messages or [])
+            return row["words"] + words, row["tokens"] + tokens, parents
         return self._db.execute(  # type: ignore[no-any-return]
             "SELECT coalesce(sum(words), 0), coalesce(sum(tokens), 0), count(parent) FROM messages WHERE capsule = ?",
             (row["num"],),
@@ -326,9 +325,14 @@ def _file(state: Found) -> dict[str, Any]:
     return {"version": token, "size": size, "written": order, "changed_ns": changed_ns, "racy": state.young}
 
 
-def _size(messages: list[Message]) -> tuple[int, int]:
-    """How many words and tokens messages have."""
-    return sum(message.words for message in messages), sum(message.tokens for message in messages)
+def _counts(messages: list[Message]) -> tuple[int, int, int]:
+    """How many words and tokens messages have, and how many of them name a parent."""
+    words = tokens = parents = 0
+    for message in messages:
+        words += message.words
+        tokens += message.tokens
+        parents += message.parent is not None
+    return words, tokens, parents
 
 
 def _values(state: Found, counts: Iterable[int], linear: bool) -> dict[str, Any]:

@@ -48,23 +48,22 @@ def _write(draft: Draft) -> bytes:
         missing = f"a page in HTML needs {error.name}, which is not installed"
         raise Refused(f"{missing}: pip install 'capsule-conversations[web]'", path="") from error
     tree, line = Tree(draft.history), {id(entry) for entry in active_line(draft.head, draft.history)}
-    places = {entry["id"]: f"m{place}" for place, entry in enumerate(draft.history) if "id" in entry}
+    places = {entry["id"]: str(place) for place, entry in enumerate(draft.history) if "id" in entry}
     entries: list[Fields] = []
     navs: dict[str, str] = {}
     for place, entry in enumerate(draft.history):
-        above = f"m{tree.parents[place]}" if tree.parents[place] >= 0 else None
+        above = str(tree.parents[place]) if tree.parents[place] >= 0 else None
         said = filled(rest(entry, "replyTo"), replyTo=places.get(entry.get("replyTo")))
-        entries.append(said | {"id": f"m{place}", "parent": above})
+        entries.append(said | {"id": str(place), "parent": above})
         if id(entry) not in line:
-            answers = Markup('another branch, after <a href="#{}">this message</a>').format(above)
-            navs[f"m{place}"] = answers if above else ""
-    current = next((entry["id"] for entry in reversed(entries) if entry["id"] not in navs), "m0")
+            answers = Markup('another branch, after <a href="#m-{}">this message</a>').format(above)
+            navs[str(place)] = answers if above else ""
+    current = next((entry["id"] for entry in reversed(entries) if entry["id"] not in navs), "0")
     drawing = Drawing(
-        anchor=lambda entry: entry["id"],
-        message_url=lambda id: f"#{id}",
         nav=lambda entry: navs.get(entry["id"], ""),
         attributes=lambda entry: filled(
-            {"data-aside": ""} if entry["id"] in navs else {}, **{"data-parent": entry["parent"]}
+            {"data-aside": ""} if entry["id"] in navs else {},
+            **{"data-parent": entry["parent"] and f"m-{entry['parent']}"},
         ),
         lines=50_000,
     )
@@ -77,7 +76,7 @@ def _write(draft: Draft) -> bytes:
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width,initial-scale=1"><meta name="referrer" content="no-referrer">
 <title>{title}</title><style>{STYLES.read_text("utf-8")}{_STYLE}</style></head>
-<body data-current="{current}"><main><h1>{title}</h1>
+<body data-current="m-{current}"><main><h1>{title}</h1>
 {messages}
 </main>
 <script>{_SCRIPT}</script></body></html>

@@ -7,6 +7,7 @@ without TLS, or a proxy that is named.
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
 from capsule_cli.commands.mcp.tokens import tokens_of
 from capsule_cli.public import named
@@ -20,22 +21,27 @@ _PORT = 7450
 
 def web(
     port: int | None = option("--port N", f"Listen there. 0: any free port. Else {_PORT}, or a free one.", min=0),
-    host: str = option("--host ADDRESS", "Listen at this address, with TLS or behind a proxy.", "127.0.0.1"),
+    host: str = option(
+        "--host ADDRESS", "Listen at this address; beyond this machine with --cert, or --allow-host.", "127.0.0.1"
+    ),
     cert: str | None = option("--cert FILE", "Speak TLS with this certificate; with --key."),
     key: str | None = option("--key FILE", "Take the certificate's key from this file."),
     allow_host: list[str] | None = option(
-        "--allow-host NAME", "Let browsers call the server by this name too, as that of a proxy before it. Repeatable."
+        "--allow-host NAME",
+        "Let browsers call the server by this name too (NAME:PORT if they name a port), as that of a proxy. Repeatable.",
     ),
     no_browser: bool = flag("--no-browser", "Open no browser: only print the address."),
 ) -> None:
     """Open the store in a browser: read, search, follow and answer.
 
-    It prints an address, which opens the page once, and serves until Ctrl-C. The page is that of the agent of --as or
-    CAPSULE_AGENT, else of the store's owner. A token of an agent (capsule mcp tokens add) opens it as this agent.
+    It prints an address that opens the page once, and serves until Ctrl-C. Whoever opens it acts for the agent of --as
+    or CAPSULE_AGENT, else as the store's owner. An agent's token (capsule mcp tokens add) opens it for that agent.
     """
     refuse((cert is None) != (key is None), "a certificate and its key go together: --cert FILE --key FILE", "--cert")
     hosts = tuple(allow_host or ())
     try:
+        for needed in ("jinja2", "nh3", "python_multipart"):  # The pages load them when they are first asked for.
+            import_module(needed)
         from capsule.web import server
         from capsule.web.site import Site
     except ModuleNotFoundError as error:

@@ -1,0 +1,69 @@
+"""The address of a store in PostgreSQL: a URL as libpq takes it, and `schema`, which is ours.
+
+What must stay true: a password in it goes to libpq alone; what is shown, logged, kept or given to a child has none.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+
+from capsule.errors import InvalidInput
+
+SCHEMA = "capsule"
+_NAME = re.compile(r"[a-z_][a-z0-9_]{0,49}", re.ASCII)
+
+
+class Address:
+    """An address. Its text is what may be shown.
+
+    Args:
+        url: The URL. Raises InvalidInput: it is none, or names no good schema.
+
+    Attributes:
+        schema: The schema in which the store is.
+        shown: The URL without a password.
+        place: The same without the user: what tells one store from another.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            parts = urlsplit(url)
+            query = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+        except ValueError as error:
+            raise InvalidInput(f"that is no address of a database: {_why(error)}") from None
+        fields = dict(query)
+        self.schema = fields.get("schema", SCHEMA)
+        if _NAME.fullmatch(self.schema) is None:
+            raise InvalidInput(
+                f"schema={self.schema!r}: a name has up to 50 small letters, digits and _, and no digit first"
+            )
+        user, _, hosts = parts.netloc.rpartition("@")
+        secret = {"password", "passfile", "sslpassword"}
+        open_to_all = [(key, value) for key, value in query if key not in secret]
+        name = f"{user.partition(':')[0]}@" if user else ""
+        self.shown = urlunsplit(("postgresql", f"{name}{hosts}", parts.path, _query(open_to_all), ""))
+        where = sorted((key, value) for key, value in query if key in ("host", "hostaddr", "port", "dbname", "schema"))
+        self.place = urlunsplit(("postgresql", hosts, parts.path, _query(where), ""))
+        #: What libpq gets.
+        self.conninfo = urlunsplit(parts._replace(query=_query([each for each in query if each[0] != "schema"])))
+        self._passwords = [unquote(user.partition(":")[2]), fields.get("password", "")]
+
+    def __repr__(self) -> str:
+        return self.shown
+
+    __str__ = __repr__
+
+    def without_password(self, text: str) -> str:
+        """A text of libpq, in which no password is."""
+        for password in filter(None, self._passwords):
+            text = text.replace(password, "***")
+        return text
+
+
+def _query(fields: list[tuple[str, str]]) -> str:
+    return urlencode(fields, safe="/,:")
+
+
+def _why(error: Exception) -> str:
+    return "its parameters can't be read" if "query" in str(error) else "it can't be read"

@@ -1,0 +1,110 @@
+"""What a store in a database keeps beside its documents: the trash, and files.
+
+What must stay true: what was purged is in no row of the store; the database's own log and backups are its own matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from capsule.engines.files.disk.layout import FOLDERS
+from capsule.engines.postgres.writing import new_token, not_in_trash
+from capsule.engines.values import Trashed
+from capsule.errors import CapsuleError, NotFound, Refused
+from capsule.ids import check_file_name, check_id
+
+if TYPE_CHECKING:
+    from capsule.engines.postgres.database import Database
+
+#: What a purge leaves no dead rows of.
+_TABLES = ("documents", "entries", "trash", "files", "changes")
+
+
+class PostgresTrash:
+    """The trash of a store. See `Trash`, which describes the methods.
+
+    Args:
+        database: The database.
+        put_back: Makes a document of a kind and an id from its bytes. Raises Refused if there is one.
+        forget: Drops what this machine derived of the documents.
+    """
+
+    def __init__(
+        self, database: Database, put_back: Callable[[str, str, bytes], None], forget: Callable[[], None]
+    ) -> None:
+        self._database, self._put_back, self._forget = database, put_back, forget
+
+    def keep(self, kind: str, id: str, data: bytes, at: str = "") -> Trashed:
+        token = new_token(kind, check_id(id))
+        ((kept,),) = self._database.write(
+            "INSERT INTO @trash (token, kind, id, data, at)"
+            " VALUES (%s, %s, %s, %s, coalesce(nullif(%s, '')::timestamptz, clock_timestamp()))"
+            " ON CONFLICT (token) DO UPDATE SET kind = excluded.kind RETURNING @stamp(at)",
+            *(token, kind, id, data, at),
+        )
+        return Trashed(id, kept, token, "")
+
+    def entries(self, kind: str) -> list[Trashed]:
+        order = "date_trunc('milliseconds', at) DESC, num DESC"
+        rows = self._database.read(f"SELECT id, @stamp(at), token FROM @trash WHERE kind = %s ORDER BY {order}", kind)
+        return [Trashed(id, at, token, "") for id, at, token in rows]
+
+    def read(self, token: str) -> bytes:
+        row = self._database.one("SELECT data FROM @trash WHERE token = %s", token)
+        if row is None:
+            raise not_in_trash(token)
+        return bytes(row[0])
+
+    def drop(self, token: str) -> None:
+        self._database.write("DELETE FROM @trash WHERE token = %s", token)
+
+    def restore(self, kind: str, id: str, token: str) -> None:
+        self._put_back(kind, id, self.read(token))
+        self.drop(token)
+
+    def purge(self, older_than_s: float) -> list[str]:
+        """Costs a vacuum, where the role may do that; the index of this machine is built anew."""
+        rows = self._database.write(
+            "DELETE FROM @trash WHERE at <= clock_timestamp() - %s * interval '1 second' RETURNING token",
+            older_than_s,
+            what="the purge",
+        )
+        for table in _TABLES:
+            with suppress(CapsuleError):  # The owner's autovacuum does it else.
+                self._database.write(f"VACUUM @{table}")
+        self._forget()
+        return [token for (token,) in rows]
+
+
+class PostgresFiles:
+    """Files in a database. See `Files`, which describes the methods."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def keep(self, kind: str, id: str, name: str, data: bytes) -> str:
+        place = _place(kind, id, name)
+        self._database.write("INSERT INTO @files VALUES (%s, %s, %s) ON CONFLICT DO NOTHING", *place, data)
+        if self.read(kind, id, name) != data:
+            raise Refused(f"{kind}/{id}/{name} is there already, with another content; choose another name", path="")
+        return f"{kind}/{id}/{name}"
+
+    def read(self, kind: str, id: str, name: str) -> bytes:
+        row = self._database.one("SELECT data FROM @files WHERE folder = %s AND name = %s", *_place(kind, id, name))
+        if row is None:
+            raise NotFound(f"there is no {kind}/{id}/{name}", id=name)
+        return bytes(row[0])
+
+    def names(self, kind: str, id: str) -> list[str]:
+        folder = FOLDERS[kind].format(check_id(id))
+        rows = self._database.read("SELECT name FROM @files WHERE folder = %s ORDER BY name", folder)
+        return [name for (name,) in rows]
+
+    def drop(self, kind: str, id: str, name: str) -> None:
+        self._database.write("DELETE FROM @files WHERE folder = %s AND name = %s", *_place(kind, id, name))
+
+
+def _place(kind: str, id: str, name: str) -> tuple[str, str]:
+    return FOLDERS[kind].format(check_id(id)), check_file_name(name)

@@ -1,0 +1,145 @@
+"""The schema of a store: made, brought to the present version, and checked at opening.
+
+What must stay true: only `migrate` makes or changes anything of it, under a lock, all or nothing; a role without the
+right to make tables can do everything else. A database that was restored from a dump gets a new generation, as its
+transactions are counted anew: cursors of the old one mean nothing any more.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import uuid4
+
+from capsule import settings
+from capsule.errors import CapsuleError, NotFound, Refused, Remedy
+
+if TYPE_CHECKING:
+    from capsule.engines.postgres.database import Database
+
+#: Of the schema that this version of Capsule has, and the oldest server that has what it uses.
+VERSION, _OLDEST_SERVER = 1, 140000
+_LOCK = 0x43_61_70_73_75_6C_65  # "Capsule"
+#: What tells this database from one that was restored from its dump.
+_IDENTITY = (
+    "SELECT (SELECT system_identifier FROM pg_control_system())::text || '.' || '@meta'::regclass::oid || '.' ||"
+    " (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
+
+
+class Meta(NamedTuple):
+    """What a database says of itself.
+
+    Attributes:
+        store: The id of the store.
+        generation: Another one after each restore.
+        settings: The store's settings, as `capsule.toml` has them.
+    """
+
+    store: str
+    generation: str
+    settings: str
+
+
+def meta(database: Database) -> Meta:
+    """What the database says of itself. Cost: a round trip.
+
+    Raises NotFound: there is no store; Refused: it is of another version.
+    """
+    try:
+        rows = database.read(f"SELECT key, value FROM @meta UNION ALL SELECT 'now', ({_IDENTITY})")
+    except NotFound:
+        raise NotFound(
+            f"{database.address} has no Capsule store", remedy=Remedy("init", str(database.address)), id=""
+        ) from None
+    values: dict[str, str] = dict(rows)
+    _ensure_version(database, int(values.get("version", 0)))
+    if values["identity"] != values["now"]:
+        values["generation"] = _new_generation(database, values["now"])
+    return Meta(values["store"], values["generation"], values["settings"])
+
+
+def _ensure_version(database: Database, version: int) -> None:
+    if version == VERSION:
+        return
+    is_older = version < VERSION
+    todo = "" if is_older else "; install a newer Capsule"
+    raise Refused(
+        f"{database.address}: its schema has version {version}, and this Capsule works with {VERSION}{todo}",
+        remedy=Remedy("migrate") if is_older else None,
+        path=str(database.address),
+    )
+
+
+def _new_generation(database: Database, identity: str) -> str:
+    """Begin a new generation, as the database was restored; which one there is then."""
+    statement = (
+        "WITH new AS (UPDATE @meta SET value = CASE key WHEN 'identity' THEN %s ELSE %s END"
+        " WHERE key IN ('identity', 'generation') AND (SELECT value FROM @meta WHERE key = 'identity') <> %s"
+        " RETURNING key), gone AS (DELETE FROM @changes WHERE EXISTS (SELECT FROM new)) SELECT count(*) FROM new"
+    )
+    database.write(statement, identity, uuid4().hex, identity)
+    row = database.one("SELECT value FROM @meta WHERE key = 'generation'")
+    return str(row[0]) if row else ""
+
+
+def durability(database: Database) -> str:
+    """What a message survives that was acknowledged, in words. Raises as `Database.read`."""
+    ((commit, names, standbys),) = database.read(
+        "SELECT current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),"
+        " (SELECT count(*) FROM pg_stat_replication)"
+    )
+    if commit == "off":
+        return "synchronous_commit is off: a crash of the server loses the last moments, though they were acknowledged"
+    if names and commit != "local":
+        return "a synchronous standby: an acknowledged message survives the loss of the server"
+    standby = "standbys that may lack the last moments" if standbys else "no standby"
+    return f"{standby}: an acknowledged message survives a crash of the server, and not the loss of its disk"
+
+
+def migrate(database: Database, toml: str = settings.TEMPLATE) -> bool:
+    """Make the schema, or bring it to this version; whether there was anything to do.
+
+    Args:
+        database: The database.
+        toml: The settings of a new store.
+
+    Raises Refused: The role may not, or the database is not one to keep a store in; StorageFailed.
+    """
+    text = (Path(os.path.dirname(__file__)) / "schema.sql").read_text(encoding="utf-8")
+    database.read("SELECT 1")  # Its errors are the clear ones.
+    with closing(database.connect()) as connection:
+        said = connection.execute("SELECT current_setting('server_encoding')").fetchone() or ("",)
+        if said[0] != "UTF8" or connection.info.server_version < _OLDEST_SERVER:
+            raise Refused(
+                f"{database.address}: a store needs PostgreSQL 14 or newer and a database in UTF8; this one is "
+                f"{connection.info.server_version // 10000} in {said[0]}",
+                path=str(database.address),
+            )
+        try:
+            with connection.transaction():
+                connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+                name = database.address.schema
+                there = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (f'"{name}".meta',)).fetchone()
+                if there == (True,):
+                    row = connection.execute(database.text("SELECT value FROM @meta WHERE key = 'version'")).fetchone()
+                    _ensure_version(database, int(row[0]) if row else 0)  # There is no older version to come from.
+                    return False
+                if connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", (name,)).fetchone() is None:
+                    connection.execute(f'CREATE SCHEMA "{name}"')
+                connection.execute(database.text(text))
+                connection.execute(
+                    database.text(
+                        "INSERT INTO @meta VALUES ('version', %s), ('store', %s), ('generation', %s), ('settings', %s),"
+                        " ('pruned', '0'),"
+                        f" ('identity', ({_IDENTITY}))"
+                    ),
+                    (str(VERSION), uuid4().hex, uuid4().hex, toml),
+                )
+        except CapsuleError:
+            raise
+        except Exception as error:
+            raise database.error(error) from None
+    return True

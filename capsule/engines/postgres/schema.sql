@@ -1,0 +1,291 @@
+-- The schema of a store, version 1. "@" stands for the name of the schema and a dot.
+-- What must stay true: a document is locked before its writer gets a transaction number, so that the feed, which is in
+-- the order of these numbers, has the changes of one document in their order. What a file would have, the rows have.
+
+CREATE TABLE @meta (key text PRIMARY KEY, value text NOT NULL);
+CREATE SEQUENCE @versions;
+CREATE SEQUENCE @fences;
+
+-- `version` changes with every write, `tag` with every write but an append, `era` when entries change otherwise.
+-- `head` and `rest` are what stands in the file before the context, and from there to the history; `data` is the whole
+-- of a document without entries. `inner_bytes` is what the entries take in the file, each with its comma and newline.
+CREATE TABLE @documents (
+    num bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    kind text COLLATE "C" NOT NULL,
+    id text COLLATE "C" NOT NULL,
+    version bigint NOT NULL,
+    tag bigint NOT NULL,
+    era bigint NOT NULL,
+    entries integer NOT NULL DEFAULT 0,
+    inner_bytes bigint NOT NULL DEFAULT 0,
+    updated_at text COLLATE "C" NOT NULL DEFAULT '',
+    newest text COLLATE "C" NOT NULL DEFAULT '',
+    time text COLLATE "C" NOT NULL DEFAULT '',
+    ends_active boolean NOT NULL DEFAULT false,
+    write uuid NOT NULL,
+    head text NOT NULL DEFAULT '',
+    rest text NOT NULL DEFAULT '',
+    data bytea,
+    UNIQUE (kind, id)
+) WITH (fillfactor = 70);
+
+-- `message` is the message's id, which may hold any character.
+CREATE TABLE @entries (
+    doc bigint NOT NULL,
+    place integer NOT NULL,
+    message bytea NOT NULL,
+    body text NOT NULL,
+    PRIMARY KEY (doc, place)
+);
+CREATE INDEX entries_message ON @entries (message, doc);
+
+-- The feed. `event` is a kind of change of a conversation, with its further fields in `told`; empty: of another kind.
+CREATE TABLE @changes (
+    xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    seq bigint GENERATED ALWAYS AS IDENTITY,
+    kind text COLLATE "C" NOT NULL,
+    id text COLLATE "C" NOT NULL,
+    event text NOT NULL,
+    told text NOT NULL,
+    count integer NOT NULL,
+    tag bigint NOT NULL,
+    was bigint NOT NULL,
+    at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (xid, seq)
+);
+
+CREATE INDEX changes_told ON @changes (xid, seq) WHERE event <> '';
+
+CREATE TABLE @trash (
+    num bigint GENERATED ALWAYS AS IDENTITY,
+    token text PRIMARY KEY,
+    kind text COLLATE "C" NOT NULL,
+    id text COLLATE "C" NOT NULL,
+    at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    data bytea NOT NULL
+);
+CREATE TABLE @files (
+    folder text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    data bytea NOT NULL,
+    PRIMARY KEY (folder, name)
+);
+CREATE TABLE @leases (
+    name text PRIMARY KEY,
+    holder uuid NOT NULL,
+    fence bigint NOT NULL,
+    expires timestamptz NOT NULL,
+    who text NOT NULL,
+    about text NOT NULL
+);
+-- Who waits for notices: without any, writers give none.
+CREATE TABLE @listeners (id uuid PRIMARY KEY, expires timestamptz NOT NULL);
+CREATE TABLE @beats (session text PRIMARY KEY, at timestamptz NOT NULL);
+
+-- A time as the format writes it.
+CREATE FUNCTION @stamp(at timestamptz) RETURNS text LANGUAGE sql STABLE AS
+$$ SELECT to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') $$;
+
+-- The bytes of the file.
+CREATE FUNCTION @size(d @documents) RETURNS bigint LANGUAGE sql IMMUTABLE AS
+$$ SELECT CASE WHEN d.data IS NOT NULL THEN octet_length(d.data)
+    ELSE 20 + octet_length(d.head) + CASE WHEN d.rest = '' THEN 0 ELSE 2 + octet_length(d.rest) END
+        + CASE WHEN d.entries = 0 THEN 2 ELSE 4 + d.inner_bytes END END $$;
+
+-- Locks documents in the order given, which is the same for all writers.
+CREATE FUNCTION @lock(p_locks bigint[], p_shared boolean[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    is_done boolean;
+BEGIN
+    FOR i IN 1 .. cardinality(p_locks) LOOP
+        IF p_shared[i] THEN
+            is_done := pg_advisory_xact_lock_shared(p_locks[i]) IS NULL;
+        ELSE
+            is_done := pg_advisory_xact_lock(p_locks[i]) IS NULL;  -- Quicker than PERFORM.
+        END IF;
+    END LOOP;
+END $$;
+
+-- What keeps a write from being done: `lease`: a lease was lost; `changed`: a document that was read is another one.
+CREATE FUNCTION @refusal(
+    p_kinds text[], p_ids text[], p_versions bigint[], p_leases text[], p_fences bigint[]
+) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    FOR i IN 1 .. cardinality(p_leases) LOOP
+        -- Whoever takes the lease over waits until this write is done.
+        PERFORM FROM @leases
+            WHERE name = p_leases[i] AND fence = p_fences[i] AND expires > clock_timestamp() FOR SHARE;
+        IF NOT FOUND THEN
+            RETURN 'lease';
+        END IF;
+    END LOOP;
+    IF cardinality(p_kinds) > 0 AND EXISTS (
+        SELECT FROM unnest(p_kinds, p_ids, p_versions) AS r (kind, id, version)
+        LEFT JOIN @documents AS d ON d.kind = r.kind AND d.id = r.id
+        WHERE coalesce(d.version, 0) <> r.version
+    ) THEN
+        RETURN 'changed';
+    END IF;
+    RETURN NULL;
+END $$;
+
+-- Every write of a document but its removal. An append that was decided on an earlier version goes behind what others
+-- appended since (`p_exact` false), if only that changed; then the database sees to it that no time goes back. `p_from`: entries from this place on are replaced. NULL of a
+-- column: as it is. `p_again`: the answer to an earlier try was lost.
+CREATE FUNCTION @save(
+    p_kind text, p_id text, p_write uuid, p_again boolean, p_locks bigint[], p_shared boolean[],
+    p_kinds text[], p_ids text[], p_versions bigint[], p_leases text[], p_fences bigint[],
+    p_tag bigint, p_version bigint, p_exact boolean, p_active boolean, p_from integer,
+    p_messages bytea[], p_bodies text[], p_inner bigint, p_time text, p_stamp text,
+    p_head text, p_rest text, p_ends_active boolean, p_data bytea,
+    p_trash_kind text, p_trash_token text, p_trash_data bytea, p_events text[], p_told text[]
+) RETURNS TABLE (
+    o_status text, o_version bigint, o_tag bigint, o_era bigint, o_entries integer, o_size bigint, o_updated_at text,
+    o_newest text, o_time text, o_ends_active boolean, o_head text
+) LANGUAGE plpgsql AS $$
+DECLARE
+    d @documents%ROWTYPE;
+    was bigint := p_tag;
+    is_there boolean;
+    status text;
+    next bigint;
+    start integer;
+    stamp text := p_stamp;
+    bodies text[] := p_bodies;
+    line constant text := E'\n      "timestamp": "';
+BEGIN
+    PERFORM @lock(p_locks, p_shared);
+    SELECT * INTO d FROM @documents WHERE kind = p_kind AND id = p_id;
+    is_there := FOUND;
+    IF is_there AND d.write = p_write THEN
+        status := 'done';
+    ELSIF is_there AND p_again AND cardinality(p_messages) > 0 AND p_tag <> 0 AND NOT EXISTS (
+        SELECT FROM unnest(p_messages) AS m
+        WHERE NOT EXISTS (SELECT FROM @entries WHERE doc = d.num AND message = m)
+    ) THEN
+        status := 'done';
+    ELSIF NOT is_there AND p_tag <> 0 THEN
+        status := 'gone';
+    ELSIF is_there AND p_tag = 0 THEN
+        status := 'taken';
+    ELSIF is_there AND d.version <> p_version AND (
+        d.tag <> p_tag OR p_exact OR d.ends_active <> p_active OR EXISTS (
+            SELECT FROM @entries WHERE doc = d.num AND message = ANY (p_messages)
+        )
+    ) THEN
+        status := 'changed';
+    ELSIF cardinality(p_kinds) + cardinality(p_leases) > 0 THEN
+        status := @refusal(p_kinds, p_ids, p_versions, p_leases, p_fences);
+    END IF;
+    IF status IS NULL THEN
+        next := nextval('@versions');
+        start := coalesce(p_from, d.entries, 0);
+        IF is_there AND stamp = '' THEN
+            stamp := d.updated_at;
+        ELSIF is_there AND d.version <> p_version THEN
+            IF stamp <= d.newest THEN
+                stamp := @stamp(d.newest::timestamptz + interval '1 millisecond');
+            END IF;
+            IF p_time <> '' AND p_time < d.time THEN  -- No message is earlier than the one before it.
+                bodies := ARRAY(SELECT replace(body, line || p_time || '"', line || d.time || '"')
+                    FROM unnest(p_bodies) WITH ORDINALITY AS b (body, i) ORDER BY i);
+            END IF;
+        END IF;
+        IF is_there THEN
+            UPDATE @documents SET
+                version = next,
+                tag = CASE WHEN p_head IS NULL AND p_data IS NULL THEN tag ELSE next END,
+                era = CASE WHEN p_from IS NULL THEN era ELSE next END,
+                entries = start + cardinality(p_bodies),
+                inner_bytes = CASE WHEN p_from IS NULL THEN inner_bytes ELSE 0 END + p_inner,
+                updated_at = stamp,
+                newest = greatest(newest, stamp),
+                time = greatest(time, p_time),
+                ends_active = coalesce(p_ends_active, ends_active),
+                write = p_write,
+                head = coalesce(p_head, head),
+                rest = coalesce(p_rest, rest),
+                data = p_data
+            WHERE num = d.num RETURNING * INTO d;
+        ELSE
+            INSERT INTO @documents (
+                kind, id, version, tag, era, entries, inner_bytes, updated_at, newest, time, ends_active, write, head,
+                rest, data
+            ) VALUES (
+                p_kind, p_id, next, next, next, cardinality(p_bodies), p_inner, stamp, stamp, p_time,
+                coalesce(p_ends_active, false), p_write, coalesce(p_head, ''), coalesce(p_rest, ''), p_data
+            ) RETURNING * INTO d;
+        END IF;
+        IF p_from IS NOT NULL THEN
+            DELETE FROM @entries WHERE doc = d.num AND place >= p_from;
+        END IF;
+        IF cardinality(p_bodies) = 1 THEN  -- Nearly always; without a set it takes less.
+            INSERT INTO @entries VALUES (d.num, start, p_messages[1], bodies[1]);
+        ELSIF cardinality(p_bodies) > 1 THEN
+            INSERT INTO @entries SELECT d.num, start + i - 1, m, b
+                FROM unnest(p_messages, bodies) WITH ORDINALITY AS e (m, b, i);
+        END IF;
+        IF p_trash_token IS NOT NULL THEN
+            INSERT INTO @trash (token, kind, id, data) VALUES (p_trash_token, p_trash_kind, p_id, p_trash_data);
+        END IF;
+        FOR i IN 1 .. cardinality(p_events) LOOP
+            INSERT INTO @changes (kind, id, event, told, count, tag, was)
+                VALUES (p_kind, p_id, p_events[i], p_told[i], d.entries, d.tag, was);
+        END LOOP;
+        status := 'ok';
+    END IF;
+    IF status = 'done' AND p_tag <> 0 AND cardinality(p_messages) > 0 THEN
+        -- As that write left it. Others may have appended since, so it is no version to go on from.
+        SELECT max(place) + 1 INTO d.entries FROM @entries WHERE doc = d.num AND message = ANY (p_messages);
+        d.version := 0;
+    END IF;
+    RETURN QUERY SELECT status, d.version, d.tag, d.era, d.entries, @size(d), d.updated_at, d.newest, d.time,
+        d.ends_active, CASE WHEN status = 'done' THEN d.head END;
+END $$;
+
+-- Forgets changes that are older than this, for the owner of the database to call. Who is that far behind begins anew.
+CREATE FUNCTION @prune(p_older interval) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    gone bigint;
+BEGIN
+    WITH old AS (DELETE FROM @changes WHERE at < now() - p_older RETURNING xid)
+    UPDATE @meta SET value = greatest(value::bigint, (SELECT xid::text::bigint FROM old ORDER BY xid DESC LIMIT 1))
+        WHERE key = 'pruned' RETURNING value::bigint INTO gone;
+    RETURN gone;
+END $$;
+
+-- Moves a document to the trash.
+CREATE FUNCTION @remove(
+    p_kind text, p_id text, p_locks bigint[], p_shared boolean[],
+    p_kinds text[], p_ids text[], p_versions bigint[], p_leases text[], p_fences bigint[],
+    p_version bigint, p_token text, p_data bytea, p_event text
+) RETURNS TABLE (o_status text, o_at text) LANGUAGE plpgsql AS $$
+DECLARE
+    d @documents%ROWTYPE;
+    kept timestamptz;
+    status text;
+BEGIN
+    PERFORM @lock(p_locks, p_shared);
+    SELECT at INTO kept FROM @trash WHERE token = p_token;
+    IF FOUND THEN
+        RETURN QUERY SELECT 'ok', @stamp(kept);
+        RETURN;
+    END IF;
+    SELECT * INTO d FROM @documents WHERE kind = p_kind AND id = p_id;
+    IF NOT FOUND THEN
+        status := 'gone';
+    ELSIF d.version <> p_version THEN
+        status := 'changed';
+    ELSE
+        status := @refusal(p_kinds, p_ids, p_versions, p_leases, p_fences);
+    END IF;
+    IF status IS NULL THEN
+        DELETE FROM @entries WHERE doc = d.num;
+        DELETE FROM @documents WHERE num = d.num;
+        INSERT INTO @trash (token, kind, id, data) VALUES (p_token, p_kind, p_id, p_data) RETURNING at INTO kept;
+        INSERT INTO @changes (kind, id, event, told, count, tag, was)
+            VALUES (p_kind, p_id, p_event, '{}', 0, nextval('@versions'), d.tag);
+        status := 'ok';
+    END IF;
+    RETURN QUERY SELECT status, @stamp(kept);
+END $$;

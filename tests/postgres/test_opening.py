@@ -1,0 +1,190 @@
+"""A store in PostgreSQL by its address: made, opened, refused; and no password is shown."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capsule import InvalidInput, NotFound, Refused, StorageFailed, Store
+from capsule.engines.postgres.address import Address
+from tests.processes import ROOT, Child
+
+SECRET = "s3cret-pass"
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own."""
+    paths = os.pathsep.join((str(ROOT), str(ROOT / "cli")))
+    program = [sys.executable, "-m", "capsule_cli", *words]
+    return subprocess.run(program, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)
+
+
+def sql(url: str, statement: str) -> list[tuple[Any, ...]]:
+    import psycopg
+
+    address = Address(url)
+    with psycopg.connect(address.conninfo, autocommit=True) as connection:
+        cursor = connection.execute(statement.replace("@", f'"{address.schema}".'))
+        return cursor.fetchall() if cursor.description else []
+
+
+def test_a_store_is_opened_by_its_address_from_any_process(database: str, child: Callable[..., Child]) -> None:
+    with Store.open(database) as store:
+        id = store.create(title="Plan", type="group").id
+        other = child(
+            "store = Store.open(sys.argv[1])\n"
+            "say([head.title for head in store.heads()])\n"
+            "store.append(sys.argv[2], content='a fish')\nsay()\n"
+            "say(len(store.search('crab').hits))\nstore.close()",
+            database,
+            id,
+        )
+        assert other.hear() == ["Plan"]
+        other.hear()
+        assert [hit.id for hit in store.search("fish").hits] == [id]
+        assert other.hear() == 0
+        assert not os.path.exists(store.root) and store.root == Address(database).shown
+
+
+def test_commands_take_an_address_as_an_option_and_from_the_environment(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"{postgres}&schema=cli_{os.getpid()}&password={SECRET}"
+    said = [run("init", "--store", url), run("new", "Plan", "--id", "plan", "--type", "group", "--store", url)]
+    monkeypatch.setenv("CAPSULE_STORE", url)
+    said += [run("append", "plan", "a red fish"), run("search", "fish", "--json"), run("store", "show")]
+    said += [run("store", "migrate"), run("list"), run("init", "--store", url)]
+    assert [each.returncode for each in said] == [0] * len(said), said
+    assert "a red fish" in said[3].stdout and "already" in said[-1].stdout and "no standby" in said[4].stdout
+    refused = [run(*words) for words in (("store", "doctor"), ("store", "validate"), ("git", "setup"))]
+    assert [each.returncode for each in refused] == [Refused.exit_code] * 3
+    assert all("capsule copy" in each.stderr for each in refused), refused
+    assert SECRET not in "".join(each.stdout + each.stderr for each in (*said, *refused))
+
+
+def test_a_password_is_in_no_error_no_log_and_no_file(
+    postgres: str, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    for url in (
+        f"postgresql://anna:{SECRET}@localhost:1/x?schema=s",
+        f"postgresql://anna@localhost:1/x?password={SECRET}",
+        f"postgresql://anna:{SECRET}@localhost:1/x?nonsense=1",
+        f"postgresql://anna:{SECRET}@localhost:1/x?schema=No",
+        f"postgresql://anna:{SECRET}@[::1/x",
+        f"{postgres}&password={SECRET}&schema=none",
+    ):
+        with pytest.raises((StorageFailed, NotFound, InvalidInput)) as caught:
+            Store.open(url)
+        assert SECRET not in f"{caught.value!r} {caught.value.fields} {caught.value.__cause__!r}"
+    url = f"{postgres}&schema=p{os.getpid()}&password={SECRET}"
+    Store.init(url)
+    with Store.open(url) as store:
+        store.create(title="Plan")
+        assert SECRET not in store.root + repr(vars(store.engine)) + repr(store.engine.database)  # type: ignore[attr-defined]
+    home = Path(os.environ["HOME"])
+    assert not [path for path in home.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
+    assert SECRET not in caplog.text
+
+
+def test_an_address_without_a_store_or_of_another_version_is_refused_by_name(database: str, postgres: str) -> None:
+    with pytest.raises(NotFound, match="has no Capsule store") as caught:
+        Store.open(f"{postgres}&schema=nothing")
+    assert caught.value.remedy is not None and caught.value.remedy.action == "init"
+    for version in (0, 99):
+        sql(database, f"UPDATE @meta SET value = '{version}' WHERE key = 'version'")
+        with pytest.raises(Refused, match=f"version {version}") as refused:
+            Store.open(database)
+        assert (refused.value.remedy is None) == ("newer" in refused.value.message) == (version == 99)
+    with pytest.raises(Refused, match="newer"):
+        Store.init(database)
+
+
+def test_a_role_that_may_make_nothing_can_do_everything_else(database: str) -> None:
+    schema = Address(database).schema
+    role = f"writer_{schema}"
+    sql(database, f"CREATE ROLE {role} LOGIN")
+    sql(database, f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+    sql(database, f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}")
+    sql(database, f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO {role}")
+    url = database.replace("capsule@", f"{role}@")
+    with Store.open(url) as store:
+        id = store.create(title="Plan", messages=[{"role": "user", "content": "hello"}]).id
+        with store.locks.take(id):
+            store.append(id, content="x")
+        store.edits.message(id, str(store.tail(id, 1)[0].id), "y")
+        store.delete(id)
+        store.trash.restore(id)
+        store.delete(id)
+        assert store.trash.purge(0) and not [*store.heads()]
+    with pytest.raises(Refused):
+        Store.init(url.replace(f"schema={schema}", f"schema={schema}x"))
+
+
+def test_without_the_driver_an_address_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(Refused, match="postgres"):
+        Store.open("postgresql://localhost/x")
+
+
+def test_a_pooler_that_loses_prepared_statements_is_got_on_with(database: str) -> None:
+    with Store.open(database) as store:
+        id = store.create(type="group", title="Plan").id
+        for number in range(20):
+            store.append(id, content=f"{number}")
+            with store.engine.database._connection() as connection:  # type: ignore[attr-defined]
+                connection.execute("DEALLOCATE ALL")  # As where another session of the server gets the next statement.
+        assert [entry["content"] for entry in store.document(id)["history"]] == [str(number) for number in range(20)]
+
+
+def test_two_that_migrate_at_once_make_one_schema(postgres: str, child: Callable[..., Child]) -> None:
+    url = f"{postgres}&schema=both_{os.getpid()}"
+    body = "hear()\ntry: say(Store.init(sys.argv[1]))\nexcept CapsuleError as error: say(error.message)"
+    children = [child(body, url) for _ in range(4)]
+    for each in children:
+        each.say()
+    assert sorted(map(bool, (each.hear() for each in children))) == [False, False, False, True]
+
+
+def test_a_database_restored_from_a_dump_refuses_cursors_of_before(database: str) -> None:
+    with Store.open(database) as store:
+        id = store.create(title="Plan", type="group").id
+        cursor = store.changes().cursor
+    sql(database, "UPDATE @meta SET value = 'another cluster' WHERE key = 'identity'")
+    with Store.open(database) as store:
+        assert [head.id for head in store.heads()] == [id]
+        with pytest.raises(InvalidInput, match="restored"):
+            store.changes(cursor)
+        since = store.changes().cursor
+        sent = store.append(id, content="x").id
+        assert [change.messages for change in store.changes(since).changes] == [(sent,)]
+
+
+def test_what_belongs_to_the_machine_stays_there(database: str) -> None:
+    with Store.open(database) as store:
+        store.engine.machine.edit("commands", "anna", lambda _: {"id": "anna", "command": "canary-command"})
+    with Store.open(database) as store:
+        assert store.engine.machine.read("commands", "anna") == {"id": "anna", "command": "canary-command"}
+    rows = sql(database, "SELECT kind FROM @documents UNION ALL SELECT folder FROM @files")
+    assert rows == []
+
+
+def test_who_is_behind_what_the_feed_keeps_begins_anew(database: str) -> None:
+    with Store.open(database) as store, Store.open(database) as late:
+        id = store.create(title="Plan", type="group").id
+        cursor = late.changes().cursor
+        store.append(id, content="a fish")
+        sent = store.append(id, content="a crab").id
+        now = store.changes().cursor
+        sql(database, "SELECT @prune('0 s')")
+        assert sent in {hit.message for hit in late.search("crab").hits}
+        with pytest.raises(InvalidInput, match="older"):
+            late.changes(cursor)
+        assert late.changes(now).changes == []
