@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from capsule import Store
 from capsule.web.server import ROUTES
-from tests.web.browser import check_axe
+from tests.web.browser import Guard, check_axe
 from tests.web.serving import Served
 from tests.web.stores import Talk
 
@@ -54,14 +54,15 @@ def test_every_page_of_the_routes_is_in_the_list() -> None:
 
 @pytest.mark.slow
 def test_every_page_is_for_everybody(
-    root: Path, talk: Talk, serve: Callable[..., Served], contexts: Callable[..., BrowserContext]
+    root: Path, talk: Talk, serve: Callable[..., Served], contexts: Callable[..., BrowserContext], guard: Guard
 ) -> None:
+    guard.expect("404.*/no/such/page")
     with Store.open(root) as store:
         known = {name: getattr(talk, name) for name in Talk.__slots__}
         known |= {"session": store.sessions.list()[0].id, "token": store.trash.list()[0].token}
     served = serve(root)
     served.client.post("/as", data={"agent": "anna"}, headers={"origin": served.base})
-    looks = [
+    looks: list[dict[str, Any]] = [
         {"color_scheme": "light"},
         {"color_scheme": "dark", "viewport": {"width": 320, "height": 700}},
         {"java_script_enabled": False, "viewport": {"width": 320, "height": 700}},

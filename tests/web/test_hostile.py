@@ -73,9 +73,13 @@ def world(root: Path, tmp_path: Path) -> list[str]:
     document = new_capsule(
         "hostile", TEXTS[0], STAMP, tags=TEXTS[:20], messages=[message(at) for at in range(len(IDS))]
     )
-    about = {"description": TEXTS[0], "participants": [text[:90] for text in TEXTS[:40]], "source": plain(0)}
+    about: dict[str, Any] = {
+        "description": TEXTS[0],
+        "participants": [text[:90] for text in TEXTS[:40]],
+        "source": plain(0),
+    }
     about |= {"sourcePath": plain(1), "projectPath": plain(2), "projectName": plain(5), "summaryOf": {"id": plain(0)}}
-    values = [{"value": TEXTS[14], "at": STAMP}, {"value": TEXTS[15]}, {"value": {TEXTS[0]: TEXTS[14]}}]
+    values: list[Any] = [{"value": TEXTS[14], "at": STAMP}, {"value": TEXTS[15]}, {"value": {TEXTS[0]: TEXTS[14]}}]
     about["conflicts"] = [{"field": "title", "values": values}, {"field": TEXTS[14], "values": values}]
     about["mcpServers"] = {TEXTS[0]: {"enabled": True}}
     document["metadata"] |= about
@@ -90,11 +94,11 @@ def world(root: Path, tmp_path: Path) -> list[str]:
         f"/c/hostile{page}" for page in ("?only=talk", f"?find={said}", "/tree", "/context", "/versions", "/export")
     ]
     own += [f"/c/hostile/m/{quote(id, safe='')}{edit}" for id in IDS[:8] for edit in ("", "/edit")]
-    own += ["/", f"/?tag={said}", f"/?title={said}&agent={said}&project={said}&source={said}", "/?archived=any&since=x",
-            f"/search?q={said}", f"/search?q=canary&in_tools=1&from={said}&where={said}", "/search?q=script",
-            "/inbox", "/people", "/channels/general", *(f"/people/{agent}?action=message&other=eve" for agent in ("anna", "zoe")),
-            f"/projects/{project}", "/workers", "/repairs", "/overview?health=1", "/import", "/new",
-            f"/trash/{token}"]  # fmt: skip
+    own += ["/", f"/?tag={said}", f"/?title={said}&agent={said}&project={said}&source={said}", "/?archived=any&since=x"]
+    own += [f"/search?q={said}", f"/search?q=canary&in_tools=1&from={said}&where={said}", "/search?q=script", "/inbox"]
+    own += [f"/people/{agent}?action=message&other=eve" for agent in ("anna", "zoe")] + [f"/projects/{project}"]
+    own += ["/people", "/channels/general", "/workers", "/repairs", "/overview?health=1", "/import", "/new"]
+    own += [f"/trash/{token}"]
     return own + [f"{page}/{said}" for page in ("/c", "/people", "/projects", "/channels", "/workers", "/trash", "/x")]
 
 
@@ -108,11 +112,11 @@ def test_no_page_runs_or_loads_what_a_text_says(
 ) -> None:
     guard.expect("status of 40[034]|status of 500 .*/c/broken")
     served = serve(root)
-    page.context.add_cookies(served.cookies())
+    page.context.add_cookies(served.cookies())  # type: ignore[arg-type]
     for me in ("", "anna", "zoe"):
-        answer = served.client.post("/as", data={"agent": me}, headers={"origin": served.base})
-        assert answer.status_code == 303
-        page.context.add_cookies(served.cookies())
+        chosen = served.client.post("/as", data={"agent": me}, headers={"origin": served.base})
+        assert chosen.status_code == 303
+        page.context.add_cookies(served.cookies())  # type: ignore[arg-type]
         for path in world if me == "" else ["/", "/inbox", "/people/zoe", "/c/hostile"]:
             answer = page.goto(f"{served.base}{path}")
             assert answer is not None and answer.status in (200, 400, 403, 404, 500 * (path == "/c/broken")), (
