@@ -52,7 +52,7 @@ test-all: $(STAMP)  ## run all tests
 	@$(if $(ROOM),,CAPSULE_ENGINE=postgres $(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow" $(IN_MEMORY))
 
 # The tests of what stands above the engine in memory: with CAPSULE_ENGINE=postgres they run on that.
-IN_MEMORY := tests/core/store tests/core/watch tests/messaging tests/sessions tests/torture/test_model.py
+IN_MEMORY := tests/core/store tests/core/watch tests/messaging tests/torture/test_model.py
 
 lint: $(STAMP)  ## look for what ruff knows to be wrong, and for other formatting than ruff's
 	@$(BIN)/ruff check .

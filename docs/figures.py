@@ -90,6 +90,11 @@ def _small(work: str, ours: str, theirs: str) -> Callable[[Measured], str]:
     return figure
 
 
+def _page_ms(key: str) -> Callable[[Measured], str]:
+    """The median of what the page of a store takes: `first_page`, `paint`, `appended` or `search`."""
+    return lambda measured: f"{measured['web'][key]['capsule web']['median_us'] / 1000:.0f} ms"
+
+
 #: The figures by name.
 FIGURES: dict[str, Callable[[Measured], str]] = {
     "append": _append_alone("capsule (group)"),
@@ -113,6 +118,9 @@ FIGURES: dict[str, Callable[[Measured], str]] = {
     "rename-times": _small("rename", "Store.rename", "sqlite3 UPDATE"),
     "create-times": _small("create", "Store.create", "sqlite3, two INSERTs"),
     "delete-times": _small("delete", "Store.delete", "sqlite3, two DELETEs"),
+    "page-list": _page_ms("first_page"),
+    "page-paint": _page_ms("paint"),
+    "page-heard": _page_ms("appended"),
 }
 
 

@@ -168,10 +168,6 @@ class Facets:
         )
         return cls(len(sound), *(dict(sorted(each.items(), key=lambda item: (-item[1], item[0]))) for each in counts))
 
-    def as_json(self) -> dict[str, Any]:
-        """What `--json` prints."""
-        return asdict(self)
-
 
 def _above(folder: str) -> Iterator[str]:
     """A folder, and those in which it lies."""

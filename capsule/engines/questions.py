@@ -124,12 +124,11 @@ class Listing:
         return f"list {self.filter} {self.order}"
 
     def of(self, heads: Iterable[Head]) -> list[Head]:
-        """Those of these conversations that fit, in the order."""
-        chosen = list(heads) if self.filter is None else self.filter.of(heads)
-        return chosen if self.order is None else sorted(chosen, key=key_of(self.order), reverse=self.order != "title")
+        """Those of these conversations that fit, in their order."""
+        return list(heads) if self.filter is None else self.filter.of(heads)
 
 
-def key_of(order: Order | Literal["latest"]) -> Callable[[Head], tuple[Any, ...]]:
+def key_of(order: Order) -> Callable[[Head], tuple[Any, ...]]:
     """What heads are sorted by in an order, each by another value; the greatest comes first, but of titles."""
     if order == "title":
         return lambda head: (bool(head.damaged), not head.pinned, head.title.casefold(), head.id)

@@ -10,6 +10,7 @@ import fcntl
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -71,6 +72,9 @@ class Server:
             os.chown(self.directory, self._as["user"], self._as["group"])
         self.data, self._settings = self.directory / "data", (*_SETTINGS, *settings)
         self.url = f"postgresql://capsule@/postgres?host={self.directory}"
+        # It ends the server when this process is gone, however that died.
+        guard = [sys.executable, __file__, "--guard", str(self.directory)]
+        self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, start_new_session=True)
         self.run("initdb", "-D", self.data, "-U", "capsule", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
         self.start()
 
@@ -104,7 +108,7 @@ class Server:
         """Stop it, and leave nothing."""
         with suppress(OSError):
             self.stop()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        self._guard.communicate()
 
 
 def shared(folder: Path) -> str:
@@ -139,6 +143,17 @@ def shared(folder: Path) -> str:
     return answer
 
 
+def guard(directory: Path) -> None:
+    """Wait until the process that started a server is gone or done with it; then leave nothing of it."""
+    sys.stdin.read()
+    with suppress(OSError, ValueError):
+        os.kill(int((directory / "data" / "postmaster.pid").read_text().split()[0]), signal.SIGQUIT)
+        deadline = time.monotonic() + _WAIT_S
+        while (directory / "data" / "postmaster.pid").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
 def keep(folder: Path) -> None:
     """Run the server until nobody uses it any more."""
     server, answer = None, ""
@@ -156,4 +171,7 @@ def keep(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    keep(Path(sys.argv[1]))
+    if sys.argv[1] == "--guard":
+        guard(Path(sys.argv[2]))
+    else:
+        keep(Path(sys.argv[1]))

@@ -60,12 +60,10 @@ class Asking:
                 heads = asked.of(self._shown(self._candidates(asked)))
             else:
                 from capsule.engines.index.pages import listed
-                from capsule.engines.questions import Filter
 
-                heads = (asked.filter or Filter(archived=None)).of(self._seen(self._index.sorted_heads(asked.order)))
+                heads = asked.of(self._seen(self._index.sorted_heads(asked.order)))
                 opened = replace(asked, cursor=asked.cursor and self._opened(asked.cursor))
-                since = {} if self._asker is None else self._index.hidden(self._asker)
-                page = listed(db, heads, opened, self._index.numbers, since)
+                page = listed(db, heads, opened, self._index.numbers, self._hidden())
                 return replace(
                     page,
                     heads=[*self._shown(page.heads)],
@@ -84,19 +82,19 @@ class Asking:
             return self._index.heads_where("lock IS NOT NULL")
         return self._index.heads().values()
 
+    def _hidden(self) -> dict[str, int | None]:
+        """What the asker may not read, or only in part, as `Index.hidden` says it."""
+        return {} if self._asker is None else self._index.hidden(self._asker)
+
     def _seen(self, heads: Iterable[Head]) -> Iterable[Head]:
         """Those that the asker may read."""
-        if self._asker is None:
-            return heads
-        hidden = self._index.hidden(self._asker)
-        return [head for head in heads if hidden.get(head.id, 0) is not None]
+        hidden = self._hidden()
+        return [head for head in heads if hidden.get(head.id, 0) is not None] if hidden else heads
 
     def _shown(self, heads: Iterable[Head]) -> Iterable[Head]:
         """The same, without the sizes of files that it reads in part."""
-        if self._asker is None:
-            return heads
-        hidden = self._index.hidden(self._asker)
-        return [replace(head, bytes=0) if head.id in hidden else head for head in self._seen(heads)]
+        hidden, seen = self._hidden(), self._seen(heads)
+        return [replace(head, bytes=0) if head.id in hidden else head for head in seen] if hidden else seen
 
     def facets(self, asked: Filter, folders: Mapping[str, str], progress: Progress | None = None) -> Facets:
         from capsule.engines.answers import Facets
@@ -117,7 +115,7 @@ class Asking:
             if self._asker is not None:
                 # Whose a damaged file is can't be known, and its last sound messages are still in the index.
                 damaged = {id: None for id, head in self._index.heads().items() if head.damaged}
-                hidden = hide(db, self._index.hidden(self._asker) | damaged)
+                hidden = hide(db, self._hidden() | damaged)
             return search(db, asked, hidden)
 
         page = self._index.query(None, read, None, progress)
@@ -227,7 +225,7 @@ class Asking:
 
         def read(db: sqlite3.Connection, _: Hidden) -> list[Mine]:
             found = mine(db, agent, known)
-            hidden = {} if self._asker is None else self._index.hidden(self._asker)
+            hidden = self._hidden()
             return [each for each in found if hidden.get(each.id, 0) is not None] if hidden else found
 
         return self._index.query(None, read, None if refresh else ())

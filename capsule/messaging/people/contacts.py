@@ -126,7 +126,3 @@ class Permission:
     allowed: bool
     reason: str = ""
     hint: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """The permission as `--json` prints it."""
-        return asdict(self)

@@ -61,16 +61,11 @@ function compose(form) {
     isUnderWay = true;
     open(false);
     say("Sending");
-    let answer, text = "";
-    try {
-      const headers = { accept: "application/json", "content-type": "application/x-www-form-urlencoded" };
-      answer = await fetch(form.action, { method: "POST", headers, body: draft.sent });
-      text = await answer.text();
-    } catch {
-      answer = null;
-    }
+    const headers = { accept: "application/json", "content-type": "application/x-www-form-urlencoded" };
+    const answer = await fetch(form.action, { method: "POST", headers, body: draft.sent }).catch(() => null);
+    const text = await answer?.text().catch(() => undefined);
     isUnderWay = false;
-    if (!answer || answer.status === 503) {
+    if (text === undefined || answer.status === 503) {
       open(false);
       say("Not sent yet: there is no answer. It is sent again until there is one");
       again = setTimeout(send, wait);

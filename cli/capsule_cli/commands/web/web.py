@@ -28,7 +28,7 @@ def web(
     key: str | None = option("--key FILE", "Take the certificate's key from this file."),
     allow_host: list[str] | None = option(
         "--allow-host NAME",
-        "Let browsers call the server by this name too (NAME:PORT if they name a port), as that of a proxy. Repeatable.",
+        "Let browsers call the server by this name too, as that of a proxy: NAME, or NAME:PORT. Repeatable.",
     ),
     no_browser: bool = flag("--no-browser", "Open no browser: only print the address."),
 ) -> None:
@@ -39,15 +39,18 @@ def web(
     """
     refuse((cert is None) != (key is None), "a certificate and its key go together: --cert FILE --key FILE", "--cert")
     hosts = tuple(allow_host or ())
+    from capsule.errors import Refused
+    from capsule.mcp_server.transport import address
+
     try:
         for needed in ("jinja2", "nh3", "python_multipart"):  # The pages load them when they are first asked for.
             import_module(needed)
         from capsule.web import server
         from capsule.web.site import Site
     except ModuleNotFoundError as error:
-        raise _missing(error) from error
-    from capsule.errors import Refused
-    from capsule.mcp_server.transport import address
+        if (error.name or "").startswith("capsule"):
+            raise
+        raise Refused(f"the page needs {error.name}: pip install 'capsule-conversations[web]'", path="") from error
 
     try:
         listener = address.listen(host, _PORT if port is None else port)
@@ -78,12 +81,3 @@ def web(
 
         app = server.application(site, tuple(names), is_secure=cert is not None)
         server.serve(app, store, listener, ready, None if cert is None else (cert, str(key)))
-
-
-def _missing(error: ModuleNotFoundError) -> Exception:
-    """What to say where a package of the page is not installed."""
-    from capsule.errors import Refused
-
-    if (error.name or "").startswith("capsule"):
-        return error
-    return Refused(f"the page needs {error.name}: pip install 'capsule-conversations[web]'", path="")
