@@ -44,7 +44,7 @@ _LAST_ANSWERS_S: Final = 0.5
 
 async def _static(request: Request) -> Response:  # From memory: a thread would cost more than the answer.
     site: Site = request.app.state.site
-    name = request.path_params["name"]
+    name = request.path_params["path"].partition("/")[2]
     if name not in site.static:
         return Response("there is no such file\n", 404, media_type="text/plain")
     headers = {"cache-control": "public, max-age=31536000, immutable"}
@@ -57,6 +57,25 @@ def _missing(view: View) -> Response:
     raise NotFound(f"there is no page {view.request.url.path}", id="")
 
 
+#: All addresses.
+ROUTES: Final = [
+    Route("/static/{path:path}", _static),  # All of it, as no visitor is known there.
+    *events.ROUTES,
+    *conversations.ROUTES,
+    *writing.ROUTES,  # Before those that take any id of a message.
+    *transfer.ROUTES,
+    *conversation.ROUTES,
+    *history.ROUTES,
+    *inbox.ROUTES,
+    *search.ROUTES,
+    *people.ROUTES,
+    *workers.ROUTES,
+    *repairs.ROUTES,
+    *overview.ROUTES,
+    get("/{path:path}", _missing),
+]
+
+
 def application(site: Site, hosts: tuple[str, ...], *, is_secure: bool = False) -> ASGIApp:
     """The pages behind their gate.
 
@@ -65,23 +84,7 @@ def application(site: Site, hosts: tuple[str, ...], *, is_secure: bool = False) 
         hosts: What the header `Host` may say.
         is_secure: Whether browsers speak TLS with the server.
     """
-    routes = [
-        Route("/static/{version}/{name}", _static),
-        *events.ROUTES,
-        *conversations.ROUTES,
-        *writing.ROUTES,  # Before those that take any id of a message.
-        *transfer.ROUTES,
-        *conversation.ROUTES,
-        *history.ROUTES,
-        *inbox.ROUTES,
-        *search.ROUTES,
-        *people.ROUTES,
-        *workers.ROUTES,
-        *repairs.ROUTES,
-        *overview.ROUTES,
-        get("/{path:path}", _missing),
-    ]
-    app = Starlette(routes=routes)
+    app = Starlette(routes=ROUTES)
     app.state.site = site
     return Gate(app, site.admission, hosts, is_secure=is_secure)
 

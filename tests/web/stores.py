@@ -124,7 +124,7 @@ def talk(root: Path) -> Talk:
     with Store.open(root, keep_locks=False) as store:
         made = _chats(store, root) | _agents(store, root) | _worker(store)
         report = store.import_(str(SAMPLES / "claude-code" / "site"), str(SAMPLES / "codex" / "shell"))
-    _dispute(root, made["disputed"])
+    dispute(root, made["disputed"])
     return Talk(**made, imported=[taken.id for taken in report.conversations])
 
 
@@ -261,7 +261,8 @@ def _worker(store: Store) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _dispute(root: Path, id: str) -> None:
+def dispute(root: Path, id: str) -> None:
+    """Put conflicts in its title and its pin into the file of a conversation."""
     path = root / "conversations" / f"{id}.json"
     document = json.loads(path.read_bytes())
     titles = [{"value": "Anna's title", "at": "2026-01-01T00:00:00.000Z"}, {"value": "Ben's title", "at": STAMP}]

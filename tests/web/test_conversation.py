@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.fixtures import STAMP
 from capsule import Store
 from capsule.engines.files.engine import FilesEngine
-from capsule.format.documents.new import new_capsule
-from capsule.format.json.codec import encode
 from capsule.format.tree.tree import Tree
 from capsule.ids import keyed_message_id
 from capsule.mcp_server.transport.tokens import Tokens
@@ -21,7 +18,6 @@ from capsule.web.pages.history import runs_of
 from tests.processes import Child, until
 from tests.web import stores
 from tests.web.browser import Guard, check_axe
-from tests.web.hostile import HOSTILE
 from tests.web.serving import Served
 from tests.web.stores import Talk
 
@@ -449,32 +445,6 @@ def test_whoever_reads_is_told_of_another_branch_and_of_the_end(
         expect(page.locator("#news")).to_have_text("It goes on in another branch")
         store.delete(talk.branched)
         expect(page.locator("#news")).to_have_text("This conversation is deleted now")
-
-
-@pytest.mark.slow
-def test_hostile_texts_and_ids_stay_texts_on_every_page(root: Path, serve: Callable[..., Served], page: Page) -> None:
-    texts = [text for text in HOSTILE if text.isprintable() or "\n" in text]
-    texts = [text for text in texts if not any("\ud800" <= sign <= "\udfff" for sign in text)]
-    messages = [
-        {
-            "role": "user" if at % 2 else "assistant",
-            "content": text,
-            "timestamp": STAMP,
-            "id": text[:60],
-            "from": text[:60],
-        }
-        for at, text in enumerate(texts)
-    ]
-    document = new_capsule("hostile", texts[0], STAMP, tags=texts[1:9], messages=messages)
-    document["metadata"]["description"] = texts[9]
-    document["metadata"]["participants"] = texts[:20]
-    (root / "conversations" / "hostile.json").write_bytes(encode(document))
-    served = serve(root)
-    for path in ("", "?only=talk", "?find=canary", "/tree", "/context", "/versions"):
-        served.open(page, f"/c/hostile{path}")
-        assert texts[0] in str(page.locator("h1").text_content())
-    page.goto(f"{served.base}/c/hostile")
-    assert page.locator("article").count() == len(texts)
 
 
 @pytest.mark.slow

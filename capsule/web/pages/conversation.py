@@ -120,6 +120,7 @@ def _drawn(view: View, id: str, window: Page, chosen: str | None, words: list[st
     def attributes(entry: Any) -> dict[str, str]:
         message = entry.get("id")
         said = {"data-at": str(places[message])} | ({"data-prompt": ""} if message in nth else {})
+        said |= {} if anchor(message).startswith("m-") else {"data-id": str(message)}
         return said | ({"data-chosen": "", "tabindex": "-1", "autofocus": ""} if chosen and message == chosen else {})
 
     def nav(entry: Any) -> Markup:

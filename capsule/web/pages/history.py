@@ -103,7 +103,7 @@ def _context(view: View) -> Response:
 def _versions(view: View) -> Response:
     id, before, after = view.at(), view.asked("before"), view.asked("after")
     head, problem, steps, diff = view.store.head(id), "", list[Any](), None
-    limit = int(asked) if (asked := view.asked("limit")).isdecimal() else _VERSIONS
+    limit = int(asked) if (asked := view.asked("limit")).isdecimal() and len(asked) < 7 else _VERSIONS
     try:
         clone = rooms.answer("clone")(view.store)
         steps = list(clone.log(id, limit=limit + 1))

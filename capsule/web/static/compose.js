@@ -44,9 +44,9 @@ function compose(form) {
 
   /** Note the last message that the page shows by now. */
   function look() {
-    for (const { id, dataset } of document.querySelectorAll("#messages [data-at][id^='m-']")) {
+    for (const { id, dataset } of document.querySelectorAll("#messages [data-at]")) {
       if (+dataset.at <= +seen.dataset.at) continue;
-      seen.value = id.slice(2);
+      seen.value = dataset.id ?? id.slice(2);
       seen.dataset.at = dataset.at;
     }
   }

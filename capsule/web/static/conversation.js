@@ -71,13 +71,19 @@ async function follow() {
   else if (expected) offer("It goes on in another branch", true);
 }
 
+/** What is drawn of a message. An id that could be no part of an address is no anchor either, and stands beside it. */
+const drawn = (message) => document.getElementById(`m-${message}`) ?? articles().find((each) => each.dataset.id === message);
+const idOf = (article) => article.dataset.id ?? article.id.slice(2);
+
 /** Draw what somebody changed anew: messages, and the head. */
 async function redraw(ids) {
   for (const each of ids) {
-    const old = document.getElementById(`m-${each}`)?.closest("article");
-    const fresh = old && (await part(`/c/${encodeURIComponent(id)}/m/${encodeURIComponent(old.id.slice(2))}`, "messages"));
+    const old = drawn(each)?.closest("article");
+    const fresh = old && (await part(`/c/${encodeURIComponent(id)}/m/${encodeURIComponent(idOf(old))}`, "messages"));
     const article = fresh?.querySelector(`#${CSS.escape(old.id)}`);
-    if (article) old.replaceWith(article);
+    if (!article) continue;
+    article.toggleAttribute("data-chosen", "chosen" in old.dataset);
+    old.replaceWith(article);
   }
   const fresh = (await part(location.href, "head")).firstElementChild, head = document.getElementById("head");
   if (fresh?.id === "head" && !head.contains(document.activeElement)) head.replaceWith(fresh);
@@ -93,7 +99,7 @@ document.addEventListener("capsule:change", ({ detail: { id: of, kind, messages 
     else if (waiting) offer(counted(waiting), false);
     return;
   }
-  for (const each of removed) document.getElementById(`m-${each}`)?.remove();
+  for (const each of removed) drawn(each)?.remove();
   if (fields.includes("current_node")) offer("Another branch is active now", true);
   queued(() => redraw(messages));
 });
@@ -188,7 +194,7 @@ function leftOff() {
 }
 
 addEventListener("pagehide", () => {
-  const seen = articles().findLast((each) => topOf(each) < innerHeight);
+  const seen = articles().findLast((each) => !each.dataset.id && topOf(each) < innerHeight);
   if (seen && +seen.dataset.at >= parseInt(localStorage[key] ?? "0")) localStorage[key] = `${seen.dataset.at} ${seen.id}`;
 });
 
