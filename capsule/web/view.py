@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from capsule.errors import CapsuleError, InvalidInput, Locked, LockLost, NotFound, Refused, StoreBusy
+from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Locked, LockLost, NotFound, Refused, StoreBusy
 from capsule.ids import new_id
 from capsule.mcp_server.access import SCOPES
 from capsule.mcp_server.access import Scope as Allowed
@@ -37,6 +37,7 @@ _STATUS: dict[type[CapsuleError], int] = {
     NotFound: 404,
     Locked: 409,
     LockLost: 409,
+    InvalidDocument: 422,
     StoreBusy: 503,
 }
 #: How many fields a form has at most. Each is at most as large as a message, of which a form makes three times as much.
@@ -181,13 +182,14 @@ def get(path: str, answer: Callable[[View], Response]) -> Route:
     return Route(path, endpoint)
 
 
-def post(path: str, act: Callable[[View], Response], *, scope: Allowed = "write") -> Route:
+def post(path: str, act: Callable[[View], Response], *, scope: Allowed = "write", files: int = 0) -> Route:
     """The route of a form that changes something, for a visitor whose token allows it.
 
     Args:
         path: Where the form is sent.
         act: Makes the change.
         scope: What the token must allow.
+        files: How many files it may have.
     """
 
     def refused(view: View) -> Response:
@@ -200,7 +202,7 @@ def post(path: str, act: Callable[[View], Response], *, scope: Allowed = "write"
         if not view.may(scope):  # Before anything of the form is read.
             return await to_thread.run_sync(_guarded, view, refused)
         largest = _LARGER * view.store.settings.message_bytes
-        async with request.form(max_fields=_MOST_FIELDS, max_part_size=largest) as view.form:
+        async with request.form(max_files=files, max_fields=_MOST_FIELDS, max_part_size=largest) as view.form:
             return await to_thread.run_sync(_guarded, view, act)
 
     return Route(path, endpoint, methods=["POST"])

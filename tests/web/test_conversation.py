@@ -138,7 +138,7 @@ def test_a_damaged_file_is_shown_with_the_line_and_what_to_do(client: TestClient
     path = root / "conversations" / f"{talk.plan}.json"
     path.write_text(path.read_text("utf-8").replace('"title":', '"title" ', 1), "utf-8")
     answer = client.get(f"/c/{talk.plan}")
-    assert answer.status_code == 500
+    assert answer.status_code == 422
     assert "<td>3</td>" in answer.text
     assert str(path) in answer.text
     assert "capsule doctor --repair" in answer.text

@@ -90,7 +90,7 @@ def _file(view: View) -> Response:
 
 ROUTES = [
     get("/import", lambda view: view.page("import.html", report=None)),
-    post("/import", _import, scope="admin"),
+    post("/import", _import, scope="admin", files=1000),
     get("/c/{id}/export", _export),
     get("/c/{id}/files/{digest}", _file),
 ]
