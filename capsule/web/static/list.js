@@ -31,11 +31,11 @@ const quietly = (promise) => promise.catch((error) => {
 function follow() {
   const link = found().querySelector("a[rel=next]");
   if (!link) return;
-  const observer = new IntersectionObserver(async ([{ isIntersecting }]) => {
-    if (!isIntersecting) return;
+  const observer = new IntersectionObserver(async (entries) => {
+    if (!entries.at(-1).isIntersecting) return; // Several may come at once, the oldest first.
     observer.disconnect();
     const more = await quietly(part(link.href, found().dataset.part));
-    if (!more || !link.isConnected) return;
+    if (!more?.querySelector("#list") || !link.isConnected) return; // The link stays, and can be clicked.
     document.getElementById("list").append(...more.querySelectorAll("#list > li"));
     const next = more.querySelector("a[rel=next]");
     if (next) link.replaceWith(next);
