@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from capsule import StorageFailed, Store, StoreBusy
+from capsule import StorageFailed, Store, StoreBusy, timestamps
 from capsule.engines.interface import CONVERSATIONS
 from capsule.format.documents.new import new_capsule
 from capsule.ids import new_message_id
@@ -148,6 +148,27 @@ def test_processes_that_append_to_one_conversation_lose_nothing_and_keep_its_ord
         for name in "abcd":
             numbers = [int(entry["content"][2:]) for entry in history if entry["content"][0] == name]
             assert numbers == [*range(len(numbers))]
+
+
+def test_an_append_that_is_tried_again_is_no_earlier_than_what_others_wrote_meanwhile(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(database) as store, Store.open(database) as other:
+        id = store.create(type="group").id
+        engine, real = store.inner.engine, store.inner.engine.save
+
+        def save(*args: Any) -> Any:
+            monkeypatch.setattr(engine, "save", real)
+            began = timestamps.now()
+            other.rename(id, "Plan")
+            until(lambda: str(other.append(id, content="between").timestamp) > began)
+            return real(*args)
+
+        monkeypatch.setattr(engine, "save", save)
+        store.append(id, content="last")
+        history = store.document(id)["history"]
+        assert history[-1]["content"] == "last"
+        assert history[-1]["timestamp"] >= history[-2]["timestamp"]
 
 
 @pytest.mark.slow

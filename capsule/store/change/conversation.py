@@ -168,8 +168,8 @@ class Conversation:
         """Append checked messages, durably. A message without a parent goes to the end of the active branch.
 
         Args:
-            messages: As `check_message` gives them; at least one. They are completed in this list, so that another try
-                writes the same messages.
+            messages: As `check_message` gives them; at least one. They get their ids in this list, so that another try
+                writes the same messages; their times are those of the try that wrote them.
             move: Whether the last message becomes the end of the active branch.
             wait: Whether they are durable when the transaction ends, and not a second later.
 
@@ -194,11 +194,11 @@ class Conversation:
         # Unlike `updatedAt`, a message's time is never ahead of the clock. It is never earlier than the last message's,
         # nor than the last participant joined, who reads from there on.
         time = timestamps.now(max(at.time or at.updated_at, head_before.joined))
-        is_plain = head_before.current is None
+        is_plain, entries, is_active = head_before.current is None, list[Document](), False
         for place, message in enumerate(messages):
             is_plain = is_plain and "parent" not in message
-            messages[place] = complete(message, time)
-        entries, is_active = messages, False
+            entries.append(entry := complete(message, time))
+            messages[place] = message | {"id": entry["id"]}
         if is_plain:
             move = False
         else:
