@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import orjson
 
-_ALWAYS_MS = -(1 << 62)
+ALWAYS_MS = -(1 << 62)
 
 
 class Hidden(NamedTuple):
@@ -21,13 +21,18 @@ class Hidden(NamedTuple):
         wholly: Those of which nothing may be read.
         partly: Those of which messages may be read from a time on, each with that time.
         nothing: Whether the owner asks: nothing is hidden.
-        of_messages: The condition that a row `m` of `messages` meets unless it is hidden.
+        from_ms: The time from which on a conversation may be read, as SQL with a place for its number.
     """
 
     wholly: list[int]
     partly: dict[int, int]
     nothing: bool = False
-    of_messages: str = "TRUE"
+    from_ms: str = "seen_from({})"
+
+    @property
+    def of_messages(self) -> str:
+        """The condition that a row `m` of `messages` meets unless it is hidden."""
+        return " AND ".join(["TRUE", *self.conditions("m.capsule", "m.time_ms")])
 
     @property
     def of_conversations(self) -> str:
@@ -37,7 +42,7 @@ class Hidden(NamedTuple):
     def conditions(self, capsule: str, time: str = "") -> list[str]:
         """The conditions that a row meets unless it is hidden, by the columns of its conversation and its time."""
         wholly = [f"{capsule} NOT IN ({', '.join(map(str, self.wholly))})"] if self.wholly else []
-        return wholly + ([f"{time} >= seen_from({capsule})"] if self.partly and time else [])
+        return wholly + ([f"{time} >= {self.from_ms.format(capsule)}"] if self.partly and time else [])
 
 
 #: The owner asks.
@@ -47,19 +52,23 @@ NOTHING = Hidden([], {}, nothing=True)
 def hide(db: sqlite3.Connection, hidden: Mapping[str, int | None]) -> Hidden:
     """Hide conversations from the next questions; with a number: only their messages before this time, in milliseconds
     since 1970."""
+    numbered = numbers(db, hidden)
+    if numbered.partly:
+        db.create_function("seen_from", 1, lambda capsule: numbered.partly.get(capsule, ALWAYS_MS))
+    return numbered
+
+
+def numbers(db: sqlite3.Connection, hidden: Mapping[str, int | None]) -> Hidden:
+    """What is hidden, by the numbers of the conversations."""
     question = "SELECT num, id FROM capsules WHERE id IN (SELECT value FROM json_each(?))"
     rows = db.execute(question, (orjson.dumps(list(hidden)).decode(),)).fetchall() if hidden else []
     since = {num: time_ms for num, id in rows if (time_ms := hidden[id]) is not None}
-    if since:
-        db.create_function("seen_from", 1, lambda capsule: since.get(capsule, _ALWAYS_MS))
-    numbered = Hidden([num for num, _ in rows if num not in since], since)
-    conditions = numbered.conditions("m.capsule", "m.time_ms")
-    return numbered._replace(of_messages=" AND ".join(["TRUE", *conditions]))
+    return Hidden([num for num, _ in rows if num not in since], since)
 
 
 def seen_of(db: sqlite3.Connection, num: int, since_ms: int) -> tuple[int, int, int, int]:
     """The number of messages from a time on, in milliseconds since 1970, and of their words, bytes and tokens."""
     sums = "coalesce(sum(words), 0), coalesce(sum(length(CAST(content AS BLOB))), 0), coalesce(sum(tokens), 0)"
-    question = f"SELECT count(*), {sums} FROM messages WHERE capsule = ? AND time_ms >= ?"
+    question = f"SELECT count(*), {sums} FROM texts WHERE capsule = ? AND time_ms >= ?"
     counts: tuple[int, int, int, int] = db.execute(question, (num, since_ms)).fetchone()
     return counts

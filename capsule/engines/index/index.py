@@ -10,8 +10,8 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule.engines.index.database import Database, Progress, Unusable, is_busy, is_of_no_use
@@ -148,20 +148,37 @@ class Index:
 
         reader, db = self._reader
         if reader == threading.get_ident():
-            return ask(db, NOTHING if asker is None else hide(db, self.hidden(asker)))
+            return ask(db, NOTHING if asker is None else self.hide(db, self.hidden(asker)))
 
         def read() -> T:
-            db = self._database.connection
-            db.execute("BEGIN")
-            self._reader = threading.get_ident(), db
-            try:
-                return self.query(asker, ask)
-            finally:
-                self._reader = 0, None
-                db.execute("COMMIT")
+            with self._reading() as db:
+                self._reader = threading.get_ident(), db
+                try:
+                    return self.query(asker, ask)
+                finally:
+                    self._reader = 0, None
 
         # Who may read these conversations depends on others.
         return self._doing(read, ids if asker is None or not ids else None, progress)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Any]:
+        """What is asked for rows, which stay as they are while the body runs."""
+        db = self._database.connection
+        db.execute("BEGIN")
+        try:
+            yield db
+        finally:
+            db.execute("COMMIT")
+
+    def hide(self, db: Any, hidden: Mapping[str, int | None]) -> Hidden:
+        """Hide conversations from the questions to `db`; see `hidden.hide`."""
+        return hide(db, hidden)
+
+    @property
+    def generation(self) -> str:
+        """What tells this index from one that was built before: 16 hexadecimal digits."""
+        return self._database.generation
 
     # -- What is kept of the rows; within `query` only -----------------------------------------------------------
 
@@ -169,7 +186,7 @@ class Index:
         """The heads of all conversations, in no order, damaged ones among them. Not to be changed."""
         if self._heads is None:
             self._heads = {head.id: head for head in self.heads_where("TRUE")}
-            self.numbers = dict(self._database.connection.execute("SELECT id, num FROM capsules"))
+            self.numbers = dict(self._reader[1].execute("SELECT id, num FROM capsules").fetchall())
         else:
             if len(self._stale) > _MOST_REPAIRED:
                 self._sorted = {}
@@ -177,7 +194,7 @@ class Index:
                 head = next(self.heads_where("id = ?", id), None)
                 for order in self._sorted.values():
                     order.change(self._heads.get(id), head)
-                self.numbers |= self._database.connection.execute("SELECT id, num FROM capsules WHERE id = ?", (id,))
+                self.numbers |= self._reader[1].execute("SELECT id, num FROM capsules WHERE id = ?", (id,)).fetchall()
                 if head is None:
                     self._heads.pop(id, None)
                 else:
@@ -203,14 +220,14 @@ class Index:
         from capsule.engines.index.heads import HEAD_COLUMNS, head_of
 
         question = f"SELECT {HEAD_COLUMNS} FROM capsules WHERE {condition} AND gone = 0"
-        rows = self._database.connection.execute(f"{question} ORDER BY id" if values else question, values)
+        rows = self._reader[1].execute(f"{question} ORDER BY id" if values else question, values)
         return (head_of(row, self._prefix) for row in rows)
 
     def latest(self) -> Iterator[Head]:
         """The heads of the sound conversations, the one that changed last first."""
         # Within one millisecond, the files' own times tell.
         question = "SELECT num FROM capsules WHERE gone = 0 AND damaged = '' ORDER BY updated_ms DESC, written DESC"
-        for row in self._database.connection.execute(f"{question}, id DESC"):
+        for row in self._reader[1].execute(f"{question}, id DESC"):
             yield from self.heads_where("num = ?", *row)
 
     def hidden(self, asker: Sight) -> dict[str, int | None]:

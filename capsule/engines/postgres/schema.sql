@@ -289,3 +289,70 @@ BEGIN
     END IF;
     RETURN QUERY SELECT status, @stamp(kept);
 END $$;
+
+-- The index. It is derived: whoever asks takes in what was written since, under a lock. `capsule/engines/index` says what
+-- the columns are. `generation` changes when it is built anew; `snapshot` shows what is taken in, and is NULL until all
+-- is; a row of `capsules` has the `stamp` of the transaction in which it was written.
+CREATE TABLE @indexed (generation text NOT NULL, snapshot text, stamp bigint NOT NULL);
+INSERT INTO @indexed VALUES (left(md5(gen_random_uuid()::text), 16), NULL, 0);
+CREATE TABLE @capsules (
+    num bigint PRIMARY KEY,
+    id text COLLATE "C" NOT NULL UNIQUE,
+    stamp bigint NOT NULL,
+    version text, size bigint, written bigint, changed_ns bigint, racy integer NOT NULL DEFAULT 0,
+    tag text NOT NULL DEFAULT '',
+    head text,
+    title text NOT NULL DEFAULT '', created_at text, updated_at text, updated_ms bigint NOT NULL DEFAULT 0,
+    mode text, source text NOT NULL DEFAULT '', tags text NOT NULL DEFAULT '[]', archived integer, lock text,
+    current text, forked text COLLATE "C", rest bigint, context bigint, damaged text NOT NULL DEFAULT '',
+    digest bigint, history bigint, tail bigint,
+    entries integer NOT NULL DEFAULT 0, words integer NOT NULL DEFAULT 0, tokens integer NOT NULL DEFAULT 0,
+    linear integer NOT NULL DEFAULT 1, gone integer NOT NULL DEFAULT 0
+);
+CREATE INDEX capsules_stamped ON @capsules (stamp);
+CREATE INDEX capsules_forked ON @capsules (forked) WHERE forked IS NOT NULL;
+CREATE TABLE @members (agent text COLLATE "C" NOT NULL, capsule bigint NOT NULL, PRIMARY KEY (agent, capsule));
+CREATE INDEX members_in ON @members (capsule);
+CREATE TABLE @messages (
+    num bigint PRIMARY KEY,
+    capsule bigint NOT NULL,
+    at integer NOT NULL,
+    id text COLLATE "C" NOT NULL,
+    front bigint NOT NULL,
+    parent text,
+    role text NOT NULL,
+    sender text COLLATE "C",
+    time_ms bigint NOT NULL,
+    words integer NOT NULL,
+    tokens integer NOT NULL,
+    active integer NOT NULL,
+    digest bigint NOT NULL
+);
+CREATE INDEX messages_in_order ON @messages (capsule, at, sender, time_ms);
+CREATE INDEX messages_by_id ON @messages (id);
+-- `number` is the value of what is no text.
+CREATE TABLE @facts (
+    message bigint NOT NULL,
+    path text COLLATE "C" NOT NULL,
+    type integer NOT NULL,
+    value text COLLATE "C" NOT NULL,
+    number numeric
+);
+CREATE INDEX facts_of ON @facts (message);
+CREATE INDEX facts_at ON @facts (path, type, message);
+-- The words of contents, and of contents with what is said to tools; of titles with tags.
+CREATE TABLE @words (num bigint PRIMARY KEY, vector tsvector NOT NULL, tools tsvector);
+CREATE INDEX words_in ON @words USING gin (vector) WITH (gin_pending_list_limit = 256);
+CREATE INDEX words_in_tools ON @words USING gin (tools) WITH (gin_pending_list_limit = 256);
+CREATE TABLE @names (num bigint PRIMARY KEY, vector tsvector NOT NULL);
+CREATE INDEX names_in ON @names USING gin (vector) WITH (gin_pending_list_limit = 256);
+
+-- The content in the body of an entry. JSON of PostgreSQL takes neither NUL nor half a pair of surrogates.
+CREATE FUNCTION @content(p_body text) RETURNS text LANGUAGE sql IMMUTABLE AS
+$$ SELECT regexp_replace(
+    p_body, '(?<!\\)((?:\\\\)*)\\u(?:0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\1\\ufffd', 'g'
+)::json ->> 'content' $$;
+CREATE VIEW @texts AS
+    SELECT m.*, @content(e.body) AS content, e.body FROM @messages AS m JOIN @capsules AS c ON c.num = m.capsule
+    JOIN @documents AS d ON d.kind = 'conversations' AND d.id = c.id
+    JOIN @entries AS e ON e.doc = d.num AND e.place = m.at;
