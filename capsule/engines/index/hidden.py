@@ -22,22 +22,25 @@ class Hidden(NamedTuple):
         partly: Those of which messages may be read from a time on, each with that time.
         nothing: Whether the owner asks: nothing is hidden.
         from_ms: The time from which on a conversation may be read, as SQL with a place for its number.
+        of_messages: The condition that a row `m` of `messages` meets unless it is hidden.
+        of_conversations: The condition that a row `c` of `capsules` meets unless it is hidden.
     """
 
     wholly: list[int]
     partly: dict[int, int]
     nothing: bool = False
-    from_ms: str = "seen_from({})"
+    from_ms: str = ""
+    of_messages: str = "TRUE"
+    of_conversations: str = "TRUE"
 
-    @property
-    def of_messages(self) -> str:
-        """The condition that a row `m` of `messages` meets unless it is hidden."""
-        return " AND ".join(["TRUE", *self.conditions("m.capsule", "m.time_ms")])
-
-    @property
-    def of_conversations(self) -> str:
-        """The condition that a row `c` of `capsules` meets unless it is hidden."""
-        return " AND ".join(["TRUE", *self.conditions("c.num")])
+    @classmethod
+    def of(cls, wholly: list[int], partly: dict[int, int], from_ms: str) -> Hidden:
+        """What is hidden, by numbers."""
+        hidden = cls(wholly, partly, from_ms=from_ms)
+        of_messages = " AND ".join(["TRUE", *hidden.conditions("m.capsule", "m.time_ms")])
+        return hidden._replace(
+            of_messages=of_messages, of_conversations=" AND ".join(["TRUE", *hidden.conditions("c.num")])
+        )
 
     def conditions(self, capsule: str, time: str = "") -> list[str]:
         """The conditions that a row meets unless it is hidden, by the columns of its conversation and its time."""
@@ -52,18 +55,18 @@ NOTHING = Hidden([], {}, nothing=True)
 def hide(db: sqlite3.Connection, hidden: Mapping[str, int | None]) -> Hidden:
     """Hide conversations from the next questions; with a number: only their messages before this time, in milliseconds
     since 1970."""
-    numbered = numbers(db, hidden)
-    if numbered.partly:
-        db.create_function("seen_from", 1, lambda capsule: numbered.partly.get(capsule, ALWAYS_MS))
-    return numbered
+    wholly, partly = numbers(db, hidden)
+    if partly:
+        db.create_function("seen_from", 1, lambda capsule: partly.get(capsule, ALWAYS_MS))
+    return Hidden.of(wholly, partly, "seen_from({})")
 
 
-def numbers(db: sqlite3.Connection, hidden: Mapping[str, int | None]) -> Hidden:
-    """What is hidden, by the numbers of the conversations."""
+def numbers(db: sqlite3.Connection, hidden: Mapping[str, int | None]) -> tuple[list[int], dict[int, int]]:
+    """The numbers of the conversations that are hidden wholly, and of those in part, each with its time."""
     question = "SELECT num, id FROM capsules WHERE id IN (SELECT value FROM json_each(?))"
     rows = db.execute(question, (orjson.dumps(list(hidden)).decode(),)).fetchall() if hidden else []
     since = {num: time_ms for num, id in rows if (time_ms := hidden[id]) is not None}
-    return Hidden([num for num, _ in rows if num not in since], since)
+    return [num for num, _ in rows if num not in since], since
 
 
 def seen_of(db: sqlite3.Connection, num: int, since_ms: int) -> tuple[int, int, int, int]:

@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule.engines.index.database import Database, Progress, Unusable, is_busy, is_of_no_use
@@ -49,6 +49,8 @@ class Index:
         self._guard = threading.RLock()
         self._database = Database(derived, self._fill)
         self._pid = os.getpid()
+        #: What tells this index from one that was built before: 16 hexadecimal digits.
+        self.generation = ""
         #: The thread that reads within a transaction (0: none), and its connection.
         self._reader: tuple[int, Any] = 0, None
         _all.add(self)
@@ -151,34 +153,21 @@ class Index:
             return ask(db, NOTHING if asker is None else self.hide(db, self.hidden(asker)))
 
         def read() -> T:
-            with self._reading() as db:
-                self._reader = threading.get_ident(), db
-                try:
-                    return self.query(asker, ask)
-                finally:
-                    self._reader = 0, None
+            db, self.generation = self._database.connection, self._database.generation
+            db.execute("BEGIN")
+            self._reader = threading.get_ident(), db
+            try:
+                return self.query(asker, ask)
+            finally:
+                self._reader = 0, None
+                db.execute("COMMIT")
 
         # Who may read these conversations depends on others.
         return self._doing(read, ids if asker is None or not ids else None, progress)
 
-    @contextmanager
-    def _reading(self) -> Iterator[Any]:
-        """What is asked for rows, which stay as they are while the body runs."""
-        db = self._database.connection
-        db.execute("BEGIN")
-        try:
-            yield db
-        finally:
-            db.execute("COMMIT")
-
     def hide(self, db: Any, hidden: Mapping[str, int | None]) -> Hidden:
         """Hide conversations from the questions to `db`; see `hidden.hide`."""
         return hide(db, hidden)
-
-    @property
-    def generation(self) -> str:
-        """What tells this index from one that was built before: 16 hexadecimal digits."""
-        return self._database.generation
 
     # -- What is kept of the rows; within `query` only -----------------------------------------------------------
 

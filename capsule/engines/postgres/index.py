@@ -9,6 +9,7 @@ database, in which nothing is missing. What a process keeps of the rows it reads
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from capsule.engines.index.search.search import Searching
     from capsule.engines.index.tables.facts import Fits
     from capsule.engines.postgres.feed import Feed
+    from capsule.rules.visibility import Sight
 
 T = TypeVar("T")
 _PREFIX = f"{CONVERSATIONS}/"
@@ -112,18 +114,13 @@ class PostgresIndex(Index):
     def __init__(self, feed: Feed) -> None:
         self.feed = feed
         self._source = feed.database
-        self._tables: Tables | None = None
         super().__init__(None, _PREFIX)
 
     def _reset(self) -> None:
         super()._reset()
-        self._generation, self._stamp = "", 0
+        self.generation, self._stamp = "", 0
         #: Of the question that is asked: the generation of the database, a snapshot, and the last change that is gone.
         self._of, self._snapshot, self._pruned = "", "", 0
-
-    @property
-    def generation(self) -> str:
-        return self._generation
 
     def _doing(self, act: Callable[[], T], ids: Iterable[str] | None = None, progress: Progress | None = None) -> T:
         if os.getpid() != self._pid:
@@ -138,29 +135,25 @@ class PostgresIndex(Index):
     def _asked(self, act: Callable[[], T], as_it_is: bool) -> tuple[T] | None:
         """What `act` gives, asked of one state of the database; None: something is missing in the index."""
         with self._transaction(_READ) as tables:
-            self._tables = tables
+            self._reader = threading.get_ident(), tables
             try:
                 return (act(),) if self._look(tables) or as_it_is else None
             finally:
-                self._tables = None
+                self._reader = 0, None
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[Tables]:
         with self._source.transaction(begin.format(f'"{self._source.address.schema}"')) as connection:
             yield Tables(connection)
 
-    @contextmanager
-    def _reading(self) -> Iterator[Any]:
-        yield self._tables
-
     def _look(self, tables: Tables) -> bool:
         """Whether all is in the index. What was kept of rows that changed is forgotten."""
         row = tables.query(_LOOK, self._stamp)[0]
         generation, self._of, stamp, is_current, self._snapshot, self._pruned, stale = row
-        if generation != self._generation:
+        if generation != self.generation:
             of = self._of, self._snapshot, self._pruned
             self._reset()
-            self._generation, (self._of, self._snapshot, self._pruned) = generation, of
+            self.generation, (self._of, self._snapshot, self._pruned) = generation, of
         self._stamp = stamp
         self._stale.update(stale)
         return bool(is_current)
@@ -232,13 +225,24 @@ class PostgresIndex(Index):
         with self._guard:
             self._reset()
 
+    def query(
+        self,
+        asker: Sight | None,
+        ask: Callable[[Any, Hidden], T],
+        ids: Iterable[str] | None = None,
+        progress: Progress | None = None,
+    ) -> T:
+        if self._reader[0] == threading.get_ident():
+            return super().query(asker, ask)
+        return self._doing(lambda: super(PostgresIndex, self).query(asker, ask), ids, progress)
+
     # -- Questions -------------------------------------------------------------------------------------------------
 
     def hide(self, db: Any, hidden: Mapping[str, int | None]) -> Hidden:
-        numbered = numbers(db, hidden)
-        since = orjson.dumps({str(num): since for num, since in numbered.partly.items()}).decode()
+        wholly, partly = numbers(db, hidden)
+        since = orjson.dumps({str(num): since for num, since in partly.items()}).decode()
         since = since.replace("{", "{{").replace("}", "}}")
-        return numbered._replace(from_ms=f"coalesce(('{since}'::jsonb ->> ({{}})::text)::bigint, {ALWAYS_MS})")
+        return Hidden.of(wholly, partly, f"coalesce(('{since}'::jsonb ->> ({{}})::text)::bigint, {ALWAYS_MS})")
 
     def changes(self, db: Any, since: str | None, limit: int) -> tuple[list[Change], str]:
         cursor = None if since is None else journal.Cursor.of(since)

@@ -353,6 +353,7 @@ $$ SELECT regexp_replace(
     p_body, '(?<!\\)((?:\\\\)*)\\u(?:0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\1\\ufffd', 'g'
 )::json ->> 'content' $$;
 CREATE VIEW @texts AS
-    SELECT m.*, @content(e.body) AS content, e.body FROM @messages AS m JOIN @capsules AS c ON c.num = m.capsule
-    JOIN @documents AS d ON d.kind = 'conversations' AND d.id = c.id
-    JOIN @entries AS e ON e.doc = d.num AND e.place = m.at;
+    SELECT m.*, coalesce(@content(e.body), '') AS content, CASE WHEN w.tools IS NOT NULL THEN e.body END AS tools
+    FROM @messages AS m JOIN @words AS w ON w.num = m.num JOIN @capsules AS c ON c.num = m.capsule
+    LEFT JOIN @documents AS d ON d.kind = 'conversations' AND d.id = c.id
+    LEFT JOIN @entries AS e ON e.doc = d.num AND e.place = m.at;

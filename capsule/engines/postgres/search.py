@@ -75,7 +75,9 @@ class PostgresSearching(Searching):
         for phrase in self._query.phrases:
             query = _asked(str(phrase))
             rank = f"ts_rank('{{1,1,1,1}}', {vector}, ?::tsquery)"
-            ranks.append(rank if len(phrase.words) == 1 else f"CASE WHEN {vector} @@ ?::tsquery THEN 0.61::float4 ELSE 0 END")
+            ranks.append(
+                rank if len(phrase.words) == 1 else f"CASE WHEN {vector} @@ ?::tsquery THEN 0.61::float4 ELSE 0 END"
+            )
             asked.append(query)
         matches, found = self._match("w", self._words)
         limit = "" if self._ranks_all else f" LIMIT {WINDOW + 1}"
@@ -151,10 +153,8 @@ class PostgresSearching(Searching):
         corpus = corpus_of(texts, average, having, phrases, TITLE_WEIGHTS)
         return [(corpus.fit(len(title + tags), title, tags), updated_ms, num) for updated_ms, num, title, tags in rows]
 
-    def _texts(self, num: int) -> tuple[str, str | None]:
-        body = self._first("SELECT body FROM texts WHERE num = ?", [num])  # type: ignore[list-item]
-        (entry,) = layout.entries_in([body], "the message")
-        return entry["content"], tools_of(entry)
+    def _tools(self, tools: str) -> str:
+        return tools_of(layout.entries_in([tools], "the message")[0]) or ""
 
 
 class PostgresFits(Fits):

@@ -183,7 +183,7 @@ class Searching:
                 values.append(time_ms)
         if self._capsules is not None:
             conditions.append(f"{capsule} IN ({', '.join(map(str, self._capsules))})")
-        conditions += self._hidden.conditions(capsule, time if capsule == "m.capsule" else "")
+        conditions.append(self._hidden.of_messages if capsule == "m.capsule" else self._hidden.of_conversations)
 
     def _reach(self) -> tuple[int, int]:
         """The first and the last number that a message may have."""
@@ -323,25 +323,24 @@ class Searching:
     def _message_hit(self, num: int, score: float) -> Hit | None:
         """The hit of a message; None when its file can't be opened at the moment."""
         row = self._db.execute(
-            "SELECT c.id, c.title, m.id, m.at, m.role, m.sender, m.time_ms, m.active"
-            " FROM messages AS m JOIN capsules AS c ON c.num = m.capsule WHERE m.num = ? AND c.damaged = ''",
+            "SELECT c.id, c.title, m.id, m.at, m.role, m.sender, m.time_ms, m.content, m.tools, m.active"
+            " FROM texts AS m JOIN capsules AS c ON c.num = m.capsule WHERE m.num = ? AND c.damaged = ''",
             (num,),
         ).fetchone()
         if row is None:
             return None
-        id, title, message, at, role, sender, time_ms, active = row
-        content, tools = self._texts(num)
+        id, title, message, at, role, sender, time_ms, content, tools, active = row
         where, shown = "content", self._snippet(content)
         if tools and self._asked.in_tools and not shown.marks:
-            in_tools = self._snippet(tools)
+            in_tools = self._snippet(self._tools(tools))
             if in_tools.marks:
                 where, shown = "tools", in_tools
         time = timestamps.known(timestamps.from_ms(time_ms))
         return Hit(id, title, message, at, role, sender, time, where, shown, _rounded(score), bool(active))
 
-    def _texts(self, num: int) -> tuple[str, str | None]:
-        """The content of a message, and its tool calls and reasoning as text."""
-        return self._db.execute("SELECT content, tools FROM texts WHERE num = ?", (num,)).fetchone()  # type: ignore[no-any-return]
+    def _tools(self, tools: str) -> str:
+        """What `texts` has as tools, as text."""
+        return tools
 
     def _title_hit(self, num: int, score: float) -> Hit | None:
         id, title, updated_at, tags = self._db.execute(

@@ -20,6 +20,8 @@ from capsule.format.documents.channels import Channel
 from capsule.format.documents.members import members_in
 from capsule.format.facts import IN_LIST, TEXT
 
+#: The digest of the ids up to a message, as marks have it.
+_FRONT = "sha256:%014x"
 _LAST = "(SELECT front FROM messages WHERE capsule = capsules.num ORDER BY at DESC LIMIT 1)"
 #: The signature of the file; NULL where the file may have changed and have the same one.
 _VERSION = "CASE WHEN racy = 0 THEN version || ' ' || size || ' ' || written || ' ' || changed_ns END"
@@ -60,12 +62,18 @@ def _mine(
 ) -> Mine:
     of = orjson.loads(head)
     whose = members_in(of[_MEMBERS]), of[_HISTORY], of[_CHANNEL] and Channel(**of[_CHANNEL]), of[_MAKER]
-    return Mine(id, of[_TYPE], title, entries, bool(archived), updated_at, *whose, _front(last), tag, version or "")
-
-
-def _front(digest: int | None) -> str:
-    """The digest of the ids up to a message, as marks have it."""
-    return "" if digest is None else f"sha256:{digest:014x}"
+    return Mine(
+        id,
+        of[_TYPE],
+        title,
+        entries,
+        bool(archived),
+        updated_at,
+        *whose,
+        "" if last is None else _FRONT % last,
+        tag,
+        version or "",
+    )
 
 
 def marks(
@@ -76,7 +84,7 @@ def marks(
     question = (
         f"SELECT at, id, front FROM messages AS m WHERE capsule = {_NUM} AND at IN ({wanted}) AND {hidden.of_messages}"
     )
-    return {at: (id, _front(front)) for at, id, front in db.execute(question, (conversation,))}
+    return {at: (id, _FRONT % front) for at, id, front in db.execute(question, (conversation,))}
 
 
 def _first_behind(db: sqlite3.Connection, conversation: str | None, read: Sequence[Mark]) -> int:
@@ -143,5 +151,7 @@ def behind(db: sqlite3.Connection, wanted: Behind, conversation: str | None, hid
         "SELECT c.id, m.at, m.id, m.front FROM messages AS m JOIN capsules AS c ON c.num = m.capsule"
         f" WHERE {where}c.gone = 0 AND {condition} ORDER BY m.time_ms DESC, m.num DESC"
     )
-    rows = db.execute(question, (*bound, *values))
-    return [Place(id, at, message, _front(front)) for id, at, message, front in rows]
+    places = []
+    for id, at, message, front in db.execute(question, (*bound, *values)):
+        places.append(Place(id, at, message, _FRONT % front))
+    return places
