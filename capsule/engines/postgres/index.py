@@ -47,7 +47,7 @@ _FAR = 10_000
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(current_schema(), 0))"
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL search_path = {}"
 _WRITE = (
-    "BEGIN; SET LOCAL search_path = {}; SET LOCAL lock_timeout = '600s';"
+    "BEGIN; SET LOCAL search_path = {}; SET LOCAL synchronous_commit = off; SET LOCAL lock_timeout = '600s';"
     " SET LOCAL idle_in_transaction_session_timeout = '60s'"
 )
 _IS_NEW = "NOT pg_visible_in_snapshot(xid, snapshot::pg_snapshot) AND xid >= pg_snapshot_xmin(snapshot::pg_snapshot)"
