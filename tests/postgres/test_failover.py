@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 import pytest
 
-from capsule import Store
+from capsule import Store, StoreBusy
 from tests.postgres.server import Server
 from tests.postgres.test_opening import sql
 from tests.postgres.writers import histories, writing
@@ -21,6 +22,26 @@ from tests.processes import Child, until
 
 #: How often the primary dies, and how many appends are acknowledged in between.
 ROUNDS, EACH = (20, 1000) if os.environ.get("CAPSULE_TORTURE") else (2, 120)
+
+#: Follows changes until it has heard of so many messages as it is told, or of none for a minute; and says them.
+FOLLOWER = """
+import threading
+store, heard, total = Store.open(sys.argv[1]), [], []
+cursor = store.changes().cursor
+threading.Thread(target=lambda: total.append(hear()), daemon=True).start()
+say()
+while not total or len(heard) < total[0]:
+    timeout_s = 60 if total else 1
+    try:
+        found = store.wait_for_changes(cursor, timeout_s=timeout_s)
+    except CapsuleError:
+        continue
+    if timeout_s > 1 and not found.changes:
+        break
+    cursor = found.cursor
+    heard += [[change.id, message] for change in found.changes for message in change.messages]
+say(heard)
+"""
 
 
 class Pair:
@@ -94,6 +115,8 @@ def test_a_synchronous_standby_that_takes_over_has_everything_that_was_acknowled
         Store.init(servers.url)
         with Store.open(servers.url) as store:
             ids = [store.create(type="group").id for _ in range(4)]
+        follower = child(FOLLOWER, servers.url)
+        follower.hear()
         with writing(child, servers.url, ids, 4) as said:
             for _ in range(ROUNDS):
                 before = len(said)
@@ -105,6 +128,12 @@ def test_a_synchronous_standby_that_takes_over_has_everything_that_was_acknowled
         print(f"{ROUNDS} failovers, {acknowledged} acknowledged, {len(said) - acknowledged} not known")
         assert lost(servers.url, said) == []
         assert acknowledged >= ROUNDS * EACH
+        with Store.open(servers.url) as store:
+            there = histories(store)
+        follower.say(sum(map(len, there.values())))
+        heard = follower.hear()
+        for id, history in there.items():
+            assert [message for of, message in heard if of == id] == [entry["id"] for entry in history]
 
 
 @pytest.mark.slow
@@ -124,3 +153,36 @@ def test_an_asynchronous_standby_that_takes_over_lacks_what_it_did_not_get(child
             before = len(said)
             until(lambda: len(said) >= before + 50)
         assert len(lost(servers.url, said)) >= 40
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("postgres")
+def test_who_knows_of_what_a_standby_lacks_goes_on_with_what_is_written_there() -> None:
+    numbers = "SELECT (SELECT last_value FROM @versions), (SELECT last_value FROM @fences)"
+    with pair() as servers, ThreadPoolExecutor(1) as pool:
+        Store.init(servers.url)
+        with Store.open(servers.url) as store, Store.open(servers.url) as other:
+            id = store.create(type="group", title="Plan").id
+            until(servers.is_even)
+            servers.part()
+            for number in range(50):
+                store.append(id, content=f"gone {number}")
+            store.rename(id, "Gone")
+            store.engine.leases.take("another")
+            lease = store.engine.leases.take("worker")
+            cursor = store.changes().cursor
+            waits = pool.submit(store.wait_for_changes, cursor, timeout_s=200)
+            ((version, fence),) = sql(servers.url, numbers)
+            servers.fail_over()
+            sql(servers.url, f"SELECT setval('@versions', {version - 1}), setval('@fences', {fence - 1})")
+            other.rename(id, "Kept")  # It has the number that the other one had.
+            assert waits.result().changes
+            store.archive(id)
+            assert store.head(id).title == "Kept"
+            other.engine.leases.take("worker")
+            with pytest.raises(StoreBusy):
+                store.engine.put("agents", "anna", b"{}", None, lease.reads)
+            sent = [other.append(id, content=f"sent {number}").id for number in range(3)]
+            found = store.changes(cursor).changes
+            assert [change.kind for change in found[:2]] == ["head", "head"]
+            assert [message for change in found for message in change.messages] == sent

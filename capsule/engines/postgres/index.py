@@ -100,7 +100,7 @@ class PostgresIndex(Index):
         if ids == ():  # The rows as they are.
             return None
         snapshot, touched, pruned = self._touched()
-        if _xmin(self._snapshot) <= pruned:  # The feed does not reach back so far.
+        if _xmin(self._snapshot) <= pruned % 2**40:  # The feed does not reach back so far.
             self._throw_away()
             return self._bring(ids, progress)
         self._pruned = pruned
