@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule.engines.postgres.address import Address
 from capsule.errors import CapsuleError, NotFound, Refused, Remedy, StorageFailed
@@ -24,6 +24,7 @@ from capsule.forks import call_in_child
 if TYPE_CHECKING:
     import psycopg
 
+T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
 #: Connections of one process; further threads wait.
 _MOST = 16
@@ -137,6 +138,41 @@ class Database:
         while self._idle:
             with suppress(self._psycopg.Error, IndexError):
                 self._idle.pop().close()
+
+    @contextmanager
+    def transaction(self, begin: str) -> Iterator[psycopg.Connection[Any]]:
+        """A connection in a transaction, which is committed at the end of the body, or rolled back at an error.
+
+        Args:
+            begin: What begins it.
+        """
+        with self._connection() as connection:
+            connection.execute(begin)
+            try:
+                yield connection
+            except BaseException:
+                if not connection.broken:
+                    connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+
+    def trying(self, act: Callable[[], T]) -> T:
+        """What `act` gives, which is done again where a connection is lost. Raises StorageFailed, Refused, NotFound."""
+        deadline, pause_s = time.monotonic() + self._patience_s, _FIRST_S
+        while True:
+            try:
+                return act()
+            except self._psycopg.Error as error:
+                if error.sqlstate in _UNPREPARED and self._prepares:
+                    self._prepares = False
+                    self.close()
+                    continue
+                if not _is_passing(error):
+                    raise self.error(error) from None
+                if time.monotonic() > deadline:
+                    raise self.failed(error) from None
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_S)
 
     # -- Statements -----------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TTL_S, RENEW_S, _ASK_S = 15.0, 4.0, 0.05
 _TAKE = (
     "INSERT INTO @leases AS l (name, holder, fence, expires, who, about) VALUES (%(name)s, %(holder)s,"
-    " @now(nextval('@fences')), clock_timestamp() + %(ttl)s * interval '1 second', %(who)s, coalesce(%(about)s, '{}'))"
+    " @in_timeline(nextval('@fences')), clock_timestamp() + %(ttl)s * interval '1 second', %(who)s, coalesce(%(about)s, '{}'))"
     " ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, who = excluded.who, expires = excluded.expires,"
     " fence = CASE WHEN %(mine)s AND l.holder = excluded.holder THEN l.fence ELSE excluded.fence END,"
     " about = coalesce(%(about)s, CASE WHEN l.holder = excluded.holder THEN l.about ELSE '{}' END)"

@@ -7,7 +7,7 @@ CREATE SEQUENCE @versions;
 CREATE SEQUENCE @fences;
 
 -- A number as of the present timeline: greater than any of before a standby was promoted, which may lack the last ones.
-CREATE FUNCTION @now(number bigint) RETURNS bigint LANGUAGE sql AS
+CREATE FUNCTION @in_timeline(number bigint) RETURNS bigint LANGUAGE sql AS
 $$ SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint << 40 | number $$;
 
 -- `version` changes with every write, `tag` with every write but an append, `era` when entries change otherwise.
@@ -47,7 +47,7 @@ CREATE INDEX entries_message ON @entries (message, doc);
 -- conversation, with its further fields in `told`; empty: of another kind.
 CREATE TABLE @changes (
     xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
-    place bigint NOT NULL DEFAULT @now(pg_current_xact_id()::text::bigint),
+    place bigint NOT NULL DEFAULT @in_timeline(pg_current_xact_id()::text::bigint),
     seq bigint GENERATED ALWAYS AS IDENTITY,
     kind text COLLATE "C" NOT NULL,
     id text COLLATE "C" NOT NULL,
@@ -184,7 +184,7 @@ BEGIN
         status := @refusal(p_kinds, p_ids, p_versions, p_leases, p_fences);
     END IF;
     IF status IS NULL THEN
-        next := @now(nextval('@versions'));
+        next := @in_timeline(nextval('@versions'));
         start := coalesce(p_from, d.entries, 0);
         IF is_there AND stamp = '' THEN
             stamp := d.updated_at;
@@ -290,8 +290,76 @@ BEGIN
         DELETE FROM @documents WHERE num = d.num;
         INSERT INTO @trash (token, kind, id, data) VALUES (p_token, p_kind, p_id, p_data) RETURNING at INTO kept;
         INSERT INTO @changes (kind, id, event, told, count, tag, was)
-            VALUES (p_kind, p_id, p_event, '{}', 0, @now(nextval('@versions')), d.tag);
+            VALUES (p_kind, p_id, p_event, '{}', 0, @in_timeline(nextval('@versions')), d.tag);
         status := 'ok';
     END IF;
     RETURN QUERY SELECT status, @stamp(kept);
 END $$;
+
+-- The index. It is derived: whoever asks takes in what was written since, under a lock. `capsule/engines/index` says what
+-- the columns are. `generation` changes when it is built anew; `snapshot` shows what is taken in, and is NULL until all
+-- is; a row of `capsules` has the `stamp` of the transaction in which it was written.
+CREATE TABLE @indexed (generation text NOT NULL, snapshot text, stamp bigint NOT NULL);
+INSERT INTO @indexed VALUES (left(md5(gen_random_uuid()::text), 16), NULL, 0);
+CREATE TABLE @capsules (
+    num bigint PRIMARY KEY,
+    id text COLLATE "C" NOT NULL UNIQUE,
+    stamp bigint NOT NULL,
+    version text, size bigint, written bigint, changed_ns bigint, racy integer NOT NULL DEFAULT 0,
+    tag text NOT NULL DEFAULT '',
+    head text,
+    title text NOT NULL DEFAULT '', created_at text, updated_at text, updated_ms bigint NOT NULL DEFAULT 0,
+    mode text, source text NOT NULL DEFAULT '', tags text NOT NULL DEFAULT '[]', archived integer, lock text,
+    current text, forked text COLLATE "C", rest bigint, context bigint, damaged text NOT NULL DEFAULT '',
+    digest bigint, history bigint, tail bigint,
+    entries integer NOT NULL DEFAULT 0, words integer NOT NULL DEFAULT 0, tokens integer NOT NULL DEFAULT 0,
+    linear integer NOT NULL DEFAULT 1, gone integer NOT NULL DEFAULT 0
+);
+CREATE INDEX capsules_stamped ON @capsules (stamp);
+CREATE INDEX capsules_forked ON @capsules (forked) WHERE forked IS NOT NULL;
+CREATE TABLE @members (agent text COLLATE "C" NOT NULL, capsule bigint NOT NULL, PRIMARY KEY (agent, capsule));
+CREATE INDEX members_in ON @members (capsule);
+CREATE TABLE @messages (
+    num bigint PRIMARY KEY,
+    capsule bigint NOT NULL,
+    at integer NOT NULL,
+    id text COLLATE "C" NOT NULL,
+    front bigint NOT NULL,
+    parent text,
+    role text NOT NULL,
+    sender text COLLATE "C",
+    time_ms bigint NOT NULL,
+    words integer NOT NULL,
+    tokens integer NOT NULL,
+    active integer NOT NULL,
+    digest bigint NOT NULL
+);
+CREATE INDEX messages_in_order ON @messages (capsule, at, sender, time_ms);
+CREATE INDEX messages_by_id ON @messages (id);
+-- `number` is the value of what is no text.
+CREATE TABLE @facts (
+    message bigint NOT NULL,
+    path text COLLATE "C" NOT NULL,
+    type integer NOT NULL,
+    value text COLLATE "C" NOT NULL,
+    number numeric
+);
+CREATE INDEX facts_of ON @facts (message);
+CREATE INDEX facts_at ON @facts (path, type, message);
+-- The words of contents, and of contents with what is said to tools; of titles with tags.
+CREATE TABLE @words (num bigint PRIMARY KEY, vector tsvector NOT NULL, tools tsvector);
+CREATE INDEX words_in ON @words USING gin (vector) WITH (gin_pending_list_limit = 256);
+CREATE INDEX words_in_tools ON @words USING gin (tools) WITH (gin_pending_list_limit = 256);
+CREATE TABLE @names (num bigint PRIMARY KEY, vector tsvector NOT NULL);
+CREATE INDEX names_in ON @names USING gin (vector) WITH (gin_pending_list_limit = 256);
+
+-- The content in the body of an entry. JSON of PostgreSQL takes neither NUL nor half a pair of surrogates.
+CREATE FUNCTION @content(p_body text) RETURNS text LANGUAGE sql IMMUTABLE AS
+$$ SELECT regexp_replace(
+    p_body, '(?<!\\)((?:\\\\)*)\\u(?:0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\1\\ufffd', 'g'
+)::json ->> 'content' $$;
+CREATE VIEW @texts AS
+    SELECT m.*, coalesce(@content(e.body), '') AS content, CASE WHEN w.tools IS NOT NULL THEN e.body END AS tools
+    FROM @messages AS m JOIN @words AS w ON w.num = m.num JOIN @capsules AS c ON c.num = m.capsule
+    LEFT JOIN @documents AS d ON d.kind = 'conversations' AND d.id = c.id
+    LEFT JOIN @entries AS e ON e.doc = d.num AND e.place = m.at;
