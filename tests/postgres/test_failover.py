@@ -167,7 +167,9 @@ def test_who_knows_of_what_a_standby_lacks_goes_on_with_what_is_written_there() 
             servers.part()
             for number in range(50):
                 store.append(id, content=f"gone {number}")
+            store.create(title="Gone too")
             store.rename(id, "Gone")
+            assert store.facets().conversations == 2
             store.engine.leases.take("another")
             lease = store.engine.leases.take("worker")
             cursor = store.changes().cursor
@@ -177,6 +179,7 @@ def test_who_knows_of_what_a_standby_lacks_goes_on_with_what_is_written_there() 
             sql(servers.url, f"SELECT setval('@versions', {version - 1}), setval('@fences', {fence - 1})")
             other.rename(id, "Kept")  # It has the number that the other one had.
             assert waits.result().changes
+            assert store.facets().conversations == 1
             store.archive(id)
             assert store.head(id).title == "Kept"
             other.engine.leases.take("worker")
