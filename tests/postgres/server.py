@@ -58,13 +58,14 @@ class Server:
 
     Args:
         settings: Further settings.
+        of: A server of which it is a standby.
 
     Attributes:
         directory: Its directory, in which is its socket.
         url: Its address, of its superuser.
     """
 
-    def __init__(self, *settings: str) -> None:
+    def __init__(self, *settings: str, of: Server | None = None) -> None:
         self._bin, self._as = binaries(), _user()
         assert self._bin is not None
         self.directory = Path(tempfile.mkdtemp(prefix="capsule-pg-", dir="/tmp"))
@@ -75,8 +76,11 @@ class Server:
         # It ends the server when this process is gone, however that died.
         guard = [sys.executable, __file__, "--guard", str(self.directory)]
         self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, start_new_session=True)
-        self.run("initdb", "-D", self.data, "-U", "capsule", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
-        self.start()
+        if of is None:
+            self.run("initdb", "-D", self.data, "-U", "capsule", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
+            self.start()
+        else:
+            self.stand_by(of)
 
     def run(self, program: str, *words: object) -> None:
         """Run one of its programs, as its user."""
@@ -103,6 +107,27 @@ class Server:
     def stop(self, mode: str = "immediate") -> None:
         """Stop it."""
         self.run("pg_ctl", "stop", "-s", "-w", "-D", self.data, "-m", mode)
+
+    def stand_by(self, primary: Server) -> None:
+        """Begin anew as a standby; it has what the primary has on return."""
+        shutil.rmtree(self.data, ignore_errors=True)
+        for left in self.directory.glob(".s.PGSQL*"):
+            left.unlink()
+        self.run("pg_basebackup", "-D", self.data, "-h", primary.directory, "-U", "capsule", "-R", "-N", "-c", "fast")
+        self.start()
+
+    def promote(self) -> None:
+        """Make a primary of a standby."""
+        self.run("pg_ctl", "promote", "-s", "-w", "-D", self.data)
+
+    def kill(self) -> None:
+        """Kill all of its processes at once, as when the machine dies."""
+        pid = int((self.data / "postmaster.pid").read_text().split()[0])
+        os.kill(pid, signal.SIGSTOP)  # It begins no further ones.
+        rows = subprocess.check_output(["ps", "-A", "-o", "pid=,ppid="], text=True).splitlines()
+        for own, parent in (map(int, row.split()) for row in rows):
+            if pid in (own, parent):
+                os.kill(own, signal.SIGKILL)
 
     def close(self) -> None:
         """Stop it, and leave nothing."""

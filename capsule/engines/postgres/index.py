@@ -52,7 +52,7 @@ _WRITE = (
 )
 _IS_NEW = "NOT pg_visible_in_snapshot(xid, snapshot::pg_snapshot) AND xid >= pg_snapshot_xmin(snapshot::pg_snapshot)"
 _CHANGED = f"SELECT id FROM changes WHERE {_IS_NEW} AND kind = '{CONVERSATIONS}'"
-_LOOK = f"""SELECT generation, (SELECT value FROM meta WHERE key = 'generation'), stamp,
+_LOOK = f"""SELECT generation || in_timeline(0), (SELECT value FROM meta WHERE key = 'generation'), stamp,
     snapshot IS NOT NULL AND NOT EXISTS ({_CHANGED})
         AND pg_snapshot_xmin(pg_current_snapshot())::text::bigint
             < pg_snapshot_xmin(snapshot::pg_snapshot)::text::bigint + {_FAR},

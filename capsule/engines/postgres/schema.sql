@@ -6,6 +6,10 @@ CREATE TABLE @meta (key text PRIMARY KEY, value text NOT NULL);
 CREATE SEQUENCE @versions;
 CREATE SEQUENCE @fences;
 
+-- A number as of the present timeline: greater than any of before a standby was promoted, which may lack the last ones.
+CREATE FUNCTION @in_timeline(number bigint) RETURNS bigint LANGUAGE sql AS
+$$ SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint << 40 | number $$;
+
 -- `version` changes with every write, `tag` with every write but an append, `era` when entries change otherwise.
 -- `head` and `rest` are what stands in the file before the context, and from there to the history; `data` is the whole
 -- of a document without entries. `inner_bytes` is what the entries take in the file, each with its comma and newline.
@@ -39,9 +43,11 @@ CREATE TABLE @entries (
 );
 CREATE INDEX entries_message ON @entries (message, doc);
 
--- The feed. `event` is a kind of change of a conversation, with its further fields in `told`; empty: of another kind.
+-- The feed, in the order of `place`, which is the transaction as of its timeline. `event` is a kind of change of a
+-- conversation, with its further fields in `told`; empty: of another kind.
 CREATE TABLE @changes (
     xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    place bigint NOT NULL DEFAULT @in_timeline(pg_current_xact_id()::text::bigint),
     seq bigint GENERATED ALWAYS AS IDENTITY,
     kind text COLLATE "C" NOT NULL,
     id text COLLATE "C" NOT NULL,
@@ -54,7 +60,7 @@ CREATE TABLE @changes (
     PRIMARY KEY (xid, seq)
 );
 
-CREATE INDEX changes_told ON @changes (xid, seq) WHERE event <> '';
+CREATE INDEX changes_told ON @changes (place, seq) WHERE event <> '';
 
 CREATE TABLE @trash (
     num bigint GENERATED ALWAYS AS IDENTITY,
@@ -178,7 +184,7 @@ BEGIN
         status := @refusal(p_kinds, p_ids, p_versions, p_leases, p_fences);
     END IF;
     IF status IS NULL THEN
-        next := nextval('@versions');
+        next := @in_timeline(nextval('@versions'));
         start := coalesce(p_from, d.entries, 0);
         IF is_there AND stamp = '' THEN
             stamp := d.updated_at;
@@ -248,8 +254,8 @@ CREATE FUNCTION @prune(p_older interval) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     gone bigint;
 BEGIN
-    WITH old AS (DELETE FROM @changes WHERE at < now() - p_older RETURNING xid)
-    UPDATE @meta SET value = greatest(value::bigint, (SELECT xid::text::bigint FROM old ORDER BY xid DESC LIMIT 1))
+    WITH old AS (DELETE FROM @changes WHERE at < now() - p_older RETURNING place)
+    UPDATE @meta SET value = greatest(value::bigint, (SELECT max(place) FROM old))
         WHERE key = 'pruned' RETURNING value::bigint INTO gone;
     RETURN gone;
 END $$;
@@ -284,7 +290,7 @@ BEGIN
         DELETE FROM @documents WHERE num = d.num;
         INSERT INTO @trash (token, kind, id, data) VALUES (p_token, p_kind, p_id, p_data) RETURNING at INTO kept;
         INSERT INTO @changes (kind, id, event, told, count, tag, was)
-            VALUES (p_kind, p_id, p_event, '{}', 0, nextval('@versions'), d.tag);
+            VALUES (p_kind, p_id, p_event, '{}', 0, @in_timeline(nextval('@versions')), d.tag);
         status := 'ok';
     END IF;
     RETURN QUERY SELECT status, @stamp(kept);
