@@ -18,9 +18,9 @@ from capsule import timestamps
 from capsule.engines.answers import Value
 from capsule.engines.index.hidden import Hidden
 from capsule.engines.index.reading import tools_of
+from capsule.engines.index.search import ranking
 from capsule.engines.index.search.corpus import Corpus, corpus_of
 from capsule.engines.index.search.query import Phrase
-from capsule.engines.index.search.ranking import WINDOW
 from capsule.engines.index.search.search import TITLE_WEIGHTS, Match, Searching
 from capsule.engines.index.tables.facts import Fits, compared
 from capsule.engines.postgres import layout
@@ -65,7 +65,7 @@ class PostgresSearching(Searching):
         conditions, values = self._conditions()
         fit, asked = self._fit()
         matches, found = self._match("w", self._words)
-        order, most = "w.num DESC", WINDOW + 1
+        order, most = "w.num DESC", ranking.WINDOW + 1
         if self._ranks_all:
             order, most = "1 DESC, m.time_ms DESC, w.num DESC", self._asked.limit + len(self._page.given) + 1
         rows = self._db.execute(
@@ -73,7 +73,7 @@ class PostgresSearching(Searching):
             f" WHERE {matches} AND w.num BETWEEN ? AND ? AND {conditions} ORDER BY {order} LIMIT {most}",
             (*asked, *found, *self._reach(), *values),
         ).fetchall()
-        return (rows, len(rows) == most) if self._ranks_all else (rows[:WINDOW], len(rows) > WINDOW)
+        return (rows, len(rows) == most) if self._ranks_all else (rows[: ranking.WINDOW], len(rows) > ranking.WINDOW)
 
     def _fit(self) -> tuple[str, list[str]]:
         """How well a message fits, as SQL, and the values bound in it."""
