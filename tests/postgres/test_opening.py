@@ -107,6 +107,27 @@ def test_an_address_without_a_store_or_of_another_version_is_refused_by_name(dat
         Store.init(database)
 
 
+@pytest.mark.parametrize(
+    ("change", "write"),
+    [
+        ("ALTER FUNCTION @save RENAME TO save_2", lambda store: store.append("plan", content="late")),
+        ("ALTER TABLE @entries RENAME TO later", lambda store: store.append("plan", content="late")),
+        ("ALTER TABLE @leases RENAME who TO holders", lambda store: store.engine.leases.take("worker")),
+    ],
+)
+def test_a_program_that_is_open_while_the_schema_gets_another_version_is_refused(
+    database: str, change: str, write: Callable[[Store], object]
+) -> None:
+    with Store.open(database) as store:
+        store.create(id="plan", type="group")
+        for number in range(10):
+            store.append("plan", content=f"{number}")  # By then its statements are prepared.
+        sql(database, f"BEGIN; {change}; UPDATE @meta SET value = '2' WHERE key = 'version'; COMMIT")
+        with pytest.raises(Refused, match="version 2, and this Capsule works with 1; install a newer"):
+            write(store)
+    assert sql(database, "SELECT entries FROM @documents") == [(10,)]
+
+
 def test_a_role_that_may_make_nothing_can_do_everything_else(database: str) -> None:
     schema = Address(database).schema
     role = f"writer_{schema}"

@@ -8,9 +8,9 @@ transactions are counted anew: cursors of the old one mean nothing any more.
 from __future__ import annotations
 
 import os
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from capsule import settings
@@ -59,6 +59,14 @@ def meta(database: Database) -> Meta:
     if values["identity"] != values["now"]:
         values["generation"] = _new_generation(database, values["now"])
     return Meta(values["store"], values["generation"], values["settings"])
+
+
+def ensure_version(database: Database) -> None:
+    """Raise Refused if the schema has another version by now. Cost: a connection."""
+    found: tuple[Any, ...] | None = None
+    with suppress(Exception), closing(database.connect()) as connection:  # Whatever is wrong, the caller says it.
+        found = connection.execute(database.text("SELECT value FROM @meta WHERE key = 'version'")).fetchone()
+    _ensure_version(database, int(found[0]) if found else VERSION)
 
 
 def _ensure_version(database: Database, version: int) -> None:

@@ -1,6 +1,8 @@
 -- The schema of a store, version 1. "@" stands for the name of the schema and a dot.
 -- What must stay true: a document is locked before its writer gets a transaction number, so that the feed, which is in
 -- the order of these numbers, has the changes of one document in their order. What a file would have, the rows have.
+-- A later version gives other names to what then means something else, `save` and `remove` above all: a program that is
+-- open while another brings the schema to that version is refused, and writes nothing more.
 
 CREATE TABLE @meta (key text PRIMARY KEY, value text NOT NULL);
 CREATE SEQUENCE @versions;
