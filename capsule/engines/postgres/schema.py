@@ -84,9 +84,10 @@ def _ensure_version(database: Database, version: int) -> None:
 def _new_generation(database: Database, identity: str) -> str:
     """Begin a new generation, as the database was restored; which one there is then."""
     statement = (
-        "WITH new AS (UPDATE @meta SET value = CASE key WHEN 'identity' THEN %s ELSE %s END"
-        " WHERE key IN ('identity', 'generation') AND (SELECT value FROM @meta WHERE key = 'identity') <> %s"
-        " RETURNING key), gone AS (DELETE FROM @changes WHERE EXISTS (SELECT FROM new)) SELECT count(*) FROM new"
+        "WITH new AS (UPDATE @meta SET value = CASE key WHEN 'identity' THEN %s WHEN 'pruned' THEN '0' ELSE %s END"
+        " WHERE key IN ('identity', 'generation', 'pruned') AND (SELECT value FROM @meta WHERE key = 'identity') <> %s"
+        " RETURNING key), gone AS (DELETE FROM @changes WHERE EXISTS (SELECT FROM new)),"
+        " anew AS (UPDATE @indexed SET snapshot = NULL WHERE EXISTS (SELECT FROM new)) SELECT count(*) FROM new"
     )
     database.write(statement, identity, uuid4().hex, identity)
     row = database.one("SELECT value FROM @meta WHERE key = 'generation'")
