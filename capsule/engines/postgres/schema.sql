@@ -167,7 +167,7 @@ BEGIN
     is_there := FOUND;
     IF is_there AND d.write = p_write THEN
         status := 'done';
-    ELSIF is_there AND p_again AND cardinality(p_messages) > 0 AND p_tag <> 0 AND NOT EXISTS (
+    ELSIF is_there AND p_again AND p_from IS NULL AND cardinality(p_messages) > 0 AND p_tag <> 0 AND NOT EXISTS (
         SELECT FROM unnest(p_messages) AS m
         WHERE NOT EXISTS (SELECT FROM @entries WHERE doc = d.num AND message = m)
     ) THEN
