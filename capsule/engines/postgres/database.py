@@ -43,6 +43,8 @@ _DEFAULTS = {
 _PASSING = ("08", "57P", "25006", "40001", "40P01", "53300")
 #: A wait for a standby was cancelled: the server says "done" all the same.
 _NOT_KNOWN = "01000"
+#: A table, the schema, a function or a column is not there.
+_MISSING = ("42P01", "3F000", "42883", "42703")
 #: After so many times a statement is prepared; and the errors where another session has, or had, the prepared one.
 _PREPARED, _UNPREPARED = 5, ("26000", "42P05")
 
@@ -241,7 +243,10 @@ class Database:
         reason = self.address.without_password(" ".join(str(error).split()))
         if state == "42501" or state.startswith("28"):
             return Refused(f"{self.address}: {reason}", path=str(self.address))
-        if state in ("42P01", "3F000", "42883"):
+        if state in _MISSING:
+            from capsule.engines.postgres import schema
+
+            schema.ensure_version(self)  # Another process may have brought it to another one.
             words = "there is no store, or one of another version"
             remedy = Remedy("init", str(self.address))
             return NotFound(f"{self.address}: {words} ({reason})", remedy=remedy, id=str(self.address))

@@ -92,13 +92,12 @@ class Feed:
             )
             place, seq = row or (0, 0)
             return [], str(Cursor(generation, seq, place))
-        # An agent that goes on from the owner's cursor has no generation; and the beginning is that of all.
-        is_ours = cursor.generation in (generation, "0") or (cursor.seq <= 1 and cursor.time_ms == 0)
-        if not is_ours:
+        is_at_beginning = cursor.seq <= 1 and cursor.time_ms == 0  # That of all generations.
+        if cursor.generation != generation and not is_at_beginning:
             raise InvalidInput(
                 "that cursor is of an earlier state of this database, which was restored since; take a new one"
             )
-        place, seq = (cursor.time_ms, cursor.seq) if cursor.generation in (generation, "0") else (0, 0)
+        place, seq = (0, 0) if is_at_beginning else (cursor.time_ms, cursor.seq)
         rows = self._database.read(
             "SELECT place, seq, id, event, told, count, tag, was, @stamp(at) FROM @changes"
             " WHERE (place, seq) > (%s, %s) AND xid < pg_snapshot_xmin(%s::pg_snapshot)"

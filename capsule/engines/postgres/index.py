@@ -272,6 +272,12 @@ class PostgresAsking(Asking):
             self._index.feed.settle()
         return super().changes(since, limit, refresh=refresh)
 
+    def _place(self, cursor: str) -> str:
+        """The place in the feed. Of an owner's cursor an agent uses the transaction: its number is a count."""
+        if self._asker is None or "." not in cursor:
+            return self._opened(cursor)
+        return str(journal.Cursor.of(cursor)._replace(seq=0, skip=0))
+
     def recalled(self, conversation: str) -> None:
         """Nothing: no document in a database is damaged."""
 

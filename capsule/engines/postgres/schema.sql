@@ -1,6 +1,8 @@
 -- The schema of a store, version 1. "@" stands for the name of the schema and a dot.
 -- What must stay true: a document is locked before its writer gets a transaction number, so that the feed, which is in
 -- the order of these numbers, has the changes of one document in their order. What a file would have, the rows have.
+-- A later version gives other names to what then means something else, `save` and `remove` above all: a program that is
+-- open while another brings the schema to that version is refused, and writes nothing more.
 
 CREATE TABLE @meta (key text PRIMARY KEY, value text NOT NULL);
 CREATE SEQUENCE @versions;
@@ -165,7 +167,7 @@ BEGIN
     is_there := FOUND;
     IF is_there AND d.write = p_write THEN
         status := 'done';
-    ELSIF is_there AND p_again AND cardinality(p_messages) > 0 AND p_tag <> 0 AND NOT EXISTS (
+    ELSIF is_there AND p_again AND p_from IS NULL AND cardinality(p_messages) > 0 AND p_tag <> 0 AND NOT EXISTS (
         SELECT FROM unnest(p_messages) AS m
         WHERE NOT EXISTS (SELECT FROM @entries WHERE doc = d.num AND message = m)
     ) THEN
