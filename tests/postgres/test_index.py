@@ -157,6 +157,19 @@ def test_no_text_keeps_a_message_from_being_written_and_found(database: str, tex
         assert [head.id for head in store.list().heads] == [id]
 
 
+def test_changes_that_are_forgotten_are_in_the_index(stores: tuple[Store, Store], database: str) -> None:
+    one, other = stores
+    id = one.create(type="group", messages=FIRST).id
+    assert found(other, "first") == [(id, 0)]
+    one.append(id, content="needle")
+    sql(database, "SELECT @prune('0')")
+    assert sql(database, "SELECT count(*) FROM @changes") == [(1,)]
+    assert found(other, "needle") == [(id, 1)]
+    sql(database, "SELECT @prune('0')")
+    assert sql(database, "SELECT count(*) FROM @changes") == [(0,)]
+    assert found(one, "needle") == [(id, 1)]
+
+
 def test_a_purge_leaves_no_word_in_any_table(database: str, postgres: str) -> None:
     with Store.open(database) as store, psycopg.connect(postgres, autocommit=True) as admin:
         kept = store.create(title="kept").id

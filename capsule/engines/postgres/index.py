@@ -43,6 +43,8 @@ _PREFIX = f"{CONVERSATIONS}/"
 _MOST, _BATCH_BYTES = 500, 4 << 20
 #: After so many transactions the snapshot is kept, also if no conversation was written.
 _FAR = 10_000
+#: Behind all stamps.
+_ALL = 1 << 62
 #: For so long whoever asks waits for another who takes in much.
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(current_schema(), 0))"
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL search_path = {}"
@@ -148,8 +150,9 @@ class PostgresIndex(Index):
 
     def _look(self, tables: Tables) -> bool:
         """Whether all is in the index. What was kept of rows that changed is forgotten."""
-        row = tables.query(_LOOK, self._stamp)[0]
-        generation, self._of, stamp, is_current, self._snapshot, self._pruned, stale = row
+        since = _ALL if self._heads is None else self._stamp  # Whoever has read no heads has none to read again.
+        ((*row, stale),) = tables.query(_LOOK, since)
+        generation, self._of, stamp, is_current, self._snapshot, self._pruned = row
         if generation != self.generation:
             of = self._of, self._snapshot, self._pruned
             self._reset()
