@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -26,7 +26,7 @@ from capsule.engines.interface import CONVERSATIONS
 from capsule.engines.postgres import layout
 from capsule.engines.postgres.rows import PostgresRows
 from capsule.engines.postgres.tables import Tables
-from capsule.errors import InvalidInput
+from capsule.errors import CapsuleError, InvalidInput
 from capsule.format.documents.head import Head
 
 if TYPE_CHECKING:
@@ -170,14 +170,16 @@ class PostgresIndex(Index):
 
     def _take_in(self, progress: Progress | None) -> None:
         """Take in what is missing, a part in each transaction: an open one would stall the feed."""
-        done = 0
-        while True:
+        done, left = 0, 1
+        while left:
             size, left = self._source.trying(self._take_in_some)
             done += size
             if progress is not None and size:
                 progress(done, done + left)
-            if not left:
-                return
+        if done > _BATCH_BYTES:  # Else PostgreSQL plans for the few rows that there were.
+            for table in _TABLES:
+                with suppress(CapsuleError):  # The owner's autovacuum does it else.
+                    self._source.write(f"ANALYZE @{table}")
 
     def _take_in_some(self) -> tuple[int, int]:
         """Take in a part of what is missing; its size, and that of what is left, in bytes."""

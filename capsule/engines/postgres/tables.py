@@ -76,7 +76,9 @@ class Tables:
         bound = list(map(_bound, values))
         if "json_each" in statement:
             bound = [_ESCAPED.sub(rf"\1{_STAND_IN}", each) if isinstance(each, str) else each for each in bound]
-        return Answer(self._connection.execute(_translated(statement), bound or None, binary=True))
+        # A plan for any words would be one for common words.
+        is_prepared = False if "tsquery" in statement else None
+        return Answer(self._connection.execute(_translated(statement), bound or None, binary=True, prepare=is_prepared))
 
     def query(self, statement: str, *values: Any) -> list[Row]:
         """The rows of a statement in PostgreSQL's words, with its values for `%s`."""

@@ -118,13 +118,15 @@ class Searching:
         titles, more_titles = self._titles()
         scored = self._scored(messages, titles)
         hits: list[Hit] = []
-        left = len(scored)
-        for score, _, num, is_title in sorted(scored, reverse=True):
+        left, ranked = len(scored), sorted(scored, reverse=True)
+        for place, (score, _, num, is_title) in enumerate(ranked):
             if len(hits) == asked.limit:
                 break
+            if place % asked.limit == 0:
+                rows = self._rows([hit[2] for hit in ranked[place : place + asked.limit] if not hit[3]])
             left -= 1
             (page.given_titles if is_title else page.given).add(num)
-            hit = self._title_hit(num, score) if is_title else self._message_hit(num, score)
+            hit = self._title_hit(num, score) if is_title else self._message_hit(rows.get(num), score)
             if hit is not None:
                 hits.append(hit)
         if not left and more and not self._ranks_all:
@@ -321,13 +323,18 @@ class Searching:
 
     # -- What is shown of it --------------------------------------------------------------------------------------
 
-    def _message_hit(self, num: int, score: float) -> Hit | None:
-        """The hit of a message; None when its file can't be opened at the moment."""
-        row = self._db.execute(
-            "SELECT c.id, c.title, m.id, m.at, m.role, m.sender, m.time_ms, m.content, m.tools, m.active"
-            " FROM texts AS m JOIN capsules AS c ON c.num = m.capsule WHERE m.num = ? AND c.damaged = ''",
-            (num,),
-        ).fetchone()
+    def _rows(self, numbers: list[int]) -> dict[int, tuple[Any, ...]]:
+        """What is shown of these messages, by their numbers, without those whose files can't be opened just now."""
+        rows = {}
+        for row in self._db.execute(
+            "SELECT m.num, c.id, c.title, m.id, m.at, m.role, m.sender, m.time_ms, m.content, m.tools, m.active"
+            " FROM texts AS m JOIN capsules AS c ON c.num = m.capsule"
+            f" WHERE m.num IN ({', '.join(map(str, numbers)) or 'NULL'}) AND c.damaged = ''"
+        ):
+            rows[row[0]] = row[1:]
+        return rows
+
+    def _message_hit(self, row: tuple[Any, ...] | None, score: float) -> Hit | None:
         if row is None:
             return None
         id, title, message, at, role, sender, time_ms, content, tools, active = row
