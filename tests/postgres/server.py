@@ -59,6 +59,7 @@ class Server:
 
     Args:
         settings: Further settings.
+        of: A server of which it is a standby.
         programs: Another directory with `initdb` and `postgres` than that of `binaries`.
 
     Attributes:
@@ -66,7 +67,7 @@ class Server:
         url: Its address, of its superuser.
     """
 
-    def __init__(self, *settings: str, programs: Path | None = None) -> None:
+    def __init__(self, *settings: str, of: Server | None = None, programs: Path | None = None) -> None:
         programs, self._as = programs or binaries(), _user()
         assert programs is not None
         self.directory = Path(tempfile.mkdtemp(prefix="capsule-pg-", dir="/tmp"))
@@ -78,8 +79,11 @@ class Server:
         guard = [sys.executable, __file__, "--guard", str(self.directory)]
         self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, start_new_session=True)
         self._bin = self._reached(programs)
-        self.run("initdb", "-D", self.data, "-U", "capsule", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
-        self.start()
+        if of is None:
+            self.run("initdb", "-D", self.data, "-U", "capsule", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
+            self.start()
+        else:
+            self.stand_by(of)
 
     def _reached(self, programs: Path) -> Path:
         """Where its user finds the programs: where they are, else, as in a home of root, in a copy beside the data."""
@@ -121,6 +125,27 @@ class Server:
     def stop(self, mode: str = "immediate") -> None:
         """Stop it."""
         self.run("pg_ctl", "stop", "-s", "-w", "-D", self.data, "-m", mode)
+
+    def stand_by(self, primary: Server) -> None:
+        """Begin anew as a standby; it has what the primary has on return."""
+        shutil.rmtree(self.data, ignore_errors=True)
+        for left in self.directory.glob(".s.PGSQL*"):
+            left.unlink()
+        self.run("pg_basebackup", "-D", self.data, "-h", primary.directory, "-U", "capsule", "-R", "-N", "-c", "fast")
+        self.start()
+
+    def promote(self) -> None:
+        """Make a primary of a standby."""
+        self.run("pg_ctl", "promote", "-s", "-w", "-D", self.data)
+
+    def kill(self) -> None:
+        """Kill all of its processes at once, as when the machine dies."""
+        pid = int((self.data / "postmaster.pid").read_text().split()[0])
+        os.kill(pid, signal.SIGSTOP)  # It begins no further ones.
+        rows = subprocess.check_output(["ps", "-A", "-o", "pid=,ppid="], text=True).splitlines()
+        for own, parent in (map(int, row.split()) for row in rows):
+            if pid in (own, parent):
+                os.kill(own, signal.SIGKILL)
 
     def close(self) -> None:
         """Stop it, and leave nothing."""

@@ -180,6 +180,7 @@ def test_the_context_is_compared_with_its_project_on_demand_and_for_the_owner_on
     assert f'href="/c/{talk.summary}"' in client.get(f"/c/{talk.long}/context").text
 
 
+@pytest.mark.files
 def test_two_versions_in_git_are_compared_and_no_repository_is_no_error(
     client: TestClient, root: Path, talk: Talk
 ) -> None:
