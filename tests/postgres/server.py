@@ -63,14 +63,15 @@ class Server:
     Attributes:
         directory: Its directory, in which is its socket.
         url: Its address, of its superuser.
+        user: Who runs it, as `subprocess` takes it.
     """
 
     def __init__(self, *settings: str, of: Server | None = None) -> None:
-        self._bin, self._as = binaries(), _user()
+        self._bin, self.user = binaries(), _user()
         assert self._bin is not None
         self.directory = Path(tempfile.mkdtemp(prefix="capsule-pg-", dir="/tmp"))
-        if self._as:
-            os.chown(self.directory, self._as["user"], self._as["group"])
+        if self.user:
+            os.chown(self.directory, self.user["user"], self.user["group"])
         self.data, self._settings = self.directory / "data", (*_SETTINGS, *settings)
         self.url = f"postgresql://capsule@/postgres?host={self.directory}"
         # It ends the server when this process is gone, however that died.
@@ -86,7 +87,7 @@ class Server:
         """Run one of its programs, as its user."""
         done = subprocess.run(
             [f"{self._bin}/{program}", *map(str, words)],
-            **self._as,
+            **self.user,
             cwd=self.directory,
             env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
             stdin=subprocess.DEVNULL,
