@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from capsule.engines.files.engine import FilesEngine
     from capsule.engines.interface import Document
     from capsule.engines.memory.engine import MemoryEngine
+    from capsule.engines.postgres.database import Database
     from capsule.engines.postgres.engine import PostgresEngine
+    from capsule.engines.postgres.schema import Meta
 
 
 def is_address(text: object) -> bool:
@@ -80,7 +82,7 @@ def in_database(url: str, kept: str) -> tuple[PostgresEngine, settings.Settings]
     database = Database(Address(url))
     try:
         meta = schema.meta(database)
-        parsed = settings.parse(meta.settings.encode(), f"{database.address}: {settings.FILE_NAME}")
+        parsed = _parsed(database, meta)
     except CapsuleError:
         database.close()
         raise
@@ -91,6 +93,20 @@ def in_database(url: str, kept: str) -> tuple[PostgresEngine, settings.Settings]
         os.makedirs(place, mode=0o700, exist_ok=True)
     machine = FileMachine(FileStorage(place, **parsed.of_storage))
     return PostgresEngine(database, machine, parsed.mutex_timeout_s), parsed
+
+
+def settings_in_database(url: str) -> settings.Settings:
+    """The settings of the store at this address. Raises as `in_database`."""
+    from capsule.engines.postgres import schema
+    from capsule.engines.postgres.address import Address
+    from capsule.engines.postgres.database import Database
+
+    with closing(Database(Address(url))) as database:
+        return _parsed(database, schema.meta(database))
+
+
+def _parsed(database: Database, meta: Meta) -> settings.Settings:
+    return settings.parse(meta.settings.encode(), f"{database.address}: {settings.FILE_NAME}")
 
 
 def durability(url: str) -> str:

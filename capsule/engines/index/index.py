@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule.engines.index.database import Database, Progress, Unusable, is_busy, is_of_no_use
 from capsule.engines.index.hidden import NOTHING, Hidden, hide
-from capsule.errors import CapsuleError, StoreBusy
+from capsule.errors import CapsuleError, InvalidInput, StoreBusy
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Change
@@ -95,6 +95,8 @@ class Index:
                 try:
                     self._bring(ids, progress)
                     return act()
+                except UnicodeEncodeError:
+                    raise InvalidInput("half a character (a lone surrogate) is in no text of a store") from None
                 except (sqlite3.Error, Unusable) as error:
                     if is_busy(error):
                         raise StoreBusy(

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule.engines.postgres.address import Address
-from capsule.errors import CapsuleError, NotFound, Refused, Remedy, StorageFailed
+from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused, Remedy, StorageFailed
 from capsule.forks import call_in_child
 
 if TYPE_CHECKING:
@@ -214,6 +214,10 @@ class Database:
                 if what and _NOT_KNOWN in _noticed:
                     raise self.failed(None, f"the wait for the standby was cancelled; {_whether(what, True)}")
                 return rows
+            except (self._psycopg.DataError, UnicodeEncodeError) as error:
+                if isinstance(error, self._psycopg.Error) and error.sqlstate:
+                    raise self.error(error) from None
+                raise InvalidInput("a zero, or half a character (a lone surrogate), is in no text of a store") from None
             except self._psycopg.Error as error:
                 if error.sqlstate in _UNPREPARED and self._prepares:  # It was not done.
                     self._prepares = False

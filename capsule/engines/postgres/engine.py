@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from capsule.engines.interface import CONVERSATIONS, WITH_ENTRIES, Document, missing
-from capsule.engines.postgres import layout, told
+from capsule.engines.postgres import layout, schema, told
 from capsule.engines.postgres.beside import PostgresFiles, PostgresTrash
 from capsule.engines.postgres.feed import Feed
 from capsule.engines.postgres.layout import State
@@ -313,6 +313,12 @@ class PostgresEngine:
     def flush(self, kind: str = "", id: str = "") -> int:
         """What was committed is durable."""
         return 0
+
+    def toml(self) -> bytes:
+        return schema.meta(self.database).settings.encode()
+
+    def set_toml(self, data: bytes, before: bytes) -> None:
+        schema.set_settings(self.database, data.decode(), before.decode())
 
     def close(self) -> None:
         with self._guard:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from capsule import settings
-from capsule.errors import CapsuleError, NotFound, Refused, Remedy
+from capsule.errors import CapsuleError, NotFound, Refused, Remedy, StoreBusy
 
 if TYPE_CHECKING:
     from capsule.engines.postgres.database import Database
@@ -92,6 +92,14 @@ def _new_generation(database: Database, identity: str) -> str:
     database.write(statement, identity, uuid4().hex, identity)
     row = database.one("SELECT value FROM @meta WHERE key = 'generation'")
     return str(row[0]) if row else ""
+
+
+def set_settings(database: Database, toml: str, before: str) -> None:
+    """Replace the settings, which are `before`. Raises StoreBusy: they are others; and as `Database.write`."""
+    statement = "UPDATE @meta SET value = %s WHERE key = 'settings' AND value IN (%s, %s) RETURNING key"
+    if not database.write(statement, toml, toml, before):
+        name = f"{database.address}: {settings.FILE_NAME}"
+        raise StoreBusy(f"{name} was changed meanwhile; try again", id=name, holder="another program")
 
 
 def durability(database: Database) -> str:

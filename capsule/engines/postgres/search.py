@@ -8,7 +8,6 @@ divided by its limit, and so says how often the word stands there. A phrase coun
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from decimal import Decimal
 from itertools import accumulate
 from typing import Any
@@ -19,9 +18,9 @@ from capsule import timestamps
 from capsule.engines.answers import Value
 from capsule.engines.index.hidden import Hidden
 from capsule.engines.index.reading import tools_of
+from capsule.engines.index.search import ranking
 from capsule.engines.index.search.corpus import Corpus, corpus_of
 from capsule.engines.index.search.query import Phrase
-from capsule.engines.index.search.ranking import WINDOW
 from capsule.engines.index.search.search import TITLE_WEIGHTS, Match, Searching
 from capsule.engines.index.tables.facts import Fits, compared
 from capsule.engines.postgres import layout
@@ -29,9 +28,9 @@ from capsule.engines.postgres.rows import LONGEST_WORD
 from capsule.format.facts import IN_LIST, NUMBER, TEXT
 from capsule.format.filters import Test
 
-#: What `ts_rank` divides by, and the sums of 1/n² up to the most places that a word has.
+#: What `ts_rank` divides by, and the sums of 1/n² up to as many places as make a difference.
 _LIMIT = 1.64493406685
-_SUMS = list(accumulate(1 / (n * n) for n in range(1, 256)))
+_SUMS = f"ARRAY{list(accumulate(1 / (n * n) for n in range(1, 33)))}::float8[]"
 #: So many texts with a phrase are counted for the owner; beyond, what PostgreSQL's statistics say is near enough.
 _COUNTED = 5000
 _PHRASE = re.compile(r'"([^"]*)"(\*?)')
@@ -54,12 +53,6 @@ def _operators(text: str) -> str:
     return text
 
 
-def _times(rank: float) -> int:
-    """How often a word stands in a text, of which `ts_rank` gives this; of several words with one beginning, about."""
-    total = rank * _LIMIT
-    return bisect_right(_SUMS, total + 1e-6) if total < _SUMS[-1] else round(total)
-
-
 class PostgresSearching(Searching):
     """One page of one search."""
 
@@ -70,31 +63,31 @@ class PostgresSearching(Searching):
         if self._capsules == [] or not self._query.match:
             return super()._messages()
         conditions, values = self._conditions()
-        vector = "coalesce(w.tools, w.vector)" if self._asked.in_tools else "w.vector"
-        ranks, asked = [], []
-        for phrase in self._query.phrases:
-            query = _asked(str(phrase))
-            rank = f"ts_rank('{{1,1,1,1}}', {vector}, ?::tsquery)"
-            ranks.append(
-                rank if len(phrase.words) == 1 else f"CASE WHEN {vector} @@ ?::tsquery THEN 0.61::float4 ELSE 0 END"
-            )
-            asked.append(query)
+        fit, asked = self._fit()
         matches, found = self._match("w", self._words)
-        limit = "" if self._ranks_all else f" LIMIT {WINDOW + 1}"
+        order, most = "w.num DESC", ranking.WINDOW + 1
+        if self._ranks_all:
+            order, most = "1 DESC, m.time_ms DESC, w.num DESC", self._asked.limit + len(self._page.given) + 1
         rows = self._db.execute(
-            f"SELECT m.time_ms, w.num, m.words, {', '.join(ranks) or '1'}"
-            " FROM words AS w JOIN messages AS m ON m.num = w.num"
-            f" WHERE {matches} AND w.num BETWEEN ? AND ? AND {conditions} ORDER BY w.num DESC{limit}",
+            f"SELECT {fit}, m.time_ms, w.num FROM words AS w JOIN messages AS m ON m.num = w.num"
+            f" WHERE {matches} AND w.num BETWEEN ? AND ? AND {conditions} ORDER BY {order} LIMIT {most}",
             (*asked, *found, *self._reach(), *values),
         ).fetchall()
-        if not rows:
-            return [], False
-        fit_of = self._corpus().fit_of
-        fits = [
-            (fit_of(length, map(_times, of_phrases)) if asked else 1.0, time_ms, num)
-            for time_ms, num, length, *of_phrases in rows
-        ]
-        return (fits, False) if self._ranks_all else (fits[:WINDOW], len(fits) > WINDOW)
+        return (rows, len(rows) == most) if self._ranks_all else (rows[: ranking.WINDOW], len(rows) > ranking.WINDOW)
+
+    def _fit(self) -> tuple[str, list[str]]:
+        """How well a message fits, as SQL, and the values bound in it."""
+        if not self._query.phrases:
+            return "1.0::float8", []
+        vector = "coalesce(w.tools, w.vector)" if self._asked.in_tools else "w.vector"
+        rank = f"ts_rank('{{1,1,1,1}}', {vector}, ?::tsquery) * {_LIMIT}"
+        counts = []
+        for phrase in self._query.phrases:
+            if len(phrase.words) > 1:
+                counts.append(f"({vector} @@ ?::tsquery)::int")
+            else:  # Of several words with one beginning, the sum grows with each.
+                counts.append(f"({rank})" if phrase.prefix else f"width_bucket({rank} + 1e-6, {_SUMS})")
+        return self._corpus().fit_in("m.words", counts), [_asked(str(phrase)) for phrase in self._query.phrases]
 
     def _match(self, table: str, words: str) -> tuple[str, list[str]]:
         """What a row of the words of messages matches, and the values bound in it."""

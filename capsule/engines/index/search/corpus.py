@@ -41,13 +41,21 @@ class Corpus:
         """How well a text fits, given its length and its columns. Costs about 20 ns for each character and phrase."""
         folded = [fold((text or "")[:_COUNTED]).lower() for text in columns]
         weighted = [*zip(folded, self.weights, strict=True)]
-        counts = [sum(len(phrase.findall(text)) * weight for text, weight in weighted) for phrase in self.phrases]
-        return self.fit_of(length, counts)
-
-    def fit_of(self, length: int, counts: Iterable[float]) -> float:
-        """How well a text fits, given its length and how often it has each phrase."""
         norm = _K1 * (1 - _B + _B * length / self.length)
-        return sum(idf * count * (_K1 + 1) / (count + norm) for idf, count in zip(self.idf, counts, strict=True))
+        fit = 0.0
+        for phrase, idf in zip(self.phrases, self.idf, strict=True):
+            count = sum(len(phrase.findall(text)) * weight for text, weight in weighted)
+            fit += idf * count * (_K1 + 1) / (count + norm)
+        return fit
+
+    def fit_in(self, length: str, counts: Iterable[str]) -> str:
+        """The same as SQL, given the length of a text and how often it has each phrase, as SQL."""
+        norm = f"{_K1} * ({1 - _B} + {_B / self.length} * {length})"
+        parts = [
+            f"{idf * (_K1 + 1)}::float8 * (1 - ({norm}) / ({count} + {norm}))"
+            for idf, count in zip(self.idf, counts, strict=True)
+        ]
+        return " + ".join(parts)
 
 
 def measured(

@@ -21,9 +21,10 @@ from capsule import timestamps
 from capsule.engines.answers import Found, Hit, Snippet
 from capsule.engines.index.hidden import Hidden
 from capsule.engines.index.pages import Continuation
+from capsule.engines.index.search import ranking
 from capsule.engines.index.search.corpus import measured
 from capsule.engines.index.search.query import Query, parse
-from capsule.engines.index.search.ranking import WINDOW, Profile, profile_of
+from capsule.engines.index.search.ranking import Profile, profile_of
 from capsule.engines.index.search.snippets import snippet
 from capsule.engines.index.tables.facts import Fits
 from capsule.engines.questions import Search
@@ -213,10 +214,10 @@ class Searching:
                 table = "messages AS m INDEXED BY messages_narrow WHERE '' = ?"
         rows = self._db.execute(
             f"SELECT {fit}, m.time_ms, m.num FROM {table} AND {num} BETWEEN ? AND ? AND {conditions}"
-            f" ORDER BY {num} DESC LIMIT {WINDOW + 1}",
+            f" ORDER BY {num} DESC LIMIT {ranking.WINDOW + 1}",
             (match, *self._reach(), *values),
         ).fetchall()
-        return rows[:WINDOW], len(rows) > WINDOW
+        return rows[: ranking.WINDOW], len(rows) > ranking.WINDOW
 
     def _all_messages(self, conditions: str, values: list[Any]) -> tuple[list[Match], bool]:
         """The best matches of all, some more of them than are asked for; and whether there are others."""
@@ -273,7 +274,7 @@ class Searching:
             or not (asked.query.strip() or asked.title_only)
         ):
             return [], False
-        limit = -1 if self._ranks_all else WINDOW + 1
+        limit = -1 if self._ranks_all else ranking.WINDOW + 1
         conditions = ["c.num <= ?", _IS_THERE]
         values: list[Any] = [self._page.top_title]
         self._narrow(conditions, values, "c.updated_ms", "c.num")
@@ -281,7 +282,7 @@ class Searching:
             conditions.append("c.mode = ?")
             values.append(asked.mode)
         rows = self._titled(" AND ".join(conditions), values, limit)
-        return (rows, False) if limit < 0 else (rows[:WINDOW], len(rows) > WINDOW)
+        return (rows, False) if limit < 0 else (rows[: ranking.WINDOW], len(rows) > ranking.WINDOW)
 
     def _titled(self, conditions: str, values: list[Any], limit: int) -> list[Match]:
         """The newest matches that meet these conditions about the row `c`; -1: no limit."""
