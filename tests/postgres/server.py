@@ -65,14 +65,15 @@ class Server:
     Attributes:
         directory: Its directory, in which is its socket.
         url: Its address, of its superuser.
+        user: Who runs it, as `subprocess` takes it.
     """
 
     def __init__(self, *settings: str, of: Server | None = None, programs: Path | None = None) -> None:
-        programs, self._as = programs or binaries(), _user()
+        programs, self.user = programs or binaries(), _user()
         assert programs is not None
         self.directory = Path(tempfile.mkdtemp(prefix="capsule-pg-", dir="/tmp"))
-        if self._as:
-            os.chown(self.directory, self._as["user"], self._as["group"])
+        if self.user:
+            os.chown(self.directory, self.user["user"], self.user["group"])
         self.data, self._settings = self.directory / "data", (*_SETTINGS, *settings)
         self.url = f"postgresql://capsule@/postgres?host={self.directory}"
         # It ends the server when this process is gone, however that died.
@@ -88,7 +89,7 @@ class Server:
     def _reached(self, programs: Path) -> Path:
         """Where its user finds the programs: where they are, else, as in a home of root, in a copy beside the data."""
         try:
-            subprocess.run([programs / "postgres", "--version"], **self._as, stdout=subprocess.DEVNULL, check=True)
+            subprocess.run([programs / "postgres", "--version"], **self.user, stdout=subprocess.DEVNULL, check=True)
         except PermissionError:
             package, copy = programs.parents[1], self.directory / "programs"
             # The libraries of the package lie beside it, and are looked for there.
@@ -96,7 +97,7 @@ class Server:
                 if part.exists():
                     shutil.copytree(part, copy / part.relative_to(package.parent), symlinks=True)
             for path in (copy, *copy.rglob("*")):
-                os.chown(path, self._as["user"], self._as["group"], follow_symlinks=False)
+                os.chown(path, self.user["user"], self.user["group"], follow_symlinks=False)
             return copy / programs.relative_to(package.parent)
         return programs
 
@@ -104,7 +105,7 @@ class Server:
         """Run one of its programs, as its user."""
         done = subprocess.run(
             [f"{self._bin}/{program}", *map(str, words)],
-            **self._as,
+            **self.user,
             cwd=self.directory,
             env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
             stdin=subprocess.DEVNULL,

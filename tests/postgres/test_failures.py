@@ -151,6 +151,26 @@ def test_an_append_that_is_tried_again_is_no_earlier_than_what_others_wrote_mean
         assert history[-1]["timestamp"] >= history[-2]["timestamp"]
 
 
+def test_an_edit_that_was_cut_off_is_done_though_others_wrote_meanwhile(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(database) as store, Store.open(database) as other:
+        id = store.create(type="group", messages=HELLO).id
+        first, real, cuts = str(store.tail(id, 1)[0].id), psycopg.Connection.execute, []
+
+        def execute(self: psycopg.Connection[Any], statement: Any, *args: Any, **named: Any) -> Any:
+            if "save(" not in statement or cuts:
+                return real(self, statement, *args, **named)
+            cuts.append(statement)
+            other.append(id, content="between")
+            self.close()
+            raise psycopg.OperationalError("the connection was cut")
+
+        monkeypatch.setattr(psycopg.Connection, "execute", execute)
+        store.edits.message(id, first, "goodbye")
+        assert [entry["content"] for entry in store.document(id)["history"]] == ["goodbye", "between"]
+
+
 @pytest.mark.slow
 def test_backends_that_are_killed_under_writers_lose_and_double_nothing(
     own_server: Server, child: Callable[..., Child]

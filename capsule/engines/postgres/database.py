@@ -3,7 +3,7 @@
 What must stay true: a statement is a transaction of its own, so that nothing is held while Python thinks. When a
 connection is lost, it is tried again: reading changes nothing, and each function that writes knows by an id what it
 wrote. An error says whether the write is there. No session is counted on, so that a pooler in transaction mode can
-stand between: where it loses prepared statements, none is prepared any more.
+stand between: behind one, and where they are lost, no statements are prepared.
 
 These are few connections without a thread, and not those of psycopg_pool: a command has its answer, or the database's
 reason, after one connection, and a forked child starts over.
@@ -102,9 +102,11 @@ class Database:
             reason = self.address.without_password(str(error)).strip()
             raise NotFound(f"{self.address} is no address of a database: {reason}", id=str(self.address)) from None
         info = make_conninfo(self.address.conninfo, **{key: v for key, v in _DEFAULTS.items() if key not in given})
-        connection = self._psycopg.connect(
-            info, autocommit=True, prepare_threshold=_PREPARED if self._prepares else None
-        )
+        connection = self._psycopg.connect(info, autocommit=True, prepare_threshold=None)
+        # Behind a pooler, which says another number, a session may have another client's statement of the same name.
+        own = (connection.info.backend_pid,)
+        if self._prepares and connection.execute("SELECT pg_backend_pid()").fetchone() == own:
+            connection.prepare_threshold = _PREPARED
         connection.add_notice_handler(lambda notice: _noticed.append(notice.sqlstate or ""))
         return connection
 

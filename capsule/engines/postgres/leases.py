@@ -90,13 +90,12 @@ class PostgresLeases:
         return lease
 
     def _renew(self) -> None:
-        """Renew what is held. A lease that expired is not taken back: another may have had it."""
+        """Renew what is held, also what expired meanwhile, as the row says so if another had it."""
         stop, holder = self._stop, self._holder
         while not stop.wait(RENEW_S):
             with suppress(CapsuleError):
                 self._database.write(
-                    "UPDATE @leases SET expires = clock_timestamp() + %s * interval '1 second'"
-                    " WHERE holder = %s AND expires > clock_timestamp()",
+                    "UPDATE @leases SET expires = clock_timestamp() + %s * interval '1 second' WHERE holder = %s",
                     TTL_S,
                     holder,
                 )
@@ -112,8 +111,8 @@ class PostgresLeases:
             self.take(name)
 
     def ensure_held(self, lease: Lease) -> None:
-        """Raise StoreBusy if a lease was released or lost."""
-        statement = "SELECT 1 FROM @leases WHERE name = %s AND fence = %s AND expires > clock_timestamp()"
+        """Raise StoreBusy if a lease was released, or taken over; one that only expired is renewed soon."""
+        statement = "SELECT 1 FROM @leases WHERE name = %s AND fence = %s"
         if self._database.one(statement, lease.name, lease.fence) is None:
             raise lost(lease.name)
 
