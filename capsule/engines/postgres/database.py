@@ -97,7 +97,7 @@ class Database:
             given = conninfo_to_dict(self.address.conninfo)
         except self._psycopg.ProgrammingError as error:
             reason = self.address.without_password(str(error)).strip()
-            raise NotFound(f"{self.address} is no address of a database: {reason}", id=str(self.address)) from None
+            raise InvalidInput(f"{self.address} is no address of a database: {reason}") from None
         info = make_conninfo(self.address.conninfo, **{key: v for key, v in _DEFAULTS.items() if key not in given})
         connection = self._psycopg.connect(
             info, autocommit=True, prepare_threshold=_PREPARED if self._prepares else None
