@@ -56,7 +56,7 @@ def open_engine(path: str | os.PathLike[str] | None) -> tuple[str, settings.Sett
         import platformdirs
 
         kept = platformdirs.user_data_dir("capsule", appauthor=False)
-        engine, settings_there = opening.in_database(url, kept, platformdirs.user_cache_dir("capsule", appauthor=False))
+        engine, settings_there = opening.in_database(url, kept)
         return opening.shown(url), settings_there, engine
     root = find_store(path)
     settings_there = load_settings(root)

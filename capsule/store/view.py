@@ -101,7 +101,7 @@ class AgentView:
         raise Refused(f"agent {self.agent} may not do this, only a person", path="")
 
     #: Not for agents.
-    follow = _refuse
+    follow = toml = set_toml = _refuse
 
     @property
     def files(self) -> NoReturn:

@@ -63,7 +63,7 @@ def engine_of(url: str, timeout_s: float = 10.0) -> Engine:
     from capsule.engines.postgres.database import Database
     from capsule.engines.postgres.engine import PostgresEngine
 
-    return PostgresEngine(Database(Address(url)), MemoryMachine(), None, timeout_s)
+    return PostgresEngine(Database(Address(url)), MemoryMachine(), timeout_s)
 
 
 @pytest.fixture

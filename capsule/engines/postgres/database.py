@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule.engines.postgres.address import Address
 from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused, Remedy, StorageFailed
@@ -24,6 +24,7 @@ from capsule.forks import call_in_child
 if TYPE_CHECKING:
     import psycopg
 
+T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
 #: Connections of one process; further threads wait.
 _MOST = 16
@@ -42,6 +43,8 @@ _DEFAULTS = {
 _PASSING = ("08", "57P", "25006", "40001", "40P01", "53300")
 #: A wait for a standby was cancelled: the server says "done" all the same.
 _NOT_KNOWN = "01000"
+#: A table, the schema, a function or a column is not there.
+_MISSING = ("42P01", "3F000", "42883", "42703")
 #: After so many times a statement is prepared; and the errors where another session has, or had, the prepared one.
 _PREPARED, _UNPREPARED = 5, ("26000", "42P05")
 
@@ -138,6 +141,41 @@ class Database:
             with suppress(self._psycopg.Error, IndexError):
                 self._idle.pop().close()
 
+    @contextmanager
+    def transaction(self, begin: str) -> Iterator[psycopg.Connection[Any]]:
+        """A connection in a transaction, which is committed at the end of the body, or rolled back at an error.
+
+        Args:
+            begin: What begins it.
+        """
+        with self._connection() as connection:
+            connection.execute(begin)
+            try:
+                yield connection
+            except BaseException:
+                if not connection.broken:
+                    connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+
+    def trying(self, act: Callable[[], T]) -> T:
+        """What `act` gives, which is done again where a connection is lost. Raises StorageFailed, Refused, NotFound."""
+        deadline, pause_s = time.monotonic() + self._patience_s, _FIRST_S
+        while True:
+            try:
+                return act()
+            except self._psycopg.Error as error:
+                if error.sqlstate in _UNPREPARED and self._prepares:
+                    self._prepares = False
+                    self.close()
+                    continue
+                if not _is_passing(error):
+                    raise self.error(error) from None
+                if time.monotonic() > deadline:
+                    raise self.failed(error) from None
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_S)
+
     # -- Statements -----------------------------------------------------------------------------------------------
 
     def read(self, statement: str, *values: Any) -> Rows:
@@ -205,7 +243,10 @@ class Database:
         reason = self.address.without_password(" ".join(str(error).split()))
         if state == "42501" or state.startswith("28"):
             return Refused(f"{self.address}: {reason}", path=str(self.address))
-        if state in ("42P01", "3F000", "42883"):
+        if state in _MISSING:
+            from capsule.engines.postgres import schema
+
+            schema.ensure_version(self)  # Another process may have brought it to another one.
             words = "there is no store, or one of another version"
             remedy = Remedy("init", str(self.address))
             return NotFound(f"{self.address}: {words} ({reason})", remedy=remedy, id=str(self.address))

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 #: How long a lease lasts, and how often it is renewed, in seconds; how often a name is asked for that another has.
 TTL_S, RENEW_S, _ASK_S = 15.0, 4.0, 0.05
 _TAKE = (
-    "INSERT INTO @leases AS l (name, holder, fence, expires, who, about) VALUES (%(name)s, %(holder)s,"
-    " nextval('@fences'), clock_timestamp() + %(ttl)s * interval '1 second', %(who)s, coalesce(%(about)s, '{}'))"
+    "INSERT INTO @leases AS l (name, holder, fence, expires, who, about)"
+    " VALUES (%(name)s, %(holder)s, @in_timeline(nextval('@fences')),"
+    " clock_timestamp() + %(ttl)s * interval '1 second', %(who)s, coalesce(%(about)s, '{}'))"
     " ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, who = excluded.who, expires = excluded.expires,"
     " fence = CASE WHEN %(mine)s AND l.holder = excluded.holder THEN l.fence ELSE excluded.fence END,"
     " about = coalesce(%(about)s, CASE WHEN l.holder = excluded.holder THEN l.about ELSE '{}' END)"
