@@ -142,7 +142,7 @@ def test_a_pooler_that_loses_prepared_statements_is_got_on_with(database: str) -
         for number in range(20):
             store.append(id, content=f"{number}")
             with store.engine.database._connection() as connection:  # type: ignore[attr-defined]
-                connection.execute("DEALLOCATE ALL", prepare=False)  # As where another session of the server gets the next statement.
+                connection.execute("DEALLOCATE ALL", prepare=False)  # As where another session gets the next one.
         assert [entry["content"] for entry in store.document(id)["history"]] == [str(number) for number in range(20)]
 
 
