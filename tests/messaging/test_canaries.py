@@ -108,6 +108,7 @@ HARMLESS = {
     *("configuration.rollback", "projects.get", "projects.link", "projects.unlink", "agents.allow", "agents.asking"),
     *("agents.at", "agents.block", "agents.ensure", "agents.forget", "agents.identity", "agents.move"),
     *("agents.policy", "agents.register", "agents.serve", "agents.set_notifications", "agents.set_status"),
+    *("read_settings", "set_settings"),
 }
 #: What a store that acts for an agent refuses, all of it: tests/sessions and tests/transfer ask.
 OF_THE_OWNER = ("sessions.", "import_")

@@ -157,6 +157,41 @@ def test_no_text_keeps_a_message_from_being_written_and_found(database: str, tex
         assert [head.id for head in store.list().heads] == [id]
 
 
+def test_a_question_is_answered_while_others_write_without_a_pause(
+    stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = stores
+    id = one.create(type="group", messages=[{"role": "user", "content": "needle"}]).id
+    real, written = index.PostgresIndex._take_in, []
+
+    def take_in(*args: Any) -> None:
+        real(*args)
+        written.append(one.append(id, content=f"needle {len(written)}").id)
+        assert len(written) < 9, "it goes on as long as others write"
+
+    monkeypatch.setattr(index.PostgresIndex, "_take_in", take_in)
+    cursor = other.changes().cursor
+    assert found(other, "needle")[0] == (id, 0)
+    heard: list[str] = []
+    for _ in range(3):
+        news = other.changes(cursor)
+        cursor, heard = news.cursor, heard + [message for change in news.changes for message in change.messages]
+    assert len(heard) >= 2 and heard == written[: len(heard)]
+
+
+def test_changes_that_are_forgotten_are_in_the_index(stores: tuple[Store, Store], database: str) -> None:
+    one, other = stores
+    id = one.create(type="group", messages=FIRST).id
+    assert found(other, "first") == [(id, 0)]
+    one.append(id, content="needle")
+    sql(database, "SELECT @prune('0')")
+    assert sql(database, "SELECT count(*) FROM @changes") == [(1,)]
+    assert found(other, "needle") == [(id, 1)]
+    sql(database, "SELECT @prune('0')")
+    assert sql(database, "SELECT count(*) FROM @changes") == [(0,)]
+    assert found(one, "needle") == [(id, 1)]
+
+
 def test_a_purge_leaves_no_word_in_any_table(database: str, postgres: str) -> None:
     with Store.open(database) as store, psycopg.connect(postgres, autocommit=True) as admin:
         kept = store.create(title="kept").id

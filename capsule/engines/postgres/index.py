@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import orjson
@@ -43,6 +44,8 @@ _PREFIX = f"{CONVERSATIONS}/"
 _MOST, _BATCH_BYTES = 500, 4 << 20
 #: After so many transactions the snapshot is kept, also if no conversation was written.
 _FAR = 10_000
+#: Behind all stamps; and a snapshot that shows nothing.
+_ALL, _NOTHING = 1 << 62, "1:1:"
 #: For so long whoever asks waits for another who takes in much.
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(current_schema(), 0))"
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL search_path = {}"
@@ -53,11 +56,8 @@ _WRITE = (
 _IS_NEW = "NOT pg_visible_in_snapshot(xid, snapshot::pg_snapshot) AND xid >= pg_snapshot_xmin(snapshot::pg_snapshot)"
 _CHANGED = f"SELECT id FROM changes WHERE {_IS_NEW} AND kind = '{CONVERSATIONS}'"
 _LOOK = f"""SELECT generation || in_timeline(0), (SELECT value FROM meta WHERE key = 'generation'), stamp,
-    snapshot IS NOT NULL AND NOT EXISTS ({_CHANGED})
-        AND pg_snapshot_xmin(pg_current_snapshot())::text::bigint
-            < pg_snapshot_xmin(snapshot::pg_snapshot)::text::bigint + {_FAR},
-    pg_current_snapshot()::text, (SELECT value::bigint FROM meta WHERE key = 'pruned'),
-    ARRAY(SELECT id FROM capsules WHERE stamp > %s)
+    snapshot, pg_current_snapshot()::text, NOT EXISTS ({_CHANGED}),
+    (SELECT value::bigint FROM meta WHERE key = 'pruned'), ARRAY(SELECT id FROM capsules WHERE stamp > %s)
     FROM indexed"""
 #: What is to be taken in: ids, the places behind what the rows have, and the bytes that are to be read.
 _MISSING = f"""SELECT id, CASE WHEN era = row_era THEN row_entries ELSE 0 END,
@@ -104,6 +104,11 @@ class _Document(NamedTuple):
         return Version(f"{self.version}.{self.era}", self.size, self.version)
 
 
+def _xmin(snapshot: str) -> int:
+    """The first transaction that may not be in a snapshot."""
+    return int(snapshot.partition(":")[0])
+
+
 class PostgresIndex(Index):
     """The index of the conversations in a database.
 
@@ -126,18 +131,19 @@ class PostgresIndex(Index):
         if os.getpid() != self._pid:
             self._after_fork()
         with self._guard:
-            while True:
-                answer = self._source.trying(lambda: self._asked(act, ids == ()))
-                if answer is not None:
-                    return answer[0]
+            needs_all = ids != ()
+            while (answer := self._source.trying(partial(self._asked, act, needs_all))) is None:
                 self._take_in(progress)
+                needs_all = False  # All of before the question is there, and others may write without a pause.
+            return answer[0]
 
-    def _asked(self, act: Callable[[], T], as_it_is: bool) -> tuple[T] | None:
+    def _asked(self, act: Callable[[], T], needs_all: bool) -> tuple[T] | None:
         """What `act` gives, asked of one state of the database; None: something is missing in the index."""
         with self._transaction(_READ) as tables:
             self._reader = threading.get_ident(), tables
             try:
-                return (act(),) if self._look(tables) or as_it_is else None
+                has_all = self._look(tables)
+                return (act(),) if has_all or (not needs_all and self._snapshot != _NOTHING) else None
             finally:
                 self._reader = 0, None
 
@@ -148,15 +154,17 @@ class PostgresIndex(Index):
 
     def _look(self, tables: Tables) -> bool:
         """Whether all is in the index. What was kept of rows that changed is forgotten."""
-        row = tables.query(_LOOK, self._stamp)[0]
-        generation, self._of, stamp, is_current, self._snapshot, self._pruned, stale = row
+        since = _ALL if self._heads is None else self._stamp  # Whoever has read no heads has none to read again.
+        ((*row, stale),) = tables.query(_LOOK, since)
+        generation, of, stamp, taken, now, has_all, pruned = row
+        has_all = has_all and taken is not None
         if generation != self.generation:
-            of = self._of, self._snapshot, self._pruned
             self._reset()
-            self.generation, (self._of, self._snapshot, self._pruned) = generation, of
-        self._stamp = stamp
+        self.generation, self._of, self._stamp, self._pruned = generation, of, stamp, pruned
+        #: The feed goes as far as the index, as who may hear of a change is known from there.
+        self._snapshot = now if has_all else taken or _NOTHING
         self._stale.update(stale)
-        return bool(is_current)
+        return has_all and _xmin(now) < _xmin(taken) + _FAR
 
     # -- Bringing it up to date ------------------------------------------------------------------------------------
 

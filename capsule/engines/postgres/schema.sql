@@ -256,7 +256,11 @@ CREATE FUNCTION @prune(p_older interval) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     gone bigint;
 BEGIN
-    WITH old AS (DELETE FROM @changes WHERE at < now() - p_older RETURNING place)
+    -- What is not in the index yet stays, as it is found by its change; without a snapshot it looks at everything.
+    WITH old AS (
+        DELETE FROM @changes USING @indexed WHERE at < now() - p_older
+            AND (snapshot IS NULL OR pg_visible_in_snapshot(xid, snapshot::pg_snapshot)) RETURNING place
+    )
     UPDATE @meta SET value = greatest(value::bigint, (SELECT max(place) FROM old))
         WHERE key = 'pruned' RETURNING value::bigint INTO gone;
     RETURN gone;
