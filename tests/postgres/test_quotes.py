@@ -252,7 +252,16 @@ _OTHERS = re.compile(
 #: In place of an answer that nothing is there, where a database can't be asked for the text.
 _IN_NO_TEXT, _NOTHING = "is in no text of a store", ("notfound", "invalidinput", "[false]")
 #: Besides `HARMLESS`: without a string of a caller, or they name files.
-WITHOUT = {"agents.names", "agents.serve", "configuration.history", "sessions.compact", "context.clear", "watch"}
+WITHOUT = {
+    "read_settings",
+    "set_settings",
+    "agents.names",
+    "agents.serve",
+    "configuration.history",
+    "sessions.compact",
+    "context.clear",
+    "watch",
+}
 
 
 def whole(text: str) -> str:
@@ -301,7 +310,9 @@ def call(store: Store, name: str, given: dict[str, Any]) -> Any:
 
 def outcome(ask: Callable[[], Any]) -> str:
     """All that a call tells, without what differs between any two stores."""
-    return _OTHERS.sub("_", said(ask)).encode("ascii", "backslashreplace").decode()
+    # How well a text fits is worked out by each index, and a text that it shows has a sign for a zero.
+    told = _OTHERS.sub("_", said(ask)).replace(r"\x00", "\ufffd")
+    return re.sub(r"score'?[=:] ?[0-9.e-]+", "", told).encode("ascii", "backslashreplace").decode()
 
 
 def _hashable(value: Any) -> Any:

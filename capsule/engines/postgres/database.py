@@ -164,6 +164,8 @@ class Database:
         while True:
             try:
                 return act()
+            except UnicodeEncodeError as error:
+                raise self.error(error) from None
             except self._psycopg.Error as error:
                 if error.sqlstate in _UNPREPARED and self._prepares:
                     self._prepares = False
@@ -212,10 +214,8 @@ class Database:
                 if what and _NOT_KNOWN in _noticed:
                     raise self.failed(None, f"the wait for the standby was cancelled; {_whether(what, True)}")
                 return rows
-            except (self._psycopg.DataError, UnicodeEncodeError) as error:
-                if isinstance(error, self._psycopg.Error) and error.sqlstate:
-                    raise self.error(error) from None
-                raise InvalidInput("a zero, or half a character (a lone surrogate), is in no text of a store") from None
+            except UnicodeEncodeError as error:
+                raise self.error(error) from None
             except self._psycopg.Error as error:
                 if error.sqlstate in _UNPREPARED and self._prepares:  # It was not done.
                     self._prepares = False
@@ -240,6 +240,8 @@ class Database:
     def error(self, error: Exception) -> CapsuleError:
         """The error for what the database will not do however often it is asked."""
         state = getattr(error, "sqlstate", None) or ""
+        if not state and isinstance(error, (self._psycopg.DataError, UnicodeEncodeError)):
+            return InvalidInput("a zero, or half a character (a lone surrogate), is in no text of a store")
         reason = self.address.without_password(" ".join(str(error).split()))
         if state == "42501" or state.startswith("28"):
             return Refused(f"{self.address}: {reason}", path=str(self.address))
