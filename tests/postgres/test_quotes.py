@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from io import BytesIO
@@ -18,7 +19,7 @@ from urllib.parse import quote
 
 import pytest
 
-from capsule import Filter, InvalidInput, NotFound, Refused, StorageFailed, Store
+from capsule import Filter, InvalidDocument, InvalidInput, NotFound, Refused, StorageFailed, Store
 from capsule.engines.values import Trashed
 from capsule.format.documents.agents import project_id
 from capsule.format.kinds import KINDS
@@ -228,6 +229,8 @@ MORE: dict[str, Callable[[Store, str], Any]] = {
     "trash.restore_messages": lambda store, text: store.trash.restore_messages(Trashed(CHAT, "2026", text, "")),
     "edits.rewrite": lambda store, text: store.edits.rewrite(text, b"{}", store.read(CHAT)),
     "incoming.bring_in": lambda store, text: store.incoming.bring_in("conversations", text, None, b"{}"),
+    "set_settings": lambda store, text: settings(store, f"[storage]\n# {text}"),
+    "set_settings as": lambda store, text: settings(store, f"[storage]\nmutex_timeout = {json.dumps(text)}"),
     "beside": lambda store, text: store.beside(agent=text).ids(),
     "beside as": lambda store, text: store.beside(instance=text, user=text).append(CHAT, content="x").id,
     "a lease": lambda store, text: store.engine.leases.take(text).name,
@@ -254,7 +257,6 @@ _IN_NO_TEXT, _NOTHING = "is in no text of a store", ("notfound", "invalidinput",
 #: Besides `HARMLESS`: without a string of a caller, or they name files.
 WITHOUT = {
     "read_settings",
-    "set_settings",
     "agents.names",
     "agents.serve",
     "configuration.history",
@@ -267,6 +269,14 @@ WITHOUT = {
 def whole(text: str) -> str:
     """A text without half characters."""
     return text.encode("utf-8", "ignore").decode()
+
+
+def settings(store: Store, toml: str) -> str:
+    """The settings after their change; empty: it was refused, in an error that names the store."""
+    with suppress(InvalidInput, InvalidDocument):
+        store.set_settings(toml)
+        return store.read_settings()
+    return ""
 
 
 def strings(value: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

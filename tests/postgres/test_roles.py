@@ -22,6 +22,7 @@ from starlette.testclient import TestClient
 
 from capsule import CapsuleError, InvalidInput, NotFound, Refused, StorageFailed, Store
 from capsule.engines.postgres.address import Address
+from capsule.engines.postgres.index import _TABLES
 from capsule.mcp_server.transport.tokens import Tokens
 from capsule.store.copying import copy_store
 from capsule.watch.stream import Watch
@@ -107,10 +108,13 @@ def test_a_role_that_may_only_read_reads_and_is_refused_by_name_when_it_writes(d
         owner.agents.register("bob")
         owner.messages.send("hello", agent="anna", to="bob")
         owner.delete(owner.create(title="gone").id)
-        assert owner.search("fish").hits
     url = role(database, "SELECT")
     with Store.open(url) as store:
         shown = store.root
+        with pytest.raises(Refused, match="permission denied for table indexed"):
+            store.search("fish")  # Nobody took in yet what was written.
+        for table in (*_TABLES, "indexed"):
+            sql(database, f"GRANT INSERT, UPDATE, DELETE ON @{table} TO role_{Address(url).schema}")
         assert store.load(id).title == "Plan" and store.page(id).entries and store.head(id).title == "Plan"
         assert [hit.id for hit in store.search("fish").hits] == [id]
         assert "plan" in {head.id for head in store.list().heads} and store.stats().messages == 2
