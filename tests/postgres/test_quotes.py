@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from io import BytesIO
@@ -18,7 +19,7 @@ from urllib.parse import quote
 
 import pytest
 
-from capsule import Filter, InvalidInput, NotFound, Refused, StorageFailed, Store
+from capsule import Filter, InvalidDocument, InvalidInput, NotFound, Refused, StorageFailed, Store
 from capsule.engines.values import Trashed
 from capsule.format.documents.agents import project_id
 from capsule.format.kinds import KINDS
@@ -228,6 +229,8 @@ MORE: dict[str, Callable[[Store, str], Any]] = {
     "trash.restore_messages": lambda store, text: store.trash.restore_messages(Trashed(CHAT, "2026", text, "")),
     "edits.rewrite": lambda store, text: store.edits.rewrite(text, b"{}", store.read(CHAT)),
     "incoming.bring_in": lambda store, text: store.incoming.bring_in("conversations", text, None, b"{}"),
+    "set_settings": lambda store, text: settings(store, f"[storage]\n# {text}"),
+    "set_settings as": lambda store, text: settings(store, f"[storage]\nmutex_timeout = {json.dumps(text)}"),
     "beside": lambda store, text: store.beside(agent=text).ids(),
     "beside as": lambda store, text: store.beside(instance=text, user=text).append(CHAT, content="x").id,
     "a lease": lambda store, text: store.engine.leases.take(text).name,
@@ -252,12 +255,28 @@ _OTHERS = re.compile(
 #: In place of an answer that nothing is there, where a database can't be asked for the text.
 _IN_NO_TEXT, _NOTHING = "is in no text of a store", ("notfound", "invalidinput", "[false]")
 #: Besides `HARMLESS`: without a string of a caller, or they name files.
-WITHOUT = {"agents.names", "agents.serve", "configuration.history", "sessions.compact", "context.clear", "watch"}
+WITHOUT = {
+    "read_settings",
+    "agents.names",
+    "agents.serve",
+    "configuration.history",
+    "sessions.compact",
+    "context.clear",
+    "watch",
+}
 
 
 def whole(text: str) -> str:
     """A text without half characters."""
     return text.encode("utf-8", "ignore").decode()
+
+
+def settings(store: Store, toml: str) -> str:
+    """The settings after their change; empty: it was refused, in an error that names the store."""
+    with suppress(InvalidInput, InvalidDocument):
+        store.set_settings(toml)
+        return store.read_settings()
+    return ""
 
 
 def strings(value: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -301,7 +320,9 @@ def call(store: Store, name: str, given: dict[str, Any]) -> Any:
 
 def outcome(ask: Callable[[], Any]) -> str:
     """All that a call tells, without what differs between any two stores."""
-    return _OTHERS.sub("_", said(ask)).encode("ascii", "backslashreplace").decode()
+    # How well a text fits is worked out by each index, and a text that it shows has a sign for a zero.
+    told = _OTHERS.sub("_", said(ask)).replace(r"\x00", "\ufffd")
+    return re.sub(r"score'?[=:] ?[0-9.e-]+", "", told).encode("ascii", "backslashreplace").decode()
 
 
 def _hashable(value: Any) -> Any:

@@ -100,7 +100,7 @@ class Database:
             given = conninfo_to_dict(self.address.conninfo)
         except self._psycopg.ProgrammingError as error:
             reason = self.address.without_password(str(error)).strip()
-            raise NotFound(f"{self.address} is no address of a database: {reason}", id=str(self.address)) from None
+            raise InvalidInput(f"{self.address} is no address of a database: {reason}") from None
         info = make_conninfo(self.address.conninfo, **{key: v for key, v in _DEFAULTS.items() if key not in given})
         connection = self._psycopg.connect(info, autocommit=True, prepare_threshold=None)
         # Behind a pooler, which says another number, a session may have another client's statement of the same name.
@@ -166,6 +166,8 @@ class Database:
         while True:
             try:
                 return act()
+            except UnicodeEncodeError as error:
+                raise self.error(error) from None
             except self._psycopg.Error as error:
                 if error.sqlstate in _UNPREPARED and self._prepares:
                     self._prepares = False
@@ -214,10 +216,8 @@ class Database:
                 if what and _NOT_KNOWN in _noticed:
                     raise self.failed(None, f"the wait for the standby was cancelled; {_whether(what, True)}")
                 return rows
-            except (self._psycopg.DataError, UnicodeEncodeError) as error:
-                if isinstance(error, self._psycopg.Error) and error.sqlstate:
-                    raise self.error(error) from None
-                raise InvalidInput("a zero, or half a character (a lone surrogate), is in no text of a store") from None
+            except UnicodeEncodeError as error:
+                raise self.error(error) from None
             except self._psycopg.Error as error:
                 if error.sqlstate in _UNPREPARED and self._prepares:  # It was not done.
                     self._prepares = False
@@ -242,6 +242,8 @@ class Database:
     def error(self, error: Exception) -> CapsuleError:
         """The error for what the database will not do however often it is asked."""
         state = getattr(error, "sqlstate", None) or ""
+        if not state and isinstance(error, (self._psycopg.DataError, UnicodeEncodeError)):
+            return InvalidInput("a zero, or half a character (a lone surrogate), is in no text of a store")
         reason = self.address.without_password(" ".join(str(error).split()))
         if state == "42501" or state.startswith("28"):
             return Refused(f"{self.address}: {reason}", path=str(self.address))

@@ -26,7 +26,7 @@ from capsule.engines.changes import Change
 from capsule.engines.index.tables.journal import Cursor
 from capsule.engines.interface import CONVERSATIONS
 from capsule.engines.postgres.layout import tag_of
-from capsule.errors import CapsuleError, InvalidInput
+from capsule.errors import CapsuleError, InvalidInput, Refused
 from capsule.forks import call_in_child
 
 if TYPE_CHECKING:
@@ -259,11 +259,12 @@ class _Follower:
         """Say that there is a listener, for a while."""
         if time.monotonic() > self._known_until_s:
             self._known_until_s = time.monotonic() + _LISTENS_S / 2
-            self._database.write(
-                "INSERT INTO @listeners VALUES (%s, clock_timestamp() + %s * interval '1 second')"
-                " ON CONFLICT (id) DO UPDATE SET expires = excluded.expires",
-                *(self._id, _LISTENS_S),
-            )
+            with suppress(Refused):  # A role that may only read looks each second.
+                self._database.write(
+                    "INSERT INTO @listeners VALUES (%s, clock_timestamp() + %s * interval '1 second')"
+                    " ON CONFLICT (id) DO UPDATE SET expires = excluded.expires",
+                    *(self._id, _LISTENS_S),
+                )
 
     def _look(self) -> None:
         """Tell what was written since the last look; and once more what is behind the horizon only now, as nobody who
