@@ -57,6 +57,7 @@ class Database:
 
     Attributes:
         address: The same.
+        ensure_version: Raises Refused if the schema has another version by now; see `schema.meta`.
     """
 
     def __init__(self, address: Address) -> None:
@@ -68,6 +69,7 @@ class Database:
             ) from None
         self._psycopg = psycopg
         self.address = address
+        self.ensure_version: Callable[[], None] = lambda: None
         self._prefix = f'"{address.schema}".'
         self._texts: dict[str, str] = {}
         self._begin()
@@ -248,9 +250,7 @@ class Database:
         if state == "42501" or state.startswith("28"):
             return Refused(f"{self.address}: {reason}", path=str(self.address))
         if state in _MISSING:
-            from capsule.engines.postgres import schema
-
-            schema.ensure_version(self)  # Another process may have brought it to another one.
+            self.ensure_version()  # Another process may have brought it to another one.
             words = "there is no store, or one of another version"
             remedy = Remedy("init", str(self.address))
             return NotFound(f"{self.address}: {words} ({reason})", remedy=remedy, id=str(self.address))
