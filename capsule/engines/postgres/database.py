@@ -70,6 +70,8 @@ class Database:
         self.address = address
         self._prefix = f'"{address.schema}".'
         self._texts: dict[str, str] = {}
+        #: Raises Refused if the schema has another version than when the store was opened.
+        self.ensure_version: Callable[[Database], None] = lambda _: None
         self._begin()
         call_in_child(self, Database._begin)
 
@@ -246,9 +248,7 @@ class Database:
         if state == "42501" or state.startswith("28"):
             return Refused(f"{self.address}: {reason}", path=str(self.address))
         if state in _MISSING:
-            from capsule.engines.postgres import schema
-
-            schema.ensure_version(self)  # Another process may have brought it to another one.
+            self.ensure_version(self)  # Another process may have brought it to another one.
             words = "there is no store, or one of another version"
             remedy = Remedy("init", str(self.address))
             return NotFound(f"{self.address}: {words} ({reason})", remedy=remedy, id=str(self.address))

@@ -56,12 +56,13 @@ def meta(database: Database) -> Meta:
         ) from None
     values: dict[str, str] = dict(rows)
     _ensure_version(database, int(values.get("version", 0)))
+    database.ensure_version = _ensure_same
     if values["identity"] != values["now"]:
         values["generation"] = _new_generation(database, values["now"])
     return Meta(values["store"], values["generation"], values["settings"])
 
 
-def ensure_version(database: Database) -> None:
+def _ensure_same(database: Database) -> None:
     """Raise Refused if the schema has another version by now. Cost: a connection."""
     found: tuple[Any, ...] | None = None
     with suppress(Exception), closing(database.connect()) as connection:  # Whatever is wrong, the caller says it.
