@@ -101,7 +101,7 @@ class PostgresSearching(Searching):
         if self._hidden.partly:
             totals = f"SELECT count(*), avg(words)::float8 FROM messages AS m WHERE {seen}"
         else:
-            counts = "sum(entries), sum(words)::float8 / nullif(sum(entries), 0)"
+            counts = "coalesce(sum(entries), 0), sum(words)::float8 / nullif(sum(entries), 0)"
             totals = f"SELECT {counts} FROM capsules AS c WHERE gone = 0 AND {self._hidden.of_conversations}"
         texts, average = self._db.execute(totals).fetchone() or (0, None)
         return corpus_of(texts, average, [self._having(phrase, seen) for phrase in phrases], phrases, ())
