@@ -49,7 +49,7 @@ SDKS := --no-binary claude-agent-sdk -c constraints.txt
 test-all: $(STAMP)  ## run all tests
 	@$(BIN)/python -m pip install -q --disable-pip-version-check $(SDKS) -e '.[agents,browser,server]'
 	@HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest -q -n auto --dist worksteal $(if $(ROOM),tests/$(ROOM)) $(ARGS)
-	@$(if $(ROOM),,CAPSULE_ENGINE=postgres $(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow" $(ABOVE_ENGINES))
+	@$(if $(ROOM),,CAPSULE_ENGINE=postgres $(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow or sample" $(ABOVE_ENGINES))
 
 # The tests of what stands above the engines: with CAPSULE_ENGINE=postgres their stores are in PostgreSQL, and those that
 # look at files are skipped.
