@@ -42,7 +42,7 @@ def database(postgres: str) -> str:
     from capsule.engines import opening
 
     url = f"{postgres}&schema=t{os.getpid()}_{next(_NUMBERS)}"
-    opening.make_in_database(url, TOML)
+    opening.make_in_database(url, *([TOML] if IS_POSTGRES else []))
     return url
 
 

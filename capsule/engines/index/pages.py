@@ -23,7 +23,6 @@ import orjson
 from capsule.engines.answers import Listed
 from capsule.engines.index.hidden import seen_of
 from capsule.errors import InvalidInput
-from capsule.format.facts import TEXT
 
 if TYPE_CHECKING:
     import sqlite3
@@ -37,9 +36,9 @@ _VERSION = 4
 _HEAD = 1 + 4 + 4
 _LONGEST = 1 << 20
 #: The model that the last messages of a sound conversation name, with a condition about them.
-_MODEL = f"""(SELECT f.value FROM messages AS m CROSS JOIN facts AS f ON f.message = m.num
-    WHERE m.capsule = c.num AND c.damaged = '' AND m.at >= c.entries - 50 AND {{}}
-    AND f.path = 'model' AND f.type = {TEXT} ORDER BY m.at DESC LIMIT 1)"""
+_MODEL = """(SELECT f.value FROM messages AS m CROSS JOIN facts AS f ON f.message = m.num
+    WHERE m.capsule = c.num AND c.damaged = '' AND m.at >= c.entries - 50 AND {}
+    AND f.path = 'model' AND typeof(f.value) = 'text' ORDER BY m.at DESC LIMIT 1)"""
 
 
 @dataclass(slots=True)

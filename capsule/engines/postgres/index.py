@@ -288,8 +288,11 @@ class PostgresAsking(Asking):
             return self._opened(cursor)
         return str(journal.Cursor.of(cursor)._replace(seq=0, skip=0))
 
-    def recalled(self, conversation: str) -> None:
-        """Nothing: no document in a database is damaged."""
+    def recalled(self, conversation: str) -> tuple[dict[str, Any], frozenset[str]] | None:
+        """The conversation as it is: no document in a database is damaged."""
+        if self._asker is None and self._engine.exists(CONVERSATIONS, conversation):
+            return self._engine.document(CONVERSATIONS, conversation), frozenset()
+        return None
 
 
 def _found(document: _Document) -> Found | None:

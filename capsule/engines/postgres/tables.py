@@ -27,6 +27,7 @@ _WORDS = (
     (re.compile(r"json_each\(\?\)"), "json_array_elements_text(?::json) AS j(value)"),
     (re.compile(r"length\(CAST\((\w+) AS BLOB\)\)"), r"octet_length(\1)"),
     (re.compile(r"\binstr\("), "strpos("),
+    (re.compile(r"typeof\((\w+)\.value\) = 'text'"), r"\1.number IS NULL"),
 )
 
 
