@@ -36,7 +36,10 @@ and to read what is new in files that changed.
 #: The pages: a title, and what stands there: members of `Store`, and functions of modules. A member of `Store` that is
 #: on no page is on that of conversations, and the types stand behind.
 _PAGES = {
-    "index": ("The Python library", "init open in_memory beside instance_id release flush close room"),
+    "index": (
+        "The Python library",
+        "init open in_memory beside read_settings set_settings instance_id release flush close room",
+    ),
     "conversations": ("Conversations", ""),
     "search-and-watch": (
         "Search and watch",

@@ -355,5 +355,11 @@ class Engine(Protocol):
         look at each that was written since the last time.
         """
 
+    def toml(self) -> bytes:
+        """The settings of the store, as its `capsule.toml` has them. Raises NotFound, Refused, StorageFailed."""
+
+    def set_toml(self, data: bytes, before: bytes) -> None:
+        """Replace the settings, which are `before`. Raises StoreBusy: they are others; Refused, StorageFailed."""
+
     def close(self) -> None:
         """Release all resources."""

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from capsule.engines.files.engine import FilesEngine
     from capsule.engines.interface import Document
     from capsule.engines.memory.engine import MemoryEngine
+    from capsule.engines.postgres.database import Database
     from capsule.engines.postgres.engine import PostgresEngine
+    from capsule.engines.postgres.schema import Meta
 
 
 def is_address(text: object) -> bool:
@@ -59,20 +61,18 @@ def in_memory(documents: Iterable[tuple[str, Document, bytes]] = (), timeout_s: 
     return engine
 
 
-def in_database(url: str, kept: str, cached: str) -> tuple[PostgresEngine, settings.Settings]:
+def in_database(url: str, kept: str) -> tuple[PostgresEngine, settings.Settings]:
     """The engine of a store in PostgreSQL, and its settings.
 
     Args:
         url: Its address.
         kept: The directory for what this machine keeps of such stores: how agents are woken here, what may be run.
-        cached: The directory for what it derives of them.
 
     Raises NotFound: there is no store; InvalidInput, Refused, StorageFailed.
     """
     from hashlib import sha256
 
     from capsule.engines.files.beside import FileMachine
-    from capsule.engines.files.disk.derived import Derived
     from capsule.engines.files.storage import FileStorage
     from capsule.engines.postgres import schema
     from capsule.engines.postgres.address import Address
@@ -82,19 +82,31 @@ def in_database(url: str, kept: str, cached: str) -> tuple[PostgresEngine, setti
     database = Database(Address(url))
     try:
         meta = schema.meta(database)
-        parsed = settings.parse(meta.settings.encode(), f"{database.address}: {settings.FILE_NAME}")
+        parsed = _parsed(database, meta)
     except CapsuleError:
         database.close()
         raise
     # By the address too: another database can call itself by the id of this store.
     name = sha256(f"{database.address.place} {meta.store}".encode()).hexdigest()[:32]
-    places = [os.path.join(directory, "databases", name) for directory in (kept, cached)]
-    for place in places:
-        with naming(place, "make"):
-            os.makedirs(place, mode=0o700, exist_ok=True)
-    machine = FileMachine(FileStorage(places[0], **parsed.of_storage))
-    derived = Derived(Layout(places[1]), Syscalls())
-    return PostgresEngine(database, machine, derived, parsed.mutex_timeout_s), parsed
+    place = os.path.join(kept, "databases", name)
+    with naming(place, "make"):
+        os.makedirs(place, mode=0o700, exist_ok=True)
+    machine = FileMachine(FileStorage(place, **parsed.of_storage))
+    return PostgresEngine(database, machine, parsed.mutex_timeout_s), parsed
+
+
+def settings_in_database(url: str) -> settings.Settings:
+    """The settings of the store at this address. Raises as `in_database`."""
+    from capsule.engines.postgres import schema
+    from capsule.engines.postgres.address import Address
+    from capsule.engines.postgres.database import Database
+
+    with closing(Database(Address(url))) as database:
+        return _parsed(database, schema.meta(database))
+
+
+def _parsed(database: Database, meta: Meta) -> settings.Settings:
+    return settings.parse(meta.settings.encode(), f"{database.address}: {settings.FILE_NAME}")
 
 
 def durability(url: str) -> str:

@@ -16,6 +16,7 @@ from capsule.engines.retrying import again
 from capsule.errors import CapsuleError, NotFound, Refused
 from capsule.format.json import canonical, codec
 from capsule.format.kinds import KINDS
+from capsule.settings import FILE_NAME, TEMPLATE
 from capsule.store.change.conversation import REMOVED
 from capsule.store.store import CoreStore
 
@@ -69,6 +70,7 @@ def copy_store(source: CoreStore, target: CoreStore, progress: Progress | None =
     before, after = source.engine, target.engine
     jobs = [(kind, id) for kind in SHARED for id in before.ids(kind)]
     done = Copied()
+    _copy_settings(done, before, after)
     for number, (kind, id) in enumerate(jobs, 1):
         copy = _copy_history if kind in WITH_ENTRIES else _copy_plain
         try:
@@ -88,6 +90,16 @@ def copy_store(source: CoreStore, target: CoreStore, progress: Progress | None =
             document = before.machine.read(kind, id)
             after.machine.edit(kind, id, lambda there, document=document: document if there is None else None)  # type: ignore[misc]
     return done
+
+
+def _copy_settings(done: Copied, before: Engine, after: Engine) -> None:
+    """Copy the settings, unless they are the defaults, or the target has its own."""
+    data, there = before.toml(), after.toml()
+    if data == TEMPLATE.encode():
+        return
+    if there == TEMPLATE.encode():
+        after.set_toml(data, there)
+    _count(done, "settings", FILE_NAME, there == TEMPLATE.encode() or (None if there != data else False))
 
 
 def _count(done: Copied, kind: str, id: str, is_written: bool | None) -> None:

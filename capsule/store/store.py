@@ -210,6 +210,39 @@ class CoreStore(Writing):
         """The id of this instance."""
         return self.inner.holder.identity.instance
 
+    def read_settings(self) -> str:
+        """Read the settings of the store, as its `capsule.toml` has them.
+
+        Raises Refused: the store acts for an agent; NotFound, StorageFailed. Cost: reading a small file.
+        """
+        return self.engine.toml().decode()
+
+    def set_settings(self, toml: str | bytes, before: str | None = None) -> Settings:
+        """Replace the settings of the store. Stores that are open go on with those that they read.
+
+        Args:
+            toml: The new text of `capsule.toml`.
+            before: The text on which that was decided. None: whatever is there.
+
+        Returns:
+            The new settings. `unknown` has a problem for each that this version does not know.
+
+        Raises:
+            InvalidDocument: It is no TOML, or has a value that can't be accepted; nothing was written.
+            StoreBusy: The settings were changed meanwhile.
+            Refused: The store acts for an agent, or the system did not permit it.
+            StorageFailed: The system did not permit it.
+
+        Cost: writing a small file.
+        """
+        from capsule import settings
+
+        data = toml.encode("utf-8", "surrogatepass") if isinstance(toml, str) else toml
+        there = self.engine.toml() if before is None else before.encode()
+        parsed = settings.parse(data, settings.FILE_NAME)
+        self.engine.set_toml(data, there)
+        return parsed
+
     def release(self) -> None:
         """Release the locks of this instance, and keep none from now on; for a process that is about to end.
 

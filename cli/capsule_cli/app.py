@@ -16,7 +16,7 @@ from typing import Any
 import typer
 
 from capsule import rooms
-from capsule.errors import CapsuleError, NotFound
+from capsule.errors import CapsuleError, NotFound, StorageFailed
 from capsule_cli.boundary import BROKEN_PIPE, ensure_streams, is_nowhere, report, report_error
 from capsule_cli.core import CORE, HELP, room_of
 from capsule_cli.framework import CapsuleGroup, Commands, program_of, typed
@@ -44,12 +44,15 @@ def overview() -> dict[str, list[tuple[str, str]]]:
 def _named() -> tuple[str, ...]:
     """The rooms of other packages that the store uses; none if there is no store, which is not made here."""
     from capsule import locate, settings
+    from capsule.engines import opening
 
     try:
+        if (url := locate.named(asked.meant_store)) is not None:
+            return opening.settings_in_database(url).rooms
         path = os.path.join(locate.find_store(asked.meant_store, is_made=False), "capsule.toml")
         with open(path, "rb") as file:
             return settings.parse(file.read(), path).rooms
-    except (NotFound, OSError):
+    except (NotFound, StorageFailed, OSError):
         return ()
 
 

@@ -47,7 +47,7 @@ CORE = rooms.Room(
         "mcp.clients": "mcp install, mcp uninstall, mcp doctor",
         "mcp.tokens": "mcp tokens list, mcp tokens add, mcp tokens revoke",
         "copying": "copy",
-        "maintenance": "init, store show, store doctor",
+        "maintenance": "init, store show, store settings, store doctor",
         "files": "store validate, store migrate, store schema",
         "demo.demo": "store demo",
         "help": "help",

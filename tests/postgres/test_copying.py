@@ -18,6 +18,7 @@ from capsule.engines.interface import CONVERSATIONS
 from capsule.format.documents.new import new_capsule
 from capsule.format.json import codec
 from capsule.ids import new_message_id
+from capsule.settings import TEMPLATE
 from capsule.store import copying
 from capsule.store.copying import copy_store
 from tests.postgres.test_opening import run
@@ -150,3 +151,37 @@ def test_any_conversation_comes_back_with_the_same_bytes(postgres: str, conversa
             assert data == stored.engine.read(CONVERSATIONS, id) == back.engine.read(CONVERSATIONS, id)
             assert stored.engine.head(id)[1] == len(data)
         assert len(stored.ids()) == len(conversations)
+
+
+text = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=20)
+lines = st.sampled_from(['rooms = ["x"]\n', "[lock]\r\nttl = '2h'\r\n", "unknown = 1\n", f"{TEMPLATE}", "\n", ""])
+comment = text.filter(str.isprintable).map("# {}\n".format)
+
+
+@given(toml=st.builds("{}{}".format, comment, lines))
+def test_any_settings_are_copied_there_and_back_with_the_same_bytes(postgres: str, toml: str) -> None:
+    url = f"{postgres}&schema=c{os.getpid()}_{next(_numbers)}"
+    Store.init(url)
+    with Store.in_memory() as store, Store.in_memory() as back, Store.open(url) as stored:
+        store.set_settings(toml)
+        assert copy_store(store, stored).written == copy_store(stored, back).written == 1
+        assert store.engine.toml() == stored.engine.toml() == back.engine.toml() == toml.encode()
+        again = copy_store(store, stored)
+        assert (again.written, again.same, again.kept) == (0, 1, [])
+
+
+def test_settings_are_copied_between_files_and_a_database_and_those_that_differ_stay(
+    store: Store, stored: Store, tmp_path: Path
+) -> None:
+    store.set_settings(TEMPLATE)
+    assert not copy_store(store, stored).written and stored.read_settings() == TEMPLATE
+    toml = "# ours\r\n[limits]\r\nmessage_bytes = 1000"
+    Path(store.root, "capsule.toml").write_bytes(toml.encode())
+    assert copy_store(store, stored).written == 1
+    Store.init(tmp_path / "back")
+    with Store.open(tmp_path / "back") as back:
+        copy_store(stored, back)
+        assert Path(back.root, "capsule.toml").read_bytes() == toml.encode()
+    stored.set_settings("# theirs\n")
+    done = copy_store(store, stored)
+    assert done.kept == [("settings", "capsule.toml")] and stored.read_settings() == "# theirs\n"

@@ -33,6 +33,7 @@ from capsule.format import migrations
 from capsule.format.documents.head import Head
 from capsule.format.json import anatomy, canonical, codec
 from capsule.format.validation import decoded
+from capsule.settings import FILE_NAME
 
 if TYPE_CHECKING:
     from capsule.engines.index.asking import Asking
@@ -342,6 +343,14 @@ class FilesEngine:
                 held.make_durable()
                 return held.is_completed
         return False
+
+    def toml(self) -> bytes:
+        path = os.path.join(self.storage.layout.root, FILE_NAME)
+        with whole_files.naming(path, "read"), open(path, "rb") as file:
+            return file.read()
+
+    def set_toml(self, data: bytes, before: bytes) -> None:
+        whole_files.replace_file(os.path.join(self.storage.layout.root, FILE_NAME), before, data)
 
     def close(self) -> None:
         if self._index is not None:

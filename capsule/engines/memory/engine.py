@@ -23,6 +23,7 @@ from capsule.engines.values import News, Reads, Trashed, Version
 from capsule.errors import Interfered, Refused, StoreBusy, Taken
 from capsule.format.json import codec
 from capsule.ids import check_id
+from capsule.settings import TEMPLATE
 
 if TYPE_CHECKING:
     from capsule.engines.index.asking import Asking
@@ -52,6 +53,7 @@ class MemoryEngine:
         self._trackers: weakref.WeakKeyDictionary[Touched, str | None] = weakref.WeakKeyDictionary()
         self._serial = 0
         self._index: MemoryIndex | None = None
+        self._toml = TEMPLATE.encode()
 
     # -- One document ----------------------------------------------------------------------------------------------
 
@@ -210,6 +212,15 @@ class MemoryEngine:
     def flush(self, kind: str = "", id: str = "") -> int:
         """Nothing here outlives the process."""
         return 0
+
+    def toml(self) -> bytes:
+        return self._toml
+
+    def set_toml(self, data: bytes, before: bytes) -> None:
+        with self._guard:
+            if self._toml != before:
+                raise StoreBusy("the settings were changed meanwhile; try again", id="", holder="another thread")
+            self._toml = data
 
     def close(self) -> None:
         """Close the index. The documents stay, for other users of the engine."""

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from capsule.engines.interface import CONVERSATIONS, WITH_ENTRIES, Document, missing
-from capsule.engines.postgres import layout, told
+from capsule.engines.postgres import layout, schema, told
 from capsule.engines.postgres.beside import PostgresFiles, PostgresTrash
 from capsule.engines.postgres.feed import Feed
 from capsule.engines.postgres.layout import State
@@ -32,7 +32,6 @@ from capsule.ids import check_id
 
 if TYPE_CHECKING:
     from capsule.disk.touched import Touched
-    from capsule.engines.files.disk.derived import Derived
     from capsule.engines.index.asking import Asking
     from capsule.engines.machine import Machine
     from capsule.engines.postgres.database import Database
@@ -58,19 +57,17 @@ class PostgresEngine:
     Args:
         database: The database; its schema was checked.
         machine: What is of this machine.
-        derived: Where the index of this machine is kept; None: in memory.
         timeout_s: How long to wait for a document that another thread writes, in seconds.
     """
 
-    def __init__(self, database: Database, machine: Machine, derived: Derived | None, timeout_s: float = 10.0) -> None:
+    def __init__(self, database: Database, machine: Machine, timeout_s: float = 10.0) -> None:
         self.database = database
         self.machine = machine
-        self._derived = derived
         self._timeout_s = timeout_s
         self.feed = Feed(database)
         self.leases = PostgresLeases(database)
         self.files = PostgresFiles(database)
-        self.trash = PostgresTrash(database, self._put_back, self._forget_index)
+        self.trash = PostgresTrash(database, self._put_back, lambda: self.index.refresh())
         self._writing = Writing(database, self.feed.ring)
         self._begin()
         call_in_child(self, PostgresEngine._begin)
@@ -293,22 +290,19 @@ class PostgresEngine:
     # -- All conversations -----------------------------------------------------------------------------------------
 
     def questions(self, asker: Sight | None = None) -> Asking:
-        """The questions of an asker; the first one makes the index of this machine, or brings it up to date."""
+        """The questions of an asker; each takes into the index what was written since the last one of anybody."""
         from capsule.engines.postgres.index import PostgresAsking
 
         return PostgresAsking(self.index, asker, self)
 
     @property
     def index(self) -> PostgresIndex:
-        """The index that this machine keeps of the conversations."""
+        """The index of the conversations."""
         from capsule.engines.postgres.index import PostgresIndex
 
         with self._guard:
-            self._index = self._index or PostgresIndex(self.feed, self._derived)
+            self._index = self._index or PostgresIndex(self.feed)
             return self._index
-
-    def _forget_index(self) -> None:
-        self.index.drop()
 
     def tracker(self, kind: str | None = None) -> Touched:
         return self.feed.tracker(kind)
@@ -316,6 +310,12 @@ class PostgresEngine:
     def flush(self, kind: str = "", id: str = "") -> int:
         """What was committed is durable."""
         return 0
+
+    def toml(self) -> bytes:
+        return schema.meta(self.database).settings.encode()
+
+    def set_toml(self, data: bytes, before: bytes) -> None:
+        schema.set_settings(self.database, data.decode(), before.decode())
 
     def close(self) -> None:
         with self._guard:

@@ -8,13 +8,13 @@ transactions are counted anew: cursors of the old one mean nothing any more.
 from __future__ import annotations
 
 import os
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from capsule import settings
-from capsule.errors import CapsuleError, NotFound, Refused, Remedy
+from capsule.errors import CapsuleError, NotFound, Refused, Remedy, StoreBusy
 
 if TYPE_CHECKING:
     from capsule.engines.postgres.database import Database
@@ -61,6 +61,14 @@ def meta(database: Database) -> Meta:
     return Meta(values["store"], values["generation"], values["settings"])
 
 
+def ensure_version(database: Database) -> None:
+    """Raise Refused if the schema has another version by now. Cost: a connection."""
+    found: tuple[Any, ...] | None = None
+    with suppress(Exception), closing(database.connect()) as connection:  # Whatever is wrong, the caller says it.
+        found = connection.execute(database.text("SELECT value FROM @meta WHERE key = 'version'")).fetchone()
+    _ensure_version(database, int(found[0]) if found else VERSION)
+
+
 def _ensure_version(database: Database, version: int) -> None:
     if version == VERSION:
         return
@@ -76,13 +84,22 @@ def _ensure_version(database: Database, version: int) -> None:
 def _new_generation(database: Database, identity: str) -> str:
     """Begin a new generation, as the database was restored; which one there is then."""
     statement = (
-        "WITH new AS (UPDATE @meta SET value = CASE key WHEN 'identity' THEN %s ELSE %s END"
-        " WHERE key IN ('identity', 'generation') AND (SELECT value FROM @meta WHERE key = 'identity') <> %s"
-        " RETURNING key), gone AS (DELETE FROM @changes WHERE EXISTS (SELECT FROM new)) SELECT count(*) FROM new"
+        "WITH new AS (UPDATE @meta SET value = CASE key WHEN 'identity' THEN %s WHEN 'pruned' THEN '0' ELSE %s END"
+        " WHERE key IN ('identity', 'generation', 'pruned') AND (SELECT value FROM @meta WHERE key = 'identity') <> %s"
+        " RETURNING key), gone AS (DELETE FROM @changes WHERE EXISTS (SELECT FROM new)),"
+        " anew AS (UPDATE @indexed SET snapshot = NULL WHERE EXISTS (SELECT FROM new)) SELECT count(*) FROM new"
     )
     database.write(statement, identity, uuid4().hex, identity)
     row = database.one("SELECT value FROM @meta WHERE key = 'generation'")
     return str(row[0]) if row else ""
+
+
+def set_settings(database: Database, toml: str, before: str) -> None:
+    """Replace the settings, which are `before`. Raises StoreBusy: they are others; and as `Database.write`."""
+    statement = "UPDATE @meta SET value = %s WHERE key = 'settings' AND value IN (%s, %s) RETURNING key"
+    if not database.write(statement, toml, toml, before):
+        name = f"{database.address}: {settings.FILE_NAME}"
+        raise StoreBusy(f"{name} was changed meanwhile; try again", id=name, holder="another program")
 
 
 def durability(database: Database) -> str:

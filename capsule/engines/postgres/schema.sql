@@ -1,10 +1,16 @@
 -- The schema of a store, version 1. "@" stands for the name of the schema and a dot.
 -- What must stay true: a document is locked before its writer gets a transaction number, so that the feed, which is in
 -- the order of these numbers, has the changes of one document in their order. What a file would have, the rows have.
+-- A later version gives other names to what then means something else, `save` and `remove` above all: a program that is
+-- open while another brings the schema to that version is refused, and writes nothing more.
 
 CREATE TABLE @meta (key text PRIMARY KEY, value text NOT NULL);
 CREATE SEQUENCE @versions;
 CREATE SEQUENCE @fences;
+
+-- A number as of the present timeline: greater than any of before a standby was promoted, which may lack the last ones.
+CREATE FUNCTION @in_timeline(number bigint) RETURNS bigint LANGUAGE sql AS
+$$ SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint << 40 | number $$;
 
 -- `version` changes with every write, `tag` with every write but an append, `era` when entries change otherwise.
 -- `head` and `rest` are what stands in the file before the context, and from there to the history; `data` is the whole
@@ -39,9 +45,11 @@ CREATE TABLE @entries (
 );
 CREATE INDEX entries_message ON @entries (message, doc);
 
--- The feed. `event` is a kind of change of a conversation, with its further fields in `told`; empty: of another kind.
+-- The feed, in the order of `place`, which is the transaction as of its timeline. `event` is a kind of change of a
+-- conversation, with its further fields in `told`; empty: of another kind.
 CREATE TABLE @changes (
     xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    place bigint NOT NULL DEFAULT @in_timeline(pg_current_xact_id()::text::bigint),
     seq bigint GENERATED ALWAYS AS IDENTITY,
     kind text COLLATE "C" NOT NULL,
     id text COLLATE "C" NOT NULL,
@@ -54,7 +62,7 @@ CREATE TABLE @changes (
     PRIMARY KEY (xid, seq)
 );
 
-CREATE INDEX changes_told ON @changes (xid, seq) WHERE event <> '';
+CREATE INDEX changes_told ON @changes (place, seq) WHERE event <> '';
 
 CREATE TABLE @trash (
     num bigint GENERATED ALWAYS AS IDENTITY,
@@ -167,7 +175,7 @@ DECLARE
     is_done boolean := @lock(w.kind, w.id, w.kinds, w.ids) IS NULL;
     status text;
     added integer := coalesce(cardinality(w.bodies), 0);
-    next bigint := nextval('@versions');
+    next bigint := @in_timeline(nextval('@versions'));
     line constant text := E'\n      "timestamp": "';
 BEGIN
     IF w.kinds IS NOT NULL THEN
@@ -204,7 +212,8 @@ BEGIN
         END IF;
         SELECT * INTO d FROM @documents WHERE kind = w.kind AND id = w.id;
         IF d.write = w.write OR (
-            p_again AND w.tag <> 0 AND @found(d.num, w.messages) = nullif(cardinality(w.messages), 0)
+            p_again AND w.tag <> 0 AND w.start IS NULL AND @found(d.num, w.messages)
+                = nullif(cardinality(w.messages), 0)
         ) THEN
             status := 'done';
             IF w.tag <> 0 AND cardinality(w.messages) > 0 THEN
@@ -268,8 +277,12 @@ CREATE FUNCTION @prune(p_older interval) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     gone bigint;
 BEGIN
-    WITH old AS (DELETE FROM @changes WHERE at < now() - p_older RETURNING xid)
-    UPDATE @meta SET value = greatest(value::bigint, (SELECT xid::text::bigint FROM old ORDER BY xid DESC LIMIT 1))
+    -- What is not in the index yet stays, as it is found by its change; without a snapshot it looks at everything.
+    WITH old AS (
+        DELETE FROM @changes USING @indexed WHERE at < now() - p_older
+            AND (snapshot IS NULL OR pg_visible_in_snapshot(xid, snapshot::pg_snapshot)) RETURNING place
+    )
+    UPDATE @meta SET value = greatest(value::bigint, (SELECT max(place) FROM old))
         WHERE key = 'pruned' RETURNING value::bigint INTO gone;
     RETURN gone;
 END $$;
@@ -304,8 +317,76 @@ BEGIN
         DELETE FROM @documents WHERE num = d.num;
         INSERT INTO @trash (token, kind, id, data) VALUES (p_token, p_kind, p_id, p_data) RETURNING at INTO kept;
         INSERT INTO @changes (kind, id, event, told, count, tag, was)
-            VALUES (p_kind, p_id, p_event, '{}', 0, nextval('@versions'), d.tag);
+            VALUES (p_kind, p_id, p_event, '{}', 0, @in_timeline(nextval('@versions')), d.tag);
         status := 'ok';
     END IF;
     RETURN QUERY SELECT status, @stamp(kept);
 END $$;
+
+-- The index. It is derived: whoever asks takes in what was written since, under a lock. `capsule/engines/index` says what
+-- the columns are. `generation` changes when it is built anew; `snapshot` shows what is taken in, and is NULL until all
+-- is; a row of `capsules` has the `stamp` of the transaction in which it was written.
+CREATE TABLE @indexed (generation text NOT NULL, snapshot text, stamp bigint NOT NULL);
+INSERT INTO @indexed VALUES (left(md5(gen_random_uuid()::text), 16), NULL, 0);
+CREATE TABLE @capsules (
+    num bigint PRIMARY KEY,
+    id text COLLATE "C" NOT NULL UNIQUE,
+    stamp bigint NOT NULL,
+    version text, size bigint, written bigint, changed_ns bigint, racy integer NOT NULL DEFAULT 0,
+    tag text NOT NULL DEFAULT '',
+    head text,
+    title text NOT NULL DEFAULT '', created_at text, updated_at text, updated_ms bigint NOT NULL DEFAULT 0,
+    mode text, source text NOT NULL DEFAULT '', tags text NOT NULL DEFAULT '[]', archived integer, lock text,
+    current text, forked text COLLATE "C", rest bigint, context bigint, damaged text NOT NULL DEFAULT '',
+    digest bigint, history bigint, tail bigint,
+    entries integer NOT NULL DEFAULT 0, words integer NOT NULL DEFAULT 0, tokens integer NOT NULL DEFAULT 0,
+    linear integer NOT NULL DEFAULT 1, gone integer NOT NULL DEFAULT 0
+);
+CREATE INDEX capsules_stamped ON @capsules (stamp);
+CREATE INDEX capsules_forked ON @capsules (forked) WHERE forked IS NOT NULL;
+CREATE TABLE @members (agent text COLLATE "C" NOT NULL, capsule bigint NOT NULL, PRIMARY KEY (agent, capsule));
+CREATE INDEX members_in ON @members (capsule);
+CREATE TABLE @messages (
+    num bigint PRIMARY KEY,
+    capsule bigint NOT NULL,
+    at integer NOT NULL,
+    id text COLLATE "C" NOT NULL,
+    front bigint NOT NULL,
+    parent text,
+    role text NOT NULL,
+    sender text COLLATE "C",
+    time_ms bigint NOT NULL,
+    words integer NOT NULL,
+    tokens integer NOT NULL,
+    active integer NOT NULL,
+    digest bigint NOT NULL
+);
+CREATE INDEX messages_in_order ON @messages (capsule, at, sender, time_ms);
+CREATE INDEX messages_by_id ON @messages (id);
+-- `number` is the value of what is no text.
+CREATE TABLE @facts (
+    message bigint NOT NULL,
+    path text COLLATE "C" NOT NULL,
+    type integer NOT NULL,
+    value text COLLATE "C" NOT NULL,
+    number numeric
+);
+CREATE INDEX facts_of ON @facts (message);
+CREATE INDEX facts_at ON @facts (path, type, message);
+-- The words of contents, and of contents with what is said to tools; of titles with tags.
+CREATE TABLE @words (num bigint PRIMARY KEY, vector tsvector NOT NULL, tools tsvector);
+CREATE INDEX words_in ON @words USING gin (vector) WITH (gin_pending_list_limit = 256);
+CREATE INDEX words_in_tools ON @words USING gin (tools) WITH (gin_pending_list_limit = 256);
+CREATE TABLE @names (num bigint PRIMARY KEY, vector tsvector NOT NULL);
+CREATE INDEX names_in ON @names USING gin (vector) WITH (gin_pending_list_limit = 256);
+
+-- The content in the body of an entry. JSON of PostgreSQL takes neither NUL nor half a pair of surrogates.
+CREATE FUNCTION @content(p_body text) RETURNS text LANGUAGE sql IMMUTABLE AS
+$$ SELECT regexp_replace(
+    p_body, '(?<!\\)((?:\\\\)*)\\u(?:0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\1\\ufffd', 'g'
+)::json ->> 'content' $$;
+CREATE VIEW @texts AS
+    SELECT m.*, coalesce(@content(e.body), '') AS content, CASE WHEN w.tools IS NOT NULL THEN e.body END AS tools
+    FROM @messages AS m JOIN @words AS w ON w.num = m.num JOIN @capsules AS c ON c.num = m.capsule
+    LEFT JOIN @documents AS d ON d.kind = 'conversations' AND d.id = c.id
+    LEFT JOIN @entries AS e ON e.doc = d.num AND e.place = m.at;

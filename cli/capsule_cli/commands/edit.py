@@ -66,7 +66,7 @@ def _edit_capsule(store: CoreStore, id: str) -> Head | None:
         except InvalidDocument as error:
             raise InvalidDocument.of([replace(problem, path=path) for problem in error.problems]) from error
 
-    return _through_editor(read, f"-{id}.json", save)
+    return through_editor(read, f"-{id}.json", save)
 
 
 def _edit_message(store: CoreStore, id: str, message_id: str, text: str | None, *, beside: bool) -> Message | None:
@@ -86,10 +86,10 @@ def _edit_message(store: CoreStore, id: str, message_id: str, text: str | None, 
                 raise InvalidInput("the message is empty; to remove it: capsule delete ID --which MESSAGE")
             return change(id, str(message.id), text)
 
-        return _through_editor(f"{message.content}\n".encode(), f"-{id}.md", save)
+        return through_editor(f"{message.content}\n".encode(), f"-{id}.md", save)
 
 
-def _through_editor(before: bytes, suffix: str, save: Callable[[bytes, str], T]) -> T | None:
+def through_editor(before: bytes, suffix: str, save: Callable[[bytes, str], T]) -> T | None:
     """Let a person edit a copy until it can be saved, or they give up. Returns: None for no change.
 
     The copy is readable for its owner alone. It goes when all is well, and stays with what was typed when it is not.

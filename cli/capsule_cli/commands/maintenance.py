@@ -1,4 +1,4 @@
-"""The store as a whole: `init`, `store show`, `store doctor`.
+"""The store as a whole: `init`, `store show`, `store settings`, `store doctor`.
 
 What must stay true: a command that finds something wrong does not exit 0.
 """
@@ -6,6 +6,7 @@ What must stay true: a command that finds something wrong does not exit 0.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -15,9 +16,10 @@ import typer
 from capsule import rooms
 from capsule.errors import CapsuleError, InvalidDocument, NotFound, Refused, StorageFailed, StoreBusy
 from capsule_cli.shared.asked import asked
+from capsule_cli.shared.inputs import read_file
 from capsule_cli.shared.opening import store_of
-from capsule_cli.shared.options import argument, flag, refuse
-from capsule_cli.shared.output import answer, counted, progress, say, shown
+from capsule_cli.shared.options import argument, flag, option, refuse
+from capsule_cli.shared.output import answer, counted, out, out_bytes, out_json, progress, say, shown
 
 if TYPE_CHECKING:
     from capsule.maintenance.conflict_copies import Ancestor
@@ -50,6 +52,35 @@ def show() -> None:
         facts = {"durability": opening.durability(url)}
     said = [found.root, found.words, *facts.values()]
     answer({"root": found.root, "reason": found.reason, **facts}, shown("\n  ".join(said)))
+
+
+def settings(
+    new: str | None = option("--set FILE", "Replace them by what a file has; - is standard input."),
+    edit: bool = flag("--edit", "Open them in $VISUAL or $EDITOR, and save them when they are valid."),
+) -> None:
+    """Print the settings of the store, its capsule.toml, or change them; also those of a store in a database.
+
+    Nothing is written that is not valid. A program that has the store open goes on with the settings that it read.
+    """
+    refuse(edit and new is not None, "give one of the two", "--set")
+    with store_of() as store:
+        there = store.read_settings()
+        saved = None
+        if edit:
+            from capsule_cli.commands.edit import through_editor
+
+            saved = through_editor(there.encode(), "-capsule.toml", lambda data, _: store.set_settings(data, there))
+        elif new is not None:
+            saved = store.set_settings(sys.stdin.buffer.read() if new == "-" else read_file(new))
+        now = store.read_settings()
+    for problem in saved.unknown if saved else ():
+        say(str(problem))
+    if asked.json:
+        out_json({"settings": now, "changed": now != there})
+    elif edit or new is not None:
+        out("saved" if now != there else "nothing changed")
+    else:
+        out_bytes(now.encode())
 
 
 def doctor(
