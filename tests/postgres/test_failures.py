@@ -137,12 +137,12 @@ def test_an_append_that_is_tried_again_is_no_earlier_than_what_others_wrote_mean
         id = store.create(type="group").id
         engine, real = store.inner.engine, store.inner.engine.save
 
-        def save(*args: Any) -> Any:
+        def save(*args: Any, **named: Any) -> Any:
             monkeypatch.setattr(engine, "save", real)
             began = timestamps.now()
             other.rename(id, "Plan")
             until(lambda: str(other.append(id, content="between").timestamp) > began)
-            return real(*args)
+            return real(*args, **named)
 
         monkeypatch.setattr(engine, "save", save)
         store.append(id, content="last")

@@ -19,6 +19,7 @@ from capsule.engines.postgres.beside import PostgresFiles, PostgresTrash
 from capsule.engines.postgres.feed import Feed
 from capsule.engines.postgres.layout import State
 from capsule.engines.postgres.leases import PostgresLeases
+from capsule.engines.postgres.told import Events
 from capsule.engines.postgres.transaction import Place, PostgresTransaction
 from capsule.engines.postgres.writing import PostgresVersion, Save, Writing, message_key, number_of
 from capsule.engines.retrying import again
@@ -128,13 +129,13 @@ class PostgresEngine:
         with self._guard:
             self._seen.pop(place, None)
 
-    def save(self, save: Save, parsed: ParsedHead | None = None) -> State:
+    def save(self, save: Save, reads: Reads, events: Events, **more: Any) -> State:
         """As `Writing.save`, and remember what is there then."""
-        state = self._writing.save(save, parsed)
+        state = self._writing.save(save, reads, events, **more)
         if not state.version:  # It was written by a try whose answer was lost.
-            self._forget((save.kind, save.id))
+            self._forget((save["kind"], save["id"]))
             return state
-        return self._noted(save.kind, save.id, state)
+        return self._noted(save["kind"], save["id"], state)
 
     def remove(self, kind: str, id: str, version: int, data: bytes, reads: Reads) -> Trashed:
         """As `Writing.remove`, and forget it."""
@@ -152,28 +153,24 @@ class PostgresEngine:
 
     def _create(self, kind: str, document: Document, reads: Reads, event: str) -> State:
         new, history = layout.pieces(document), document["history"]
-        return self.save(
-            Save(
-                kind,
-                check_id(document["id"]),
-                ids=[str(entry.get("id", "")) for entry in history],
-                bodies=new.bodies,
-                inner=layout.inner_bytes(new.bodies),
-                stamp=str(document.get("updatedAt", "")),
-                head=new.head,
-                rest=new.rest,
-                events=told.created(kind, document, event),
-                reads=reads,
-            )
-        )
+        save: Save = {
+            "kind": kind,
+            "id": check_id(document["id"]),
+            "tag": 0,
+            "messages": [message_key(str(entry.get("id", ""))) for entry in history],
+            "bodies": new.bodies,
+            "stamp": str(document.get("updatedAt", "")),
+            "head": new.head,
+            "rest": new.rest,
+        }
+        return self.save(save, reads, told.created(kind, document, event))
 
     def put(self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None) -> Version:
         codec.decode(data, self.name(kind, id))
         number = number_of(expected)
         try:
-            saved = self._writing.save(
-                Save(kind, check_id(id), tag=number, version=number, data=data, reads=reads or {})
-            )
+            save: Save = {"kind": kind, "id": check_id(id), "tag": number, "version": number, "exact": True}
+            saved = self._writing.save(save, reads or {}, data=data)
         finally:
             self._forget((kind, id))
         return PostgresVersion(data, saved.version)
@@ -255,7 +252,7 @@ class PostgresEngine:
     def entry(self, kind: str, id: str, message: str) -> tuple[int, Document] | None:
         """The place of an entry, and the entry; None: there is none of this id."""
         row = self.database.one(
-            "SELECT place, body FROM @entries WHERE message = %s"
+            "SELECT place, body FROM @entries WHERE message = %s::bytea"
             " AND doc = (SELECT num FROM @documents WHERE kind = %s AND id = %s) ORDER BY place LIMIT 1",
             message_key(message),
             kind,

@@ -100,16 +100,28 @@ $$ SELECT CASE WHEN d.data IS NOT NULL THEN octet_length(d.data)
     ELSE 20 + octet_length(d.head) + CASE WHEN d.rest = '' THEN 0 ELSE 2 + octet_length(d.rest) END
         + CASE WHEN d.entries = 0 THEN 2 ELSE 4 + d.inner_bytes END END $$;
 
--- Locks documents in the order given, which is the same for all writers.
-CREATE FUNCTION @lock(p_locks bigint[], p_shared boolean[]) RETURNS void LANGUAGE plpgsql AS $$
+-- The number by which a document is locked. Two documents of one number only wait for each other.
+CREATE FUNCTION @key(p_kind text, p_id text) RETURNS bigint LANGUAGE sql IMMUTABLE AS
+$$ SELECT hashtextextended('@' || p_kind || '/' || p_id, 0) $$;
+
+-- Locks a document, and those that the write depends on, which others may do too; in one order for all writers.
+CREATE FUNCTION @lock(p_kind text, p_id text, p_kinds text[], p_ids text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     is_done boolean;
+    l record;
 BEGIN
-    FOR i IN 1 .. cardinality(p_locks) LOOP
-        IF p_shared[i] THEN
-            is_done := pg_advisory_xact_lock_shared(p_locks[i]) IS NULL;
+    IF p_kinds IS NULL THEN
+        is_done := pg_advisory_xact_lock(@key(p_kind, p_id)) IS NULL;  -- Quicker than PERFORM.
+        RETURN;
+    END IF;
+    FOR l IN SELECT key, bool_and(is_shared) AS is_shared FROM (
+        SELECT @key(p_kind, p_id), false UNION ALL
+        SELECT @key(kind, id), true FROM unnest(p_kinds, p_ids) AS r (kind, id)
+    ) AS k (key, is_shared) GROUP BY key ORDER BY key LOOP
+        IF l.is_shared THEN
+            PERFORM pg_advisory_xact_lock_shared(l.key);
         ELSE
-            is_done := pg_advisory_xact_lock(p_locks[i]) IS NULL;  -- Quicker than PERFORM.
+            PERFORM pg_advisory_xact_lock(l.key);
         END IF;
     END LOOP;
 END $$;
@@ -119,7 +131,7 @@ CREATE FUNCTION @refusal(
     p_kinds text[], p_ids text[], p_versions bigint[], p_leases text[], p_fences bigint[]
 ) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
-    FOR i IN 1 .. cardinality(p_leases) LOOP
+    FOR i IN 1 .. coalesce(cardinality(p_leases), 0) LOOP
         -- Whoever takes the lease over waits until this write is done.
         PERFORM FROM @leases
             WHERE name = p_leases[i] AND fence = p_fences[i] AND expires > clock_timestamp() FOR SHARE;
@@ -127,7 +139,7 @@ BEGIN
             RETURN 'lease';
         END IF;
     END LOOP;
-    IF cardinality(p_kinds) > 0 AND EXISTS (
+    IF EXISTS (
         SELECT FROM unnest(p_kinds, p_ids, p_versions) AS r (kind, id, version)
         LEFT JOIN @documents AS d ON d.kind = r.kind AND d.id = r.id
         WHERE coalesce(d.version, 0) <> r.version
@@ -137,118 +149,127 @@ BEGIN
     RETURN NULL;
 END $$;
 
+-- How many of these messages are there.
+CREATE FUNCTION @found(p_doc bigint, p_messages bytea[]) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (SELECT count(*) FROM unnest(p_messages) AS m
+        WHERE EXISTS (SELECT FROM @entries WHERE doc = p_doc AND message = m));
+END $$;
+
+-- A write of a document: `Save` in `writing.py` describes the fields. One value that holds all is the quickest to send.
+CREATE TYPE @writing AS (
+    kind text, id text, write uuid, tag bigint, version bigint, exact boolean, active boolean,
+    start integer, inner_bytes bigint, messages bytea[], bodies text[], time text, stamp text,
+    head text, rest text, ends_active boolean, events text[], told text[], trash_kind text, trash_token text,
+    kinds text[], ids text[], versions bigint[], leases text[], fences bigint[]
+);
+
 -- Every write of a document but its removal. An append that was decided on an earlier version goes behind what others
--- appended since (`p_exact` false), if only that changed; then the database sees to it that no time goes back. `p_from`: entries from this place on are replaced. NULL of a
--- column: as it is. `p_again`: the answer to an earlier try was lost.
-CREATE FUNCTION @save(
-    p_kind text, p_id text, p_write uuid, p_again boolean, p_locks bigint[], p_shared boolean[],
-    p_kinds text[], p_ids text[], p_versions bigint[], p_leases text[], p_fences bigint[],
-    p_tag bigint, p_version bigint, p_exact boolean, p_active boolean, p_from integer,
-    p_messages bytea[], p_bodies text[], p_inner bigint, p_time text, p_stamp text,
-    p_head text, p_rest text, p_ends_active boolean, p_data bytea,
-    p_trash_kind text, p_trash_token text, p_trash_data bytea, p_events text[], p_told text[]
-) RETURNS TABLE (
-    o_status text, o_version bigint, o_tag bigint, o_era bigint, o_entries integer, o_size bigint, o_updated_at text,
-    o_newest text, o_time text, o_ends_active boolean, o_head text
-) LANGUAGE plpgsql AS $$
+-- appended since (unless `exact`), if only that changed; then the database sees to it that no time goes back.
+-- `p_again`: the answer to an earlier try was lost. All it takes to append a message is one update that says when it may
+-- be done, and two rows; what is in the way is looked for only if there is something.
+CREATE FUNCTION @save(p_write json, p_again boolean, p_data bytea, p_trash bytea) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
+    w @writing := json_populate_record(NULL::@writing, p_write);
     d @documents%ROWTYPE;
-    was bigint := p_tag;
-    is_there boolean;
+    is_done boolean := @lock(w.kind, w.id, w.kinds, w.ids) IS NULL;
     status text;
-    next bigint;
-    start integer;
-    stamp text := p_stamp;
-    bodies text[] := p_bodies;
+    added integer := coalesce(cardinality(w.bodies), 0);
+    next bigint := @in_timeline(nextval('@versions'));
     line constant text := E'\n      "timestamp": "';
 BEGIN
-    PERFORM @lock(p_locks, p_shared);
-    SELECT * INTO d FROM @documents WHERE kind = p_kind AND id = p_id;
-    is_there := FOUND;
-    IF is_there AND d.write = p_write THEN
-        status := 'done';
-    ELSIF is_there AND p_again AND p_from IS NULL AND cardinality(p_messages) > 0 AND p_tag <> 0 AND NOT EXISTS (
-        SELECT FROM unnest(p_messages) AS m
-        WHERE NOT EXISTS (SELECT FROM @entries WHERE doc = d.num AND message = m)
-    ) THEN
-        status := 'done';
-    ELSIF NOT is_there AND p_tag <> 0 THEN
-        status := 'gone';
-    ELSIF is_there AND p_tag = 0 THEN
-        status := 'taken';
-    ELSIF is_there AND d.version <> p_version AND (
-        d.tag <> p_tag OR p_exact OR d.ends_active <> p_active OR EXISTS (
-            SELECT FROM @entries WHERE doc = d.num AND message = ANY (p_messages)
-        )
-    ) THEN
-        status := 'changed';
-    ELSIF cardinality(p_kinds) + cardinality(p_leases) > 0 THEN
-        status := @refusal(p_kinds, p_ids, p_versions, p_leases, p_fences);
+    IF w.kinds IS NOT NULL THEN
+        status := @refusal(w.kinds, w.ids, w.versions, w.leases, w.fences);
     END IF;
-    IF status IS NULL THEN
-        next := @in_timeline(nextval('@versions'));
-        start := coalesce(p_from, d.entries, 0);
-        IF is_there AND stamp = '' THEN
-            stamp := d.updated_at;
-        ELSIF is_there AND d.version <> p_version THEN
-            IF stamp <= d.newest THEN
-                stamp := @stamp(d.newest::timestamptz + interval '1 millisecond');
-            END IF;
-            IF p_time <> '' AND p_time < d.time THEN  -- No message is earlier than the one before it.
-                bodies := ARRAY(SELECT replace(body, line || p_time || '"', line || d.time || '"')
-                    FROM unnest(p_bodies) WITH ORDINALITY AS b (body, i) ORDER BY i);
-            END IF;
-        END IF;
-        IF is_there THEN
-            UPDATE @documents SET
+    IF added <> 1 THEN
+        w.inner_bytes := coalesce(w.inner_bytes, (SELECT sum(octet_length(b) + 2) FROM unnest(w.bodies) AS b), 0);
+    END IF;
+    LOOP
+        IF status IS NULL AND w.tag <> 0 THEN
+            UPDATE @documents AS o SET
                 version = next,
-                tag = CASE WHEN p_head IS NULL AND p_data IS NULL THEN tag ELSE next END,
-                era = CASE WHEN p_from IS NULL THEN era ELSE next END,
-                entries = start + cardinality(p_bodies),
-                inner_bytes = CASE WHEN p_from IS NULL THEN inner_bytes ELSE 0 END + p_inner,
-                updated_at = stamp,
-                newest = greatest(newest, stamp),
-                time = greatest(time, p_time),
-                ends_active = coalesce(p_ends_active, ends_active),
-                write = p_write,
-                head = coalesce(p_head, head),
-                rest = coalesce(p_rest, rest),
+                tag = CASE WHEN w.head IS NULL AND p_data IS NULL THEN tag ELSE next END,
+                era = CASE WHEN w.start IS NULL THEN era ELSE next END,
+                entries = coalesce(w.start, entries) + added,
+                inner_bytes = CASE WHEN w.start IS NULL THEN inner_bytes ELSE 0 END
+                    + coalesce(w.inner_bytes, octet_length(w.bodies[1]) + 2),
+                updated_at = coalesce(w.stamp, updated_at),
+                newest = greatest(newest, w.stamp),
+                time = greatest(time, w.time),
+                ends_active = coalesce(w.ends_active, ends_active),
+                write = w.write,
+                head = coalesce(w.head, head),
+                rest = coalesce(w.rest, rest),
                 data = p_data
-            WHERE num = d.num RETURNING * INTO d;
-        ELSE
+            WHERE kind = w.kind AND id = w.id AND write <> w.write AND (
+                version = w.version OR (
+                    NOT w.exact AND tag = w.tag AND ends_active = w.active AND newest < w.stamp AND time <= w.time
+                    AND added = 1
+                    AND NOT EXISTS (SELECT FROM @entries WHERE doc = o.num AND message = w.messages[1])
+                )
+            ) RETURNING * INTO d;
+            EXIT WHEN d.num IS NOT NULL;
+        END IF;
+        SELECT * INTO d FROM @documents WHERE kind = w.kind AND id = w.id;
+        IF d.write = w.write OR (
+            p_again AND w.tag <> 0 AND w.start IS NULL AND @found(d.num, w.messages)
+                = nullif(cardinality(w.messages), 0)
+        ) THEN
+            status := 'done';
+            IF w.tag <> 0 AND cardinality(w.messages) > 0 THEN
+                -- As that write left it. Others may have appended since, so it is no version to go on from.
+                SELECT max(place) + 1 INTO d.entries FROM @entries WHERE doc = d.num AND message = ANY (w.messages);
+                d.version := 0;
+            END IF;
+        ELSIF status IS NULL AND d.num IS NULL AND w.tag = 0 THEN
             INSERT INTO @documents (
                 kind, id, version, tag, era, entries, inner_bytes, updated_at, newest, time, ends_active, write, head,
                 rest, data
             ) VALUES (
-                p_kind, p_id, next, next, next, cardinality(p_bodies), p_inner, stamp, stamp, p_time,
-                coalesce(p_ends_active, false), p_write, coalesce(p_head, ''), coalesce(p_rest, ''), p_data
+                w.kind, w.id, next, next, next, added, coalesce(w.inner_bytes, octet_length(w.bodies[1]) + 2),
+                coalesce(w.stamp, ''), coalesce(w.stamp, ''), coalesce(w.time, ''), coalesce(w.ends_active, false),
+                w.write, coalesce(w.head, ''), coalesce(w.rest, ''), p_data
             ) RETURNING * INTO d;
+            EXIT;
+        ELSIF d.num IS NULL OR w.tag = 0 THEN
+            status := coalesce(status, CASE WHEN w.tag = 0 THEN 'taken' ELSE 'gone' END);
+        ELSIF d.version <> w.version AND (
+            d.tag <> w.tag OR w.exact OR d.ends_active <> w.active OR @found(d.num, w.messages) > 0
+        ) THEN
+            status := coalesce(status, 'changed');
         END IF;
-        IF p_from IS NOT NULL THEN
-            DELETE FROM @entries WHERE doc = d.num AND place >= p_from;
+        IF status IS NOT NULL THEN
+            RETURN json_build_array(status, d.version, d.tag, d.era, d.entries, @size(d), d.updated_at, d.newest,
+                d.time, d.ends_active, d.head);
         END IF;
-        IF cardinality(p_bodies) = 1 THEN  -- Nearly always; without a set it takes less.
-            INSERT INTO @entries VALUES (d.num, start, p_messages[1], bodies[1]);
-        ELSIF cardinality(p_bodies) > 1 THEN
-            INSERT INTO @entries SELECT d.num, start + i - 1, m, b
-                FROM unnest(p_messages, bodies) WITH ORDINALITY AS e (m, b, i);
+        -- Only times are in the way: no message is earlier than the one before it.
+        w.version := d.version;
+        IF w.stamp <= d.newest THEN
+            w.stamp := @stamp(d.newest::timestamptz + interval '1 millisecond');
         END IF;
-        IF p_trash_token IS NOT NULL THEN
-            INSERT INTO @trash (token, kind, id, data) VALUES (p_trash_token, p_trash_kind, p_id, p_trash_data);
+        IF w.time < d.time THEN
+            w.bodies := ARRAY(SELECT replace(body, line || w.time || '"', line || d.time || '"')
+                FROM unnest(w.bodies) WITH ORDINALITY AS b (body, i) ORDER BY i);
         END IF;
-        FOR i IN 1 .. cardinality(p_events) LOOP
-            INSERT INTO @changes (kind, id, event, told, count, tag, was)
-                VALUES (p_kind, p_id, p_events[i], p_told[i], d.entries, d.tag, was);
-        END LOOP;
-        status := 'ok';
+    END LOOP;
+    IF w.start IS NOT NULL THEN  -- The entries from here on are replaced.
+        DELETE FROM @entries WHERE doc = d.num AND place >= w.start;
     END IF;
-    IF status = 'done' AND p_tag <> 0 AND cardinality(p_messages) > 0 THEN
-        -- As that write left it. Others may have appended since, so it is no version to go on from.
-        SELECT max(place) + 1 INTO d.entries FROM @entries WHERE doc = d.num AND message = ANY (p_messages);
-        d.version := 0;
+    IF added = 1 THEN  -- Nearly always; without a set it takes less.
+        INSERT INTO @entries VALUES (d.num, d.entries - 1, w.messages[1], w.bodies[1]);
+    ELSIF added > 1 THEN
+        INSERT INTO @entries SELECT d.num, d.entries - added + i - 1, m, b
+            FROM unnest(w.messages, w.bodies) WITH ORDINALITY AS e (m, b, i);
     END IF;
-    RETURN QUERY SELECT status, d.version, d.tag, d.era, d.entries, @size(d), d.updated_at, d.newest, d.time,
-        d.ends_active, CASE WHEN status = 'done' THEN d.head END;
+    IF w.trash_token IS NOT NULL THEN
+        INSERT INTO @trash (token, kind, id, data) VALUES (w.trash_token, w.trash_kind, w.id, p_trash);
+    END IF;
+    FOR i IN 1 .. cardinality(w.events) LOOP
+        INSERT INTO @changes (kind, id, event, told, count, tag, was)
+            VALUES (w.kind, w.id, w.events[i], w.told[i], d.entries, d.tag, w.tag);
+    END LOOP;
+    RETURN json_build_array('ok', d.version, d.tag, d.era, d.entries, @size(d), d.updated_at, d.newest, d.time,
+        d.ends_active, NULL);
 END $$;
 
 -- Forgets changes that are older than this, for the owner of the database to call. Who is that far behind begins anew.
@@ -268,7 +289,7 @@ END $$;
 
 -- Moves a document to the trash.
 CREATE FUNCTION @remove(
-    p_kind text, p_id text, p_locks bigint[], p_shared boolean[],
+    p_kind text, p_id text,
     p_kinds text[], p_ids text[], p_versions bigint[], p_leases text[], p_fences bigint[],
     p_version bigint, p_token text, p_data bytea, p_event text
 ) RETURNS TABLE (o_status text, o_at text) LANGUAGE plpgsql AS $$
@@ -277,7 +298,7 @@ DECLARE
     kept timestamptz;
     status text;
 BEGIN
-    PERFORM @lock(p_locks, p_shared);
+    PERFORM @lock(p_kind, p_id, p_kinds, p_ids);
     SELECT at INTO kept FROM @trash WHERE token = p_token;
     IF FOUND THEN
         RETURN QUERY SELECT 'ok', @stamp(kept);
