@@ -14,7 +14,7 @@ import zlib
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib import import_module
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 from benchmarks import postgres_server
@@ -186,12 +186,15 @@ def run(bench: Bench) -> Report:
                 names = [_OURS, *frameworks]
                 cases[label] = _measured(bench, url, label, names, few, count, rounds, seconds)
         delays = _delays(bench, url)
+        searches = _searches(bench, url)
     report.tables.append(_table(cases))
     report.bars += _bars(cases, delays, frameworks, one, followed)
     report.data["cases"] = {
         label: {name: run.as_json() for name, run in of_case.items()} for label, of_case in cases.items()
     }
     report.data["commit_to_follower_s"] = delays
+    report.bars += _bars_of_searches(searches, bench)
+    report.data["search_s"] = searches
     return report
 
 
@@ -253,6 +256,54 @@ def _delays(bench: Bench, url: str) -> list[float]:
     _end(_OURS, url)
     follower.join()
     return sorted(delays)
+
+
+#: Messages that are searched; and the searches: which query, and for how long it may take.
+_SEARCHED = 200_000
+_SEARCHES = {"a rare word": ("zebrafish", 0.005), "a common word, ranked": ("w0", 0.06)}
+
+
+def _searches(bench: Bench, url: str) -> dict[str, float]:
+    """How long searches take, and the first one, which takes all into the index: medians in seconds."""
+    found, url = dict[str, float](), f"{url}&schema=searched"
+    Store.init(url)
+    draw, words = random.Random(1), [f"w{number}" for number in range(50_000)]
+    weights = list(accumulate(1 / (number + 1) for number in range(len(words))))
+    count = 2_000 if bench.smoke else _SEARCHED
+    with Store.open(url) as store, bench.progress(f"{count:,} messages to search", count // 100) as step:
+        for _ in range(count // 100):
+            texts = [" ".join(draw.choices(words, cum_weights=weights, k=40)) for _ in range(100)]
+            id = store.create(type="group", messages=[{"role": "user", "content": text} for text in texts]).id
+            step()
+        store.append(id, content="a zebrafish")
+        begin = time.perf_counter()
+        store.questions.refresh()
+        found["the first question, which takes all in"] = time.perf_counter() - begin
+        for name, (query, _) in _SEARCHES.items():
+            times_s = []
+            for _ in range(bench.rounds(31, 11, 1)):
+                begin = time.perf_counter()
+                assert store.search(query).hits
+                times_s.append(time.perf_counter() - begin)
+            found[name] = statistics.median(times_s)
+        begin = time.perf_counter()
+        store.append(id, content="another zebrafish")
+        assert len(store.search("zebrafish").hits) == 2
+        found["an append, and a search that finds it"] = time.perf_counter() - begin
+    return found
+
+
+def _bars_of_searches(found: dict[str, float], bench: Bench) -> list[Bar]:
+    return [
+        Bar(
+            f"PostgreSQL: search, {2_000 if bench.smoke else _SEARCHED:,} messages, {name}",
+            f"under {micro(most)}",
+            micro(found[name]),
+            found[name] < most,
+            "the machine was busy",
+        )
+        for name, (_, most) in _SEARCHES.items()
+    ]
 
 
 def _table(cases: dict[str, dict[str, Run]]) -> Table:
