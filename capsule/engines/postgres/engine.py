@@ -64,6 +64,7 @@ class PostgresEngine:
     def __init__(self, database: Database, machine: Machine, derived: Derived | None, timeout_s: float = 10.0) -> None:
         self.database = database
         self.machine = machine
+        machine.of_store = {"cursors": lambda: schema.key(database)}
         self._derived = derived
         self._timeout_s = timeout_s
         self.feed = Feed(database)
