@@ -1,14 +1,15 @@
 """What belongs to this machine alone: how to wake an agent here, which commands may run, keys and secrets.
 
 What must stay true: it is beside the engine and never in it, so that a shared engine carries none of it; and a document
-that this user did not write here counts as missing, as what it says may be run.
+that this user did not write here counts as missing, as what it says may be run. Only a key that every machine has to
+know is the store's: the engine gives it, and it is kept nowhere here.
 """
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import copy
 from typing import Any, Self
@@ -27,6 +28,8 @@ class Machine(ABC):
     """The small JSON documents of this machine, by kind and id. Several threads may use it."""
 
     _agent: str | None = None
+    #: What gives the keys that are the store's, by their ids.
+    of_store: Mapping[str, Callable[[], bytes]] = {}
 
     def for_agent(self, agent: str) -> Self:
         """The same for an agent, which does not reach every kind: the methods raise Refused."""
@@ -76,7 +79,9 @@ class Machine(ABC):
         self._delete(kind, check_id(id))
 
     def key(self, id: str) -> bytes:
-        """A secret key of 32 bytes, made at first use. Where nothing can be written, it is good for this call."""
+        """A secret key of 32 bytes: the store's, or made at first use. Where nothing can be written, good for this call."""
+        if id in self.of_store:
+            return self.of_store[id]()
         from secrets import token_hex
 
         key = token_hex(32)

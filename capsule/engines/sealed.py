@@ -1,7 +1,7 @@
 """Cursors as an agent gets them: sealed, so that they tell nothing of what it may not read.
 
 What must stay true: equal places have equal cursors. Without the key a cursor says nothing, not even by its length.
-The key lies in `.capsule/`, where no agent of a store reaches.
+The key lies in `.capsule/`, or in a store's database, where no agent of a store reaches.
 """
 
 from __future__ import annotations

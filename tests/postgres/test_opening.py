@@ -198,6 +198,23 @@ def test_what_belongs_to_the_machine_stays_there(database: str) -> None:
     assert rows == []
 
 
+def test_an_agent_goes_on_from_its_cursor_on_another_machine(
+    database: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with Store.open(database, agent="anna") as store:
+        id = store.create(title="Plan", type="group").id
+        cursor = store.changes().cursor
+        sent = store.append(id, content="x").id
+    for name in ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "another" / name))
+    with Store.open(database, agent="anna") as store:
+        assert [change.messages for change in store.changes(cursor).changes] == [(sent,)]
+        web = store.inner.whole.machine.key("web")
+    with Store.open(database, agent="bob") as store, pytest.raises(InvalidInput, match="no cursor of bob"):
+        store.changes(cursor)
+    assert web != bytes.fromhex(sql(database, "SELECT value FROM @meta WHERE key = 'cursors'")[0][0])
+
+
 def test_who_is_behind_what_the_feed_keeps_begins_anew(database: str) -> None:
     with Store.open(database) as store, Store.open(database) as late:
         id = store.create(title="Plan", type="group").id

@@ -71,6 +71,7 @@ class PostgresEngine:
     def __init__(self, database: Database, machine: Machine, timeout_s: float = 10.0) -> None:
         self.database = database
         self.machine = machine
+        machine.of_store = {"cursors": lambda: schema.key(database)}
         self._timeout_s = timeout_s
         self.feed = Feed(database)
         self.leases = PostgresLeases(database)

@@ -11,6 +11,7 @@ import os
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
@@ -96,6 +97,12 @@ def _new_generation(database: Database, identity: str) -> str:
     return str(row[0]) if row else ""
 
 
+def key(database: Database) -> bytes:
+    """The secret key of the store's cursors, which every machine that opens it has. Raises as `Database.read`."""
+    ((text,),) = database.read("SELECT value FROM @meta WHERE key = 'cursors'")
+    return bytes.fromhex(text)
+
+
 def set_settings(database: Database, toml: str, before: str) -> None:
     """Replace the settings, which are `before`. Raises StoreBusy: they are others; and as `Database.write`."""
     statement = "UPDATE @meta SET value = %s WHERE key = 'settings' AND value IN (%s, %s) RETURNING key"
@@ -152,10 +159,10 @@ def migrate(database: Database, toml: str = settings.TEMPLATE) -> bool:
                 connection.execute(
                     database.text(
                         "INSERT INTO @meta VALUES ('version', %s), ('store', %s), ('generation', %s), ('settings', %s),"
-                        " ('pruned', '0'),"
+                        " ('pruned', '0'), ('cursors', %s),"
                         f" ('identity', ({_IDENTITY}))"
                     ),
-                    (str(VERSION), uuid4().hex, uuid4().hex, toml),
+                    (str(VERSION), uuid4().hex, uuid4().hex, toml, token_hex(32)),
                 )
         except CapsuleError:
             raise
