@@ -23,7 +23,7 @@ from benchmarks.report import Bench, Report
 WORKS = (
     "append", "contention", "amplification", "reading", "heads", "startup", "memory",
     "indexing", "search", "filters", "watch", "messaging", "channels", "sessions",
-    "mcp", "context", "trees", "merging", "git", "transfer", "web",
+    "mcp", "context", "trees", "merging", "git", "transfer", "web", "postgres",
 )  # fmt: skip
 _HERE = Path(__file__).parent
 

@@ -38,7 +38,7 @@ __all__ = ["run"]
 _OURS, _BARE = "capsule web", "a bare Starlette page"
 _LIST_S, _LIST_RATIO, _LOADED, _PAINT_S, _HEARD_S, _SEARCH_S, _IDLE = 0.1, 8.0, 150_000, 0.3, 0.05, 0.06, 0.05
 _COLUMNS = ("what", "how", "rounds", "median", "p95", "p99", "max", "capsule web / it")
-_TABS, _IDLE_S = 200, 20
+_TABS, _IDLE_S, _SETTLE_S = 200, 20, 60
 
 
 def run(bench: Bench) -> Report:
@@ -62,7 +62,8 @@ def run(bench: Bench) -> Report:
         if browser is not None:
             _paint(bench, report, browser, served, bare, messages)
             _appended(bench, report, browser, served, bare)
-            _idle(bench, report, browser, served, bare)
+    with _served(root, bench) as served, _bare() as bare:
+        _idle(bench, report, served, bare)
     return report
 
 
@@ -248,62 +249,59 @@ def _search(bench: Bench, report: Report, browser: Browser, made: corpus.Corpus,
     )
 
 
-def _idle(bench: Bench, report: Report, browser: Browser, served: Served, bare: str) -> None:
+def _idle(bench: Bench, report: Report, served: Served, bare: str) -> None:
+    """In a fresh browser each, a minute after the last tab was opened: until then it tidies up what it loaded."""
     count, seconds = bench.rounds(_TABS, 20, 3), bench.rounds(_IDLE_S, 5, 1)
-    shares: dict[str, tuple[float, float]] = {}
+    settle, shares = bench.rounds(_SETTLE_S, 10, 1), dict[str, tuple[float, float]]()
     still = f"{bare}/still"
     for name in (_OURS, still):
-        context = browser.new_context()
-        for _ in range(count):
-            if name == _OURS:
-                opened(context, served, "/c/small")
-            else:
-                context.new_page().goto(name)
-        shares[name] = _shares(served, seconds)
-        context.close()
-    total, server = shares[_OURS]
+        with launched(report) as browser:
+            if browser is None:
+                return
+            context = browser.new_context()
+            for _ in range(count):
+                if name == _OURS:
+                    opened(context, served, "/c/small")
+                else:
+                    context.new_page().goto(name)
+            time.sleep(settle)
+            shares[name] = _shares(served, seconds)
+    of_browser, of_server = shares[_OURS]
+    total, bare_total = of_browser + of_server, shares[still][0]
     rows = [
-        (f"{count} tabs of {_OURS}", f"{total:.2%}", f"{server:.2%}"),
-        (f"{count} tabs of {_BARE} without script", f"{shares[still][0]:.2%}", ""),
+        (f"{count} tabs of {_OURS}", f"{total:.2%}", f"{of_server:.2%}"),
+        (f"{count} tabs of {_BARE} without script", f"{bare_total:.2%}", ""),
     ]
-    report.tables.append(Table(f"Idle for {seconds} s: shares of a processor", ("what", "all", "capsule web"), rows))
+    title = f"Idle for {seconds} s, {settle} s after the last tab was opened: shares of a processor"
+    note = "The browser and the server, without the program that drives the browser, which a person does not have."
+    report.tables.append(Table(title, ("what", "all", "capsule web"), rows, note))
     report.bars.append(
         Bar(
             f"{count} tabs of one browser, idle",
             f"under {_IDLE:.0%} of a processor",
-            f"{total:.2%}, of which the server {server:.2%}",
+            f"{total:.2%}, of which the server {of_server:.2%}",
             total < _IDLE,
             "the looks without a notice now and then, and what a browser does for its tabs",
         )
     )
-    report.data["idle"] = {"tabs": count, "all": total, "server": server, "bare": shares[still][0]}
+    report.data["idle"] = {"tabs": count, "all": total, "server": of_server, "bare": bare_total}
 
 
 def _shares(served: Served, seconds: int) -> tuple[float, float]:
-    """Shares of a processor while nothing happens: of all processes that this one started, and of the server."""
-    settled = _settled(served)
-    begin = time.monotonic()
+    """Shares of a processor while nothing happens: of the browser, and of the server."""
+    begin, before = time.monotonic(), _times(served)
     time.sleep(seconds)
-    passed, after = time.monotonic() - begin, _times()
-    spent = {pid: after[pid] - settled.get(pid, 0.0) for pid in after}
-    return sum(spent.values()) / passed, spent.get(served.process.pid, 0.0) / passed
+    passed, after = time.monotonic() - begin, _times(served)
+    spent = {pid: after[pid] - before.get(pid, 0.0) for pid in after}
+    server = spent.pop(served.process.pid)
+    return sum(spent.values()) / passed, server / passed
 
 
-def _settled(served: Served) -> dict[int, float]:
-    """The processor times, once a second takes less than a tenth of one: what was opened has been drawn."""
-    before = _times()
-    for _ in range(60):
-        time.sleep(1)
-        after = _times()
-        if sum(after.values()) - sum(before.values()) < 0.1:
-            return after
-        before = after
-    return before
-
-
-def _times() -> dict[int, float]:
+def _times(served: Served) -> dict[int, float]:
+    """The processor times of the server and of what the driver of the browser started, in seconds."""
     found = {}
-    for process in psutil.Process().children(recursive=True):
+    drivers = [one for one in psutil.Process().children() if "run-driver" in one.cmdline()]
+    for process in [psutil.Process(served.process.pid), *(each for one in drivers for each in one.children(True))]:
         try:
             used = process.cpu_times()
         except psutil.NoSuchProcess:

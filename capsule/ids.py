@@ -17,6 +17,7 @@ from capsule.forks import call_in_child
 
 _MAX_BYTES = 128
 _ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@-]{{0,{_MAX_BYTES - 1}}}")
+_NO_PATH = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")  # Those between stand for bytes that are no UTF-8.
 _FILE_NAME = re.compile(r"(?!\.)[^/\\\x00-\x1f\x7f\ud800-\udfff]+")
 _MAX_FILE_NAME_BYTES = 200
 
@@ -75,7 +76,11 @@ def folder_ids(path: str, length: int, nameless: str) -> tuple[str, str]:
         path: The folder.
         length: The number of characters that the second one may have.
         nameless: What stands for a name of which nothing is left.
+
+    Raises InvalidInput: No folder has this path.
     """
+    if _NO_PATH.search(path):
+        raise InvalidInput(f"{path[:200]!r} is no path of a folder: it has a zero, or half a character")
     from hashlib import sha256  # OpenSSL with it, which only a new name needs.
 
     suffix = sha256(path.encode("utf-8", "surrogateescape")).hexdigest()[:6]

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from capsule import settings
 from capsule.disk.whole_files import naming
 from capsule.engines import opening
-from capsule.errors import NotFound, Refused, Remedy
+from capsule.errors import InvalidInput, NotFound, Refused, Remedy
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
@@ -28,6 +29,10 @@ _WORDS: Final[dict[Reason, str]] = {
     "above": f"the nearest directory upwards with a {settings.FILE_NAME}",
     "own": f"your own store, since none was named and no directory upwards has a {settings.FILE_NAME}",
 }
+
+
+#: The address with its password, for one that stands in the environment without it.
+_given: dict[str, str] = {}
 
 
 class Location(NamedTuple):
@@ -51,7 +56,7 @@ def open_engine(path: str | os.PathLike[str] | None) -> tuple[str, settings.Sett
         import platformdirs
 
         kept = platformdirs.user_data_dir("capsule", appauthor=False)
-        engine, settings_there = opening.in_database(url, kept, platformdirs.user_cache_dir("capsule", appauthor=False))
+        engine, settings_there = opening.in_database(url, kept)
         return opening.shown(url), settings_there, engine
     root = find_store(path)
     settings_there = load_settings(root)
@@ -61,7 +66,15 @@ def open_engine(path: str | os.PathLike[str] | None) -> tuple[str, settings.Sett
 def named(path: str | os.PathLike[str] | None) -> str | None:
     """The address of the database that is named as the store, with its password; None: none is."""
     url = path or os.environ.get("CAPSULE_STORE")
-    return url if isinstance(url, str) and opening.is_address(url) else None
+    return _given.get(url, url) if isinstance(url, str) and opening.is_address(url) else None
+
+
+def hide_password() -> None:
+    """Take the password out of `CAPSULE_STORE`, so that no child has it. This process goes on with it."""
+    with suppress(InvalidInput):
+        if opening.is_address(url := os.environ.get("CAPSULE_STORE", "")):
+            os.environ["CAPSULE_STORE"] = shown = opening.shown(url)
+            _given[shown] = url
 
 
 def find_store(path: str | os.PathLike[str] | None, *, is_made: bool = True) -> str:

@@ -53,6 +53,9 @@ class Leases(Protocol):
         Raises StoreBusy, which names the holder if that is known; Refused, StorageFailed.
         """
 
+    def ensure_held(self, lease: Lease) -> None:
+        """Raise StoreBusy if a lease was released or lost."""
+
     def release(self, name: str) -> None:
         """Release a lease, if this process has it."""
 

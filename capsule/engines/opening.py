@@ -61,20 +61,18 @@ def in_memory(documents: Iterable[tuple[str, Document, bytes]] = (), timeout_s: 
     return engine
 
 
-def in_database(url: str, kept: str, cached: str) -> tuple[PostgresEngine, settings.Settings]:
+def in_database(url: str, kept: str) -> tuple[PostgresEngine, settings.Settings]:
     """The engine of a store in PostgreSQL, and its settings.
 
     Args:
         url: Its address.
         kept: The directory for what this machine keeps of such stores: how agents are woken here, what may be run.
-        cached: The directory for what it derives of them.
 
     Raises NotFound: there is no store; InvalidInput, Refused, StorageFailed.
     """
     from hashlib import sha256
 
     from capsule.engines.files.beside import FileMachine
-    from capsule.engines.files.disk.derived import Derived
     from capsule.engines.files.storage import FileStorage
     from capsule.engines.postgres import schema
     from capsule.engines.postgres.address import Address
@@ -90,13 +88,11 @@ def in_database(url: str, kept: str, cached: str) -> tuple[PostgresEngine, setti
         raise
     # By the address too: another database can call itself by the id of this store.
     name = sha256(f"{database.address.place} {meta.store}".encode()).hexdigest()[:32]
-    places = [os.path.join(directory, "databases", name) for directory in (kept, cached)]
-    for place in places:
-        with naming(place, "make"):
-            os.makedirs(place, mode=0o700, exist_ok=True)
-    machine = FileMachine(FileStorage(places[0], **parsed.of_storage))
-    derived = Derived(Layout(places[1]), Syscalls())
-    return PostgresEngine(database, machine, derived, parsed.mutex_timeout_s), parsed
+    place = os.path.join(kept, "databases", name)
+    with naming(place, "make"):
+        os.makedirs(place, mode=0o700, exist_ok=True)
+    machine = FileMachine(FileStorage(place, **parsed.of_storage))
+    return PostgresEngine(database, machine, parsed.mutex_timeout_s), parsed
 
 
 def settings_in_database(url: str) -> settings.Settings:

@@ -182,7 +182,7 @@ class Sessions(Setup):
         """The events of a session whose files name a message; None: they don't."""
         kinds = (OUTBOUND, INBOUND)  # In this order, as acks leave after their messages.
         with suppress(NotFound):
-            if any(message.encode() in self._engine.read(kind, row.id) for kind in kinds):
+            if any(message.encode("utf-8", "surrogatepass") in self._engine.read(kind, row.id) for kind in kinds):
                 outbound, inbound = (self._engine.document(kind, row.id)["history"] for kind in kinds)
                 return Files(row.id, row.agent, inbound, outbound)
         return None

@@ -307,6 +307,7 @@ class LeasesView:
     def __init__(self, leases: Leases, finds: Callable[[str], bool]) -> None:
         self._live, self._finds = leases.live, finds
         self.take, self.release, self.is_live = leases.take, leases.release, leases.is_live
+        self.ensure_held = leases.ensure_held
 
     def beat(self, *args: Any, **named: Any) -> NoReturn:
         """Raises Refused: only sessions use it."""

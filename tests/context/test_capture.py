@@ -179,6 +179,7 @@ def test_an_unreadable_file_is_left_out(tmp_path: Path) -> None:
     assert reasons(captured(tmp_path)) == {"b": "can't be read"}
 
 
+@pytest.mark.files
 def test_a_file_with_a_token_refuses_the_capture_until_tokens_are_allowed(tmp_path: Path, stored: Store) -> None:
     token = "ghp_" + "a1B2" * 9
     lay_out(tmp_path / "project", {"a.py": f"x = 1\nTOKEN = '{token}'\n".encode(), "b.py": b""})

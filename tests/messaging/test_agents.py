@@ -197,6 +197,7 @@ def test_an_agent_stays_online_when_its_wait_times_out(store: Store, child: Call
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.files
 def test_nobody_stays_online_after_a_crash(store: Store, child: Callable[..., Child], number: int) -> None:
     bob = child(LISTENS, store.root, 60)
     bob.hear()

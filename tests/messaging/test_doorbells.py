@@ -194,6 +194,7 @@ def test_one_process_waits_for_a_session_and_its_rings_outlive_it(store: Store, 
     assert registry.take(third, "bob", again)
 
 
+@pytest.mark.files
 def test_a_process_that_was_killed_waits_for_nothing(root: Path, child: Callable[..., Child]) -> None:
     other, session = child(WAITS, root), Target("claude-code", {"session": "s"})
     assert other.hear()

@@ -10,6 +10,8 @@ from capsule import Store
 from capsule.errors import StorageFailed
 from tests.core.storage.faults import Flushes, store_on
 
+pytestmark = pytest.mark.files
+
 
 def test_a_message_that_its_writer_did_not_wait_for_is_flushed_before_it_is_delivered(root: Path) -> None:
     system = Flushes()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from capsule import Store
-from capsule.engines.index.search import search as module
+from capsule.engines.index.search import ranking as module
 from tests.core.index.conftest import store as store
 from tests.core.index.test_ranking import fill
 from tests.core.index.test_search import pages

@@ -1,7 +1,8 @@
 """A real PostgreSQL server for the tests: one for all workers of a run, and a schema for each test.
 
-What must stay true: it runs as another user than root, on a unix socket that nobody else reaches by the network; and it
-ends with the last process that uses it, however that dies, and leaves nothing. A kernel lock says who still uses it.
+What must stay true: it runs as another user than root, also from a directory that only root may read, on a unix socket
+that nobody else reaches by the network; and it ends with the last process that uses it, however that dies, and leaves
+nothing. A kernel lock says who still uses it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 
 #: Nobody needs these databases after a power cut.
 _SETTINGS = ("fsync=off", "full_page_writes=off", "max_connections=200", "shared_buffers=64MB", "autovacuum=off")
-#: Users that a server may run as where the tests run as root.
+#: Users that a server runs as where the tests run as root; without them, as any other one.
 _USERS = ("postgres", "nobody")
 _WAIT_S = 120.0
 #: They outlive this process, which does not wait for them.
@@ -46,11 +47,11 @@ def _user() -> dict[str, Any]:
     """Who runs the server, as `subprocess` takes it."""
     if os.geteuid() != 0:
         return {}
-    for name in _USERS:
-        with suppress(KeyError):
-            user = pwd.getpwnam(name)
-            return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-    raise OSError("the tests run as root, and there is no user postgres or nobody to run a server as")
+    others = {user.pw_name: user for user in pwd.getpwall() if user.pw_uid != 0}
+    if not others:
+        raise OSError("the tests run as root, and there is no other user to run a server as")
+    user = next((others[name] for name in _USERS if name in others), [*others.values()][-1])
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
 
 
 class Server:
@@ -58,31 +59,53 @@ class Server:
 
     Args:
         settings: Further settings.
+        of: A server of which it is a standby.
+        programs: Another directory with `initdb` and `postgres` than that of `binaries`.
 
     Attributes:
         directory: Its directory, in which is its socket.
         url: Its address, of its superuser.
+        user: Who runs it, as `subprocess` takes it.
     """
 
-    def __init__(self, *settings: str) -> None:
-        self._bin, self._as = binaries(), _user()
-        assert self._bin is not None
+    def __init__(self, *settings: str, of: Server | None = None, programs: Path | None = None) -> None:
+        programs, self.user = programs or binaries(), _user()
+        assert programs is not None
         self.directory = Path(tempfile.mkdtemp(prefix="capsule-pg-", dir="/tmp"))
-        if self._as:
-            os.chown(self.directory, self._as["user"], self._as["group"])
+        if self.user:
+            os.chown(self.directory, self.user["user"], self.user["group"])
         self.data, self._settings = self.directory / "data", (*_SETTINGS, *settings)
         self.url = f"postgresql://capsule@/postgres?host={self.directory}"
         # It ends the server when this process is gone, however that died.
         guard = [sys.executable, __file__, "--guard", str(self.directory)]
         self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, start_new_session=True)
-        self.run("initdb", "-D", self.data, "-U", "capsule", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
-        self.start()
+        self._bin = self._reached(programs)
+        if of is None:
+            self.run("initdb", "-D", self.data, "-U", "capsule", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
+            self.start()
+        else:
+            self.stand_by(of)
+
+    def _reached(self, programs: Path) -> Path:
+        """Where its user finds the programs: where they are, else, as in a home of root, in a copy beside the data."""
+        try:
+            subprocess.run([programs / "postgres", "--version"], **self.user, stdout=subprocess.DEVNULL, check=True)
+        except PermissionError:
+            package, copy = programs.parents[1], self.directory / "programs"
+            # The libraries of the package lie beside it, and are looked for there.
+            for part in (programs.parent, package.with_name(f"{package.name}.libs")):
+                if part.exists():
+                    shutil.copytree(part, copy / part.relative_to(package.parent), symlinks=True)
+            for path in (copy, *copy.rglob("*")):
+                os.chown(path, self.user["user"], self.user["group"], follow_symlinks=False)
+            return copy / programs.relative_to(package.parent)
+        return programs
 
     def run(self, program: str, *words: object) -> None:
         """Run one of its programs, as its user."""
         done = subprocess.run(
             [f"{self._bin}/{program}", *map(str, words)],
-            **self._as,
+            **self.user,
             cwd=self.directory,
             env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
             stdin=subprocess.DEVNULL,
@@ -103,6 +126,27 @@ class Server:
     def stop(self, mode: str = "immediate") -> None:
         """Stop it."""
         self.run("pg_ctl", "stop", "-s", "-w", "-D", self.data, "-m", mode)
+
+    def stand_by(self, primary: Server) -> None:
+        """Begin anew as a standby; it has what the primary has on return."""
+        shutil.rmtree(self.data, ignore_errors=True)
+        for left in self.directory.glob(".s.PGSQL*"):
+            left.unlink()
+        self.run("pg_basebackup", "-D", self.data, "-h", primary.directory, "-U", "capsule", "-R", "-N", "-c", "fast")
+        self.start()
+
+    def promote(self) -> None:
+        """Make a primary of a standby."""
+        self.run("pg_ctl", "promote", "-s", "-w", "-D", self.data)
+
+    def kill(self) -> None:
+        """Kill all of its processes at once, as when the machine dies."""
+        pid = int((self.data / "postmaster.pid").read_text().split()[0])
+        os.kill(pid, signal.SIGSTOP)  # It begins no further ones.
+        rows = subprocess.check_output(["ps", "-A", "-o", "pid=,ppid="], text=True).splitlines()
+        for own, parent in (map(int, row.split()) for row in rows):
+            if pid in (own, parent):
+                os.kill(own, signal.SIGKILL)
 
     def close(self) -> None:
         """Stop it, and leave nothing."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -17,7 +17,11 @@ from tests.postgres.server import shared
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
 
+#: Whether the tests run on stores in PostgreSQL.
+IS_POSTGRES = os.environ.get("CAPSULE_ENGINE") == "postgres"
 _NUMBERS = count()
+#: The settings of the stores of tests: where a busy machine stops the holder of a mutex for a while, the others wait.
+TOML = '[storage]\nmutex_timeout = "90s"\n'
 
 
 @pytest.fixture(scope="session")
@@ -38,8 +42,18 @@ def database(postgres: str) -> str:
     from capsule.engines import opening
 
     url = f"{postgres}&schema=t{os.getpid()}_{next(_NUMBERS)}"
-    opening.make_in_database(url)
+    opening.make_in_database(url, *([TOML] if IS_POSTGRES else []))
     return url
+
+
+class Place(str):
+    """The address of a store in place of its directory: a test that looks into that is skipped."""
+
+    def __truediv__(self, other: object) -> NoReturn:
+        pytest.skip("it looks into the directory of its store")
+
+    def __getattr__(self, name: str) -> Any:
+        pytest.skip(f"it asks for the {name} of the directory of its store")
 
 
 def engine_of(url: str, timeout_s: float = 10.0) -> Engine:
@@ -49,7 +63,7 @@ def engine_of(url: str, timeout_s: float = 10.0) -> Engine:
     from capsule.engines.postgres.database import Database
     from capsule.engines.postgres.engine import PostgresEngine
 
-    return PostgresEngine(Database(Address(url)), MemoryMachine(), None, timeout_s)
+    return PostgresEngine(Database(Address(url)), MemoryMachine(), timeout_s)
 
 
 @pytest.fixture

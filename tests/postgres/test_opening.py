@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from capsule import InvalidInput, NotFound, Refused, StorageFailed, Store
 from capsule.engines.postgres.address import Address
+from tests.postgres.server import Server
 from tests.processes import ROOT, Child
 
 SECRET = "s3cret-pass"
@@ -107,25 +109,25 @@ def test_an_address_without_a_store_or_of_another_version_is_refused_by_name(dat
         Store.init(database)
 
 
-def test_a_role_that_may_make_nothing_can_do_everything_else(database: str) -> None:
-    schema = Address(database).schema
-    role = f"writer_{schema}"
-    sql(database, f"CREATE ROLE {role} LOGIN")
-    sql(database, f"GRANT USAGE ON SCHEMA {schema} TO {role}")
-    sql(database, f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}")
-    sql(database, f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO {role}")
-    url = database.replace("capsule@", f"{role}@")
-    with Store.open(url) as store:
-        id = store.create(title="Plan", messages=[{"role": "user", "content": "hello"}]).id
-        with store.locks.take(id):
-            store.append(id, content="x")
-        store.edits.message(id, str(store.tail(id, 1)[0].id), "y")
-        store.delete(id)
-        store.trash.restore(id)
-        store.delete(id)
-        assert store.trash.purge(0) and not [*store.heads()]
-    with pytest.raises(Refused):
-        Store.init(url.replace(f"schema={schema}", f"schema={schema}x"))
+@pytest.mark.parametrize(
+    ("change", "write"),
+    [
+        ("ALTER FUNCTION @save RENAME TO save_2", lambda store: store.append("plan", content="late")),
+        ("ALTER TABLE @entries RENAME TO later", lambda store: store.append("plan", content="late")),
+        ("ALTER TABLE @leases RENAME who TO holders", lambda store: store.engine.leases.take("worker")),
+    ],
+)
+def test_a_program_that_is_open_while_the_schema_gets_another_version_is_refused(
+    database: str, change: str, write: Callable[[Store], object]
+) -> None:
+    with Store.open(database) as store:
+        store.create(id="plan", type="group")
+        for number in range(10):
+            store.append("plan", content=f"{number}")  # By then its statements are prepared.
+        sql(database, f"BEGIN; {change}; UPDATE @meta SET value = '2' WHERE key = 'version'; COMMIT")
+        with pytest.raises(Refused, match="version 2, and this Capsule works with 1; install a newer"):
+            write(store)
+    assert sql(database, "SELECT entries FROM @documents") == [(10,)]
 
 
 def test_without_the_driver_an_address_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +142,7 @@ def test_a_pooler_that_loses_prepared_statements_is_got_on_with(database: str) -
         for number in range(20):
             store.append(id, content=f"{number}")
             with store.engine.database._connection() as connection:  # type: ignore[attr-defined]
-                connection.execute("DEALLOCATE ALL")  # As where another session of the server gets the next statement.
+                connection.execute("DEALLOCATE ALL", prepare=False)  # As where another session gets the next one.
         assert [entry["content"] for entry in store.document(id)["history"]] == [str(number) for number in range(20)]
 
 
@@ -153,18 +155,38 @@ def test_two_that_migrate_at_once_make_one_schema(postgres: str, child: Callable
     assert sorted(map(bool, (each.hear() for each in children))) == [False, False, False, True]
 
 
-def test_a_database_restored_from_a_dump_refuses_cursors_of_before(database: str) -> None:
-    with Store.open(database) as store:
-        id = store.create(title="Plan", type="group").id
-        cursor = store.changes().cursor
-    sql(database, "UPDATE @meta SET value = 'another cluster' WHERE key = 'identity'")
-    with Store.open(database) as store:
-        assert [head.id for head in store.heads()] == [id]
-        with pytest.raises(InvalidInput, match="restored"):
-            store.changes(cursor)
-        since = store.changes().cursor
-        sent = store.append(id, content="x").id
-        assert [change.messages for change in store.changes(since).changes] == [(sent,)]
+@pytest.mark.slow
+@pytest.mark.sample
+@pytest.mark.usefixtures("postgres")
+def test_a_database_restored_from_a_dump_has_everything_refuses_cursors_of_before_and_goes_on() -> None:
+    with closing(Server()) as old, closing(Server()) as new:
+        urls = [f"{server.url}&schema=talks" for server in (old, new)]
+        Store.init(urls[0])
+        with Store.open(urls[0]) as store:
+            id = store.create(title="Plan", type="group", messages=[{"role": "user", "content": "a red fish"}]).id
+            for number in range(200):
+                store.append(id, content=f"number {number}")  # The new server is not that far for long.
+            store.create(id="gone")
+            store.delete("gone")
+            store.engine.files.keep("attachments", id, "a", b"data")
+            assert store.search("fish").hits
+            cursor, sealed = (each.changes().cursor for each in (store, store.inner.acting("anna")))
+            document = store.document(id)
+            old.run("pg_dump", "-Fc", "-h", old.directory, "-U", "capsule", "-f", old.directory / "dump", "postgres")
+        new.run("pg_restore", "-e", "-h", new.directory, "-U", "capsule", "-d", "postgres", old.directory / "dump")
+        with Store.open(urls[1]) as store:
+            assert store.document(id) == document and store.engine.files.read("attachments", id, "a") == b"data"
+            assert [hit.id for hit in store.search("fish").hits] == [id]
+            anna = store.inner.acting("anna")
+            for before, reader in ((cursor, store), (cursor, anna), (sealed, anna)):
+                with pytest.raises(InvalidInput, match=r"restored|no cursor"):
+                    reader.changes(before)
+            since = store.changes().cursor
+            sent = store.append(id, content="a blue crab").id
+            store.trash.restore("gone")
+            assert [hit.message for hit in store.search("crab").hits] == [sent]
+            assert (sent,) in [change.messages for change in store.changes(since).changes]
+            assert store.head("gone").id == "gone"
 
 
 def test_what_belongs_to_the_machine_stays_there(database: str) -> None:

@@ -7,6 +7,7 @@ from io import BytesIO
 from pathlib import Path
 
 import orjson
+import pytest
 
 from capsule import Store, timestamps
 from capsule.engines.files.disk.layout import FOLDERS, KINDS
@@ -61,6 +62,7 @@ def _deleted_of_every_kind(store: Store) -> None:
         store.engine.delete(kind, "9")
 
 
+@pytest.mark.files
 def test_a_purge_visits_every_kind_and_leaves_attachments(store: Store, root: Path) -> None:
     storage = store.engine.storage
     _deleted_of_every_kind(store)

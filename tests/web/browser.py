@@ -30,6 +30,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PICTURES = os.environ.get("CAPSULE_PICTURES", "")
 #: By these names systems have a browser that playwright can drive.
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+#: Where playwright keeps those that it installs, and their programs. Read before the environment of a test is made.
+_KEPT = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or Path.home() / ".cache" / "ms-playwright")
+_KEPT_PROGRAMS = ("chrome-headless-shell", "headless_shell", "chrome")
 #: The last one keeps whatever a page tries to load from elsewhere on this machine.
 ARGUMENTS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -47,8 +50,10 @@ Object.defineProperty(window, "canary", {
 
 
 def program() -> str | None:
-    """The path of a browser; None: there is none."""
-    return next(filter(None, map(shutil.which, PROGRAMS)), None)
+    """The path of a browser: of the system, else the newest one that playwright installed. None: there is none."""
+    kept = [path for path in _KEPT.glob("chromium*-*/chrome*/*") if path.name in _KEPT_PROGRAMS]
+    kept.sort(key=lambda path: int(path.parts[-3].rpartition("-")[2]), reverse=True)
+    return next(filter(None, map(shutil.which, (*PROGRAMS, *map(str, kept)))), None)
 
 
 def launch(playwright: Playwright, home: Path, *more: str) -> Browser:

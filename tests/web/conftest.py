@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from capsule import Store
+from capsule.store.copying import copy_store
+from tests.postgres.stores import IS_POSTGRES
 from tests.web import stores
 from tests.web.browser import Elsewhere, Guard, launch
 from tests.web.serving import PATIENCE_S, Served
@@ -28,13 +30,17 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Talk]]:
 
 
 @pytest.fixture
-def talk(root: Path, made: tuple[Path, list[Talk]]) -> Talk:
+def talk(root: Path, initialised: Path, made: tuple[Path, list[Talk]]) -> Talk:
     """Fills the store in `root` with something of everything: what is in it."""
     original, done = made
     if not done:
-        shutil.copytree(root, original)
+        shutil.copytree(initialised, original)
         done.append(stores.talk(original))
-    shutil.copytree(original, root, dirs_exist_ok=True)
+    if IS_POSTGRES:
+        with Store.open(original) as source, Store.open(root) as target:
+            assert not copy_store(source, target).failed
+    else:
+        shutil.copytree(original, root, dirs_exist_ok=True)
     return done[0]
 
 

@@ -273,7 +273,7 @@ def dispute(root: Path, id: str) -> None:
     path.write_text(json.dumps(document, indent=2, ensure_ascii=False), "utf-8")
 
 
-def versions(root: Path, id: str) -> None:
+def versions(root: Path, id: str, title: str = "Another title") -> None:
     """Put a store under git, with three versions of a conversation: as it is, with another title, with a message."""
 
     def commit(words: str) -> None:
@@ -283,9 +283,9 @@ def versions(root: Path, id: str) -> None:
     subprocess.run(["git", "init", "-q", "-b", "main"], cwd=root, check=True)
     commit("As it is")
     with Store.open(root, keep_locks=False) as store:
-        store.rename(id, "Another title")
+        store.rename(id, title)
         store.flush()
-        commit("Another title")
+        commit(title)
         store.append(id, content="A later message")
         store.flush()
         commit("A later message")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.processes import until
+from tests.web import browser
 from tests.web.browser import Elsewhere, Guard, check_axe
 
 if TYPE_CHECKING:
@@ -50,3 +52,17 @@ def test_what_axe_finds_is_named_with_its_elements(page: Page) -> None:
     with pytest.raises(AssertionError, match="image-alt"):
         check_axe(page)
     check_axe(page, without=["image-alt"])
+
+
+def test_where_the_system_has_no_browser_the_newest_of_playwright_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browser, "PROGRAMS", ())
+    monkeypatch.setattr(browser, "_KEPT", tmp_path)
+    assert browser.program() is None
+    for at in ("chromium-999/chrome-linux/chrome", "chromium_headless_shell-1255/chrome-linux64/chrome-headless-shell"):
+        path = tmp_path / at
+        path.parent.mkdir(parents=True)
+        for name in (path.name, "libEGL.so", "LICENSE"):
+            path.with_name(name).touch(0o755)
+    assert browser.program() == str(path)

@@ -32,8 +32,8 @@ def refused(*words: str, root: Path) -> tuple[int, str]:
 
 
 @pytest.mark.sample
-def test_one_line_on_stdout_is_the_address_and_sigterm_ends_it_in_order(store: Store, serve: Serve) -> None:
-    served = serve(Path(store.root))
+def test_one_line_on_stdout_is_the_address_and_sigterm_ends_it_in_order(root: Path, serve: Serve) -> None:
+    served = serve(root)
     assert served.address.startswith(f"http://127.0.0.1:{served.port}/?token=")
     assert served.client.get("/").status_code == 200
     assert (served.stop(), served.said) == (0, "")

@@ -17,7 +17,7 @@ from capsule.mcp_server.transport.tokens import Tokens
 from capsule.web.pages.history import runs_of
 from tests.processes import Child, until
 from tests.web import stores
-from tests.web.browser import Guard, check_axe
+from tests.web.browser import Guard
 from tests.web.serving import Served
 from tests.web.stores import Talk
 
@@ -180,6 +180,7 @@ def test_the_context_is_compared_with_its_project_on_demand_and_for_the_owner_on
     assert f'href="/c/{talk.summary}"' in client.get(f"/c/{talk.long}/context").text
 
 
+@pytest.mark.files
 def test_two_versions_in_git_are_compared_and_no_repository_is_no_error(
     client: TestClient, root: Path, talk: Talk
 ) -> None:
@@ -463,34 +464,3 @@ def test_a_line_shows_where_one_left_off(served: Served, talk: Talk, context: Br
     served.open(page, f"/c/{talk.plan}")
     page.get_by_role("link", name="Go on where you left off").click()
     assert "News while away" in str(page.locator("[data-chosen]").text_content())
-
-
-PAGES = ("/c/{plan}", "/c/{branched}", "/c/{long}?find=line", "/c/{summary}", "/c/{direct}", "/c/{imported[0]}",
-         "/c/{branched}/tree", "/c/{context}/context?drift=1", "/c/{plan}/versions",
-         "/c/{plan}/versions?before=HEAD~2&after=HEAD")  # fmt: skip
-
-
-@pytest.mark.slow
-def test_no_page_of_a_conversation_breaks_wcag(
-    served: Served, talk: Talk, contexts: Callable[..., BrowserContext]
-) -> None:
-    stores.versions(served.root, talk.plan)
-    for scheme in ("light", "dark"):
-        page = contexts(color_scheme=scheme).new_page()
-        for path in PAGES:
-            served.open(page, path.format(**{name: getattr(talk, name) for name in Talk.__slots__}))
-            page.evaluate("() => scrollTo(0, 0)")  # Else something is below the bar, and counts as too small.
-            check_axe(page)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [390, 320])
-def test_no_page_of_a_conversation_scrolls_sideways_on_a_phone(
-    served: Served, talk: Talk, contexts: Callable[..., BrowserContext], width: int
-) -> None:
-    stores.versions(served.root, talk.plan)
-    page = contexts(viewport={"width": width, "height": 844}).new_page()
-    for path in PAGES:
-        served.open(page, path.format(**{name: getattr(talk, name) for name in Talk.__slots__}))
-        page.evaluate("() => document.querySelectorAll('details').forEach(each => each.open = true)")
-        assert page.evaluate("() => document.documentElement.scrollWidth") <= width, path

@@ -33,17 +33,14 @@ def opened(page: Any, guard: Guard, tmp_path: Path) -> Callable[..., Any]:
     return open_page
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_hostile_texts_neither_run_nor_load_and_break_no_rule_of_access(
-    opened: Callable[..., Any], page: Any, scheme: str
-) -> None:
+def test_hostile_texts_neither_run_nor_load_and_break_no_rule_of_access(opened: Callable[..., Any], page: Any) -> None:
     history = [
         {"role": "assistant", "content": text, "from": text, "reasoning": text}
         | {"toolCalls": [{"name": text, "arguments": {"command": text, text: text}}]}
         | {"attachments": [{"name": text, "text": text}, {"name": text, "url": text}]}
         for text in HOSTILE
     ]
-    page.emulate_media(color_scheme=scheme)
+    page.emulate_media(color_scheme="dark")
     opened(HOSTILE[0], history)
     page.evaluate("() => { for (const fold of document.querySelectorAll('details')) fold.open = true }")
 
@@ -64,6 +61,7 @@ def test_the_branches_of_a_page_can_be_walked_with_results_under_their_calls(ope
     seen = "[...document.querySelectorAll('article:not([hidden]) > .text')].map(it => it.textContent.trim())"
 
     assert page.evaluate(seen) == ["first", "another way"]
+    check_axe(page)  # In light: the hostile texts are in the dark.
     page.get_by_role("button", name="Previous branch").click()
     assert page.evaluate(seen) == ["first", "one way", "its end"]
     assert page.evaluate("document.querySelector('#m-1 #m-2 pre').textContent") == "a result"

@@ -11,7 +11,7 @@ import pytest
 from capsule import Store
 from capsule.web.view import AS
 from tests.processes import until
-from tests.web.browser import check_axe, screenshot
+from tests.web.browser import check_axe
 from tests.web.serving import Served
 from tests.web.stores import Talk
 from tests.web.test_list import PHONE, Serve, titles
@@ -59,7 +59,9 @@ def test_what_waits_is_settled_without_script(
 def test_whoever_asks_for_consent_is_allowed_or_blocked(
     served: Served, contexts: Callable[..., BrowserContext], root: Path
 ) -> None:
-    page = open_as(served, "zoe", contexts())
+    page = open_as(served, "zoe", contexts(color_scheme="dark", **PHONE))
+    check_axe(page)
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 320
     assert "eve" in (page.text_content("#found") or "")
     page.click("text=Allow")
     page.wait_for_load_state()
@@ -111,15 +113,6 @@ def test_the_number_of_unread_messages_follows_on_every_page(
     for page in (first, second):
         until(lambda page=page: (page.text_content("#unread") or "").split() == ["9", "unread"])  # type: ignore[misc]
     until(lambda: "And another" in (second.text_content("#found") or ""))
-
-
-def test_the_inbox_is_for_everybody_on_every_screen(served: Served, contexts: Callable[..., BrowserContext]) -> None:
-    desk = open_as(served, "anna", contexts())
-    check_axe(desk)
-    screenshot(desk, "inbox")
-    phone = open_as(served, "zoe", contexts(color_scheme="dark", **PHONE))
-    check_axe(phone)
-    assert phone.evaluate("() => document.documentElement.scrollWidth") <= 320
 
 
 def test_keys_lead_through_lists_conversations_and_pages(served: Served, page: Page, talk: Talk) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from capsule import Store
 from tests.processes import until
-from tests.web.browser import check_axe, screenshot
 from tests.web.serving import Served
 from tests.web.stores import Talk, many
 
@@ -109,16 +108,3 @@ def test_only_what_is_unread_is_listed_for_the_agent(root: Path, talk: Talk, ser
     there = page.locator("#list > li").evaluate_all("(all) => all.map((each) => each.id)")
     assert {f"c-{talk.direct}", f"c-{talk.group}"} <= {*there} and f"c-{talk.plan}" not in there
     assert "1 unread" in (page.text_content(f"#c-{talk.group}") or "")
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_list_is_for_everybody_on_every_screen(
-    root: Path, talk: Talk, serve: Serve, contexts: Callable[..., BrowserContext], scheme: str
-) -> None:
-    served = serve(root)
-    desk = served.open(contexts(color_scheme=scheme))
-    check_axe(desk)
-    screenshot(desk, f"list-{scheme}")
-    phone = served.open(contexts(color_scheme=scheme, **PHONE), "/?tag=work")
-    check_axe(phone)
-    assert phone.evaluate("() => document.documentElement.scrollWidth") <= 320

@@ -58,6 +58,7 @@ def test_an_agent_counts_what_it_reads(store: Store, tmp_path: Path) -> None:
         assert door.ask("/overview?health=1").status == 403
 
 
+@pytest.mark.files
 def test_the_health_is_examined_on_demand_and_nothing_is_changed(store: Store, owner: Door) -> None:
     store.create(title="Sound")
     store.flush()

@@ -13,15 +13,11 @@ from capsule.mcp_server.transport.tokens import Tokens
 from capsule.messaging.doorbells import registry
 from capsule.messaging.doorbells.interface import Target
 from capsule.messaging.people.people import People
-from tests.web.browser import check_axe, screenshot
 from tests.web.drawn import buttons, press, text
-from tests.web.stores import talk
 from tests.web.test_admission import Door
 
 if TYPE_CHECKING:
-    from playwright.sync_api import BrowserContext
-
-    from tests.web.serving import Served
+    pass
 
 
 @pytest.fixture
@@ -201,32 +197,3 @@ def test_more_agents_than_a_page_has_are_on_the_next(store: Store, as_: Callable
     first, second = as_(None).ask("/people"), as_(None).ask("/people?after=many-196")
     assert "/people?after=many-196" in first.text and "many-197" not in text(first)
     assert "many-197" in text(second) and "after=" not in second.text
-
-
-#: The pages of people, workers, repairs and the overview, of a store that `talk` made.
-PAGES = {
-    "people": "/people", "agent": "/people/zoe?action=message&other=eve", "channel": "/channels/general",
-    "workers": "/workers", "repairs": "/repairs", "overview": "/overview?health=1",
-}  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_rooms_are_accessible_and_fit_a_phone(
-    tmp_path: Path, serve: Callable[..., Served], contexts: Callable[..., BrowserContext], scheme: str
-) -> None:
-    Store.init(tmp_path / "talk")
-    made = talk(tmp_path / "talk")
-    with Store.open(tmp_path / "talk") as store:
-        session = store.sessions.list()[0].id
-    (tmp_path / "talk" / "conversations" / "broken.json").write_text("{")
-    served = serve(tmp_path / "talk")
-    pages = PAGES | {"project": f"/projects/{made.projects[0]}", "session": f"/workers/{session}"}
-    for width in (1280, 320):
-        page = contexts(color_scheme=scheme, viewport={"width": width, "height": 800}).new_page()
-        for name, path in pages.items():
-            served.open(page, path)
-            check_axe(page)
-            wide = page.evaluate("document.documentElement.scrollWidth")
-            assert wide <= width, f"{path} is {wide} wide"
-            screenshot(page, f"{name}-{scheme}-{width}", full_page=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from capsule import Store
-from tests.web.browser import check_axe, screenshot
+from tests.web.browser import screenshot
 from tests.web.serving import Served
 
 if TYPE_CHECKING:
@@ -160,7 +160,6 @@ def test_a_conversation_shows_code_a_folded_call_a_diff_and_its_branches(
         page.locator("article details summary", has_text="queue.py").click()
         page.evaluate("() => scrollTo(0, 0)")
         _is_still(page)
-        check_axe(page)
         screenshot(page, name)
 
 
@@ -173,7 +172,6 @@ def test_the_list_says_from_which_program_each_conversation_came(
         assert f"from {program}" in " ".join(text.split())
     for asked in (session[4] for session in SESSIONS):
         assert asked in text
-    check_axe(page)
     screenshot(page, "web-list")
 
 
@@ -183,5 +181,4 @@ def test_a_search_shows_its_hits_in_their_surroundings(
     page = shown[0].open(contexts(**DESK), "/search?q=resum*")
     assert page.locator("#list > li").count() >= 3
     assert {"resume", "Resume", "resumes"} >= set(page.locator("#list mark").all_text_contents()) != set()
-    check_axe(page)
     screenshot(page, "web-search")

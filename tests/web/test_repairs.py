@@ -46,6 +46,7 @@ def dispute(store: Store, **candidates: list[Any]) -> str:
     return id
 
 
+@pytest.mark.files
 def test_both_sides_of_a_conflict_stand_there_and_a_button_keeps_one(store: Store, as_: Callable[..., Door]) -> None:
     values = ["<b>Anna's</b>", "Plan"]
     id = dispute(store, title=values, metadata__owner=[{"team": "north"}, None, ["a", 1.5]])
@@ -61,6 +62,7 @@ def test_both_sides_of_a_conflict_stand_there_and_a_button_keeps_one(store: Stor
     assert "Nothing is to be settled" in text(owner.ask("/repairs"))
 
 
+@pytest.mark.files
 def test_damaged_files_say_what_is_wrong(store: Store, as_: Callable[..., Door]) -> None:
     (Path(store.root) / "conversations" / "torn.json").write_text('{"id": "torn", ')
     shown = text(as_(None).ask("/repairs"))

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.processes import until
-from tests.web.browser import check_axe, screenshot
 from tests.web.serving import Served
 from tests.web.stores import Talk
-from tests.web.test_list import PHONE, Serve
+from tests.web.test_list import Serve
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Page
@@ -65,9 +64,8 @@ def test_an_old_answer_never_replaces_a_newer_one(served: Served, page: Page) ->
     assert page.url.endswith("q=xyzzy") and "Nothing was found" in (page.text_content("#found") or "")
 
 
-@pytest.mark.parametrize(
-    ("asked", "there"),
-    [
+def test_a_search_is_narrowed_as_on_the_command_line(served: Served, talk: Talk) -> None:
+    for asked, there in (
         ("q=mow&role=system", False),
         ("q=mow&role=user", True),
         ("q=mow&since=2999-01-01", False),
@@ -77,11 +75,9 @@ def test_an_old_answer_never_replaces_a_newer_one(served: Served, page: Page) ->
         ("q=mow&in={plan}&in_tools=yes", True),
         ("q=mow&where=%7B%22role%22%3A%22system%22%7D", False),
         ("role=user&tag=meadow", True),
-    ],
-)
-def test_a_search_is_narrowed_as_on_the_command_line(served: Served, talk: Talk, asked: str, there: bool) -> None:
-    text = served.client.get(f"/search?{asked.format(plan=talk.plan)}&part=found").text
-    assert (f'href="/c/{talk.plan}' in text) == there
+    ):
+        text = served.client.get(f"/search?{asked.format(plan=talk.plan)}&part=found").text
+        assert (f'href="/c/{talk.plan}' in text) == there, asked
 
 
 def test_a_search_that_can_not_be_understood_says_so(served: Served) -> None:
@@ -98,13 +94,3 @@ def test_the_panel_narrows_what_is_shown_and_the_next_hits_come(served: Served, 
     page.check("[name=title_only]")
     until(lambda: 0 < page.locator("#list > li").count() < 20)
     assert page.url.endswith("?q=line+conversation&title_only=yes")
-
-
-def test_the_search_is_for_everybody_on_every_screen(served: Served, contexts: Callable[..., BrowserContext]) -> None:
-    desk = served.open(contexts(), "/search?q=meadow&role=user")
-    check_axe(desk)
-    screenshot(desk, "search")
-    phone = served.open(contexts(color_scheme="dark", **PHONE), "/search?q=meadow")
-    phone.click("summary")
-    check_axe(phone)
-    assert phone.evaluate("() => document.documentElement.scrollWidth") <= 320

@@ -82,6 +82,7 @@ def test_a_person_pauses_resumes_retries_withdraws_and_closes(store: Store, owne
     assert owner.ask(here, {"do": "fly"}).status == 400 and owner.ask("/workers/none").status == 404
 
 
+@pytest.mark.files
 def test_a_damaged_session_hides_no_other(store: Store, owner: Door, session: str) -> None:
     Path(store.engine.name(INBOUND, session)).write_text("[1, 2]")
     shown = text(owner.ask("/workers"))

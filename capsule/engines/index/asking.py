@@ -12,12 +12,14 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from capsule.engines.index.hidden import NOTHING, Hidden, hide
+from capsule.engines.index.hidden import NOTHING, Hidden
 
 if TYPE_CHECKING:
     from capsule.engines.answers import Facets, Found, Listed, Stats, Value
     from capsule.engines.changes import Change, Changes
     from capsule.engines.index.index import Index
+    from capsule.engines.index.search.search import Searching
+    from capsule.engines.index.tables.facts import Fits
     from capsule.engines.interface import Engine
     from capsule.engines.marks import Behind, Mine, Place, Said
     from capsule.engines.questions import Filter, Listing, Progress, Search
@@ -63,7 +65,7 @@ class Asking:
 
                 heads = asked.of(self._seen(self._index.sorted_heads(asked.order)))
                 opened = replace(asked, cursor=asked.cursor and self._opened(asked.cursor))
-                page = listed(db, heads, opened, self._index.numbers, self._hidden())
+                page = listed(db, heads, opened, self._index, self._hidden())
                 return replace(
                     page,
                     heads=[*self._shown(page.heads)],
@@ -115,18 +117,25 @@ class Asking:
             if self._asker is not None:
                 # Whose a damaged file is can't be known, and its last sound messages are still in the index.
                 damaged = {id: None for id, head in self._index.heads().items() if head.damaged}
-                hidden = hide(db, self._hidden() | damaged)
-            return search(db, asked, hidden)
+                hidden = self._index.hide(db, self._hidden() | damaged)
+            return search(db, asked, hidden, self._index.generation, *self._searches())
 
         page = self._index.query(None, read, None, progress)
         return page if page.cursor is None else replace(page, cursor=self._sealed(page.cursor))
 
+    def _searches(self) -> tuple[type[Searching], type[Fits]]:
+        """What searches the tables of this index, and finds in them what filters fit."""
+        from capsule.engines.index.search.search import Searching
+        from capsule.engines.index.tables.facts import Fits
+
+        return Searching, Fits
+
     def messages(self, where: object, conversation: str | None = None) -> list[Place]:
-        from capsule.engines.index.tables import facts
+        from capsule.engines.index.tables.facts import messages_with
         from capsule.format.filters import parse
 
-        parsed = parse(where)
-        return self._index.query(self._asker, lambda db, hidden: facts.messages_with(db, parsed, conversation, hidden))
+        parsed, finds = parse(where), self._searches()[1]
+        return self._index.query(self._asker, lambda db, hidden: messages_with(db, parsed, conversation, hidden, finds))
 
     def values(self, path: str, conversation: str) -> list[Value]:
         from capsule.engines.index.tables import facts

@@ -10,13 +10,13 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule.engines.index.database import Database, Progress, Unusable, is_busy, is_of_no_use
 from capsule.engines.index.hidden import NOTHING, Hidden, hide
-from capsule.errors import CapsuleError, StoreBusy
+from capsule.errors import CapsuleError, InvalidInput, StoreBusy
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Change
@@ -49,6 +49,8 @@ class Index:
         self._guard = threading.RLock()
         self._database = Database(derived, self._fill)
         self._pid = os.getpid()
+        #: What tells this index from one that was built before: 16 hexadecimal digits.
+        self.generation = ""
         #: The thread that reads within a transaction (0: none), and its connection.
         self._reader: tuple[int, Any] = 0, None
         _all.add(self)
@@ -93,6 +95,8 @@ class Index:
                 try:
                     self._bring(ids, progress)
                     return act()
+                except UnicodeEncodeError:
+                    raise InvalidInput("half a character (a lone surrogate) is in no text of a store") from None
                 except (sqlite3.Error, Unusable) as error:
                     if is_busy(error):
                         raise StoreBusy(
@@ -148,10 +152,10 @@ class Index:
 
         reader, db = self._reader
         if reader == threading.get_ident():
-            return ask(db, NOTHING if asker is None else hide(db, self.hidden(asker)))
+            return ask(db, NOTHING if asker is None else self.hide(db, self.hidden(asker)))
 
         def read() -> T:
-            db = self._database.connection
+            db, self.generation = self._database.connection, self._database.generation
             db.execute("BEGIN")
             self._reader = threading.get_ident(), db
             try:
@@ -163,13 +167,17 @@ class Index:
         # Who may read these conversations depends on others.
         return self._doing(read, ids if asker is None or not ids else None, progress)
 
+    def hide(self, db: Any, hidden: Mapping[str, int | None]) -> Hidden:
+        """Hide conversations from the questions to `db`; see `hidden.hide`."""
+        return hide(db, hidden)
+
     # -- What is kept of the rows; within `query` only -----------------------------------------------------------
 
     def heads(self) -> dict[str, Head]:
         """The heads of all conversations, in no order, damaged ones among them. Not to be changed."""
         if self._heads is None:
             self._heads = {head.id: head for head in self.heads_where("TRUE")}
-            self.numbers = dict(self._database.connection.execute("SELECT id, num FROM capsules"))
+            self.numbers = dict(self._reader[1].execute("SELECT id, num FROM capsules").fetchall())
         else:
             if len(self._stale) > _MOST_REPAIRED:
                 self._sorted = {}
@@ -177,7 +185,7 @@ class Index:
                 head = next(self.heads_where("id = ?", id), None)
                 for order in self._sorted.values():
                     order.change(self._heads.get(id), head)
-                self.numbers |= self._database.connection.execute("SELECT id, num FROM capsules WHERE id = ?", (id,))
+                self.numbers |= self._reader[1].execute("SELECT id, num FROM capsules WHERE id = ?", (id,)).fetchall()
                 if head is None:
                     self._heads.pop(id, None)
                 else:
@@ -203,14 +211,14 @@ class Index:
         from capsule.engines.index.heads import HEAD_COLUMNS, head_of
 
         question = f"SELECT {HEAD_COLUMNS} FROM capsules WHERE {condition} AND gone = 0"
-        rows = self._database.connection.execute(f"{question} ORDER BY id" if values else question, values)
+        rows = self._reader[1].execute(f"{question} ORDER BY id" if values else question, values)
         return (head_of(row, self._prefix) for row in rows)
 
     def latest(self) -> Iterator[Head]:
         """The heads of the sound conversations, the one that changed last first."""
         # Within one millisecond, the files' own times tell.
         question = "SELECT num FROM capsules WHERE gone = 0 AND damaged = '' ORDER BY updated_ms DESC, written DESC"
-        for row in self._database.connection.execute(f"{question}, id DESC"):
+        for row in self._reader[1].execute(f"{question}, id DESC"):
             yield from self.heads_where("num = ?", *row)
 
     def hidden(self, asker: Sight) -> dict[str, int | None]:

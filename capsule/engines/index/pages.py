@@ -21,13 +21,14 @@ from zlib import error as DeflateError
 import orjson
 
 from capsule.engines.answers import Listed
-from capsule.engines.index.hidden import hide, seen_of
+from capsule.engines.index.hidden import seen_of
 from capsule.errors import InvalidInput
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Mapping
 
+    from capsule.engines.index.index import Index
     from capsule.engines.questions import Listing
     from capsule.format.documents.head import Head
 
@@ -98,15 +99,15 @@ class Continuation:
 
 
 def listed(
-    db: sqlite3.Connection, heads: list[Head], asked: Listing, numbers: Mapping[str, int], since: Mapping[str, Any]
+    db: sqlite3.Connection, heads: list[Head], asked: Listing, index: Index, since: Mapping[str, int | None]
 ) -> Listed:
     """The first page of these conversations, in their order, or what a cursor of the same list leaves of them.
 
-    `numbers` are those of conversations by their ids, and `since` says from when on the asker reads one, in part.
+    `since` says from when on the asker reads one, in part.
     """
     if asked.limit is not None and asked.limit < 1:
         raise InvalidInput(f"a page of {asked.limit} conversations can't be given; ask for one or more")
-    generation = str(db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
+    generation, numbers = index.generation, index.numbers
     page = Continuation.of(asked.cursor, generation, asked.words) if asked.cursor else Continuation(0, 0, 0)
     left = (head for head in heads if numbers[head.id] not in page.given_titles)
     shown = list(islice(left, asked.limit))
@@ -117,8 +118,10 @@ def listed(
         is_last = count >= len(shown) and not has_more
         return None if is_last else replace(page, given_titles=given).cursor(generation, asked.words)
 
-    theirs = hide(db, {head.id: since[head.id] for head in shown if since.get(head.id)})
-    question = f"SELECT num, c.id, entries, {_MODEL} FROM capsules AS c JOIN json_each(?) ON c.num = value"
+    theirs = index.hide(db, {head.id: since[head.id] for head in shown if since.get(head.id)})
+    question = (
+        f"SELECT num, c.id, entries, {_MODEL} FROM capsules AS c JOIN json_each(?) ON c.num = CAST(value AS BIGINT)"
+    )
     nums = orjson.dumps([numbers[head.id] for head in shown]).decode()
     messages, models = dict[str, int](), dict[str, str]()
     for num, id, count, model in db.execute(question.format(theirs.of_messages), (nums,)).fetchall():

@@ -372,7 +372,7 @@ def messages_of(entries: list[dict[str, Any]], pieces: Iterable[bytes]) -> list[
         if not id or not stamp or not canonical.is_in_order(tuple(entry)):
             return None
         digest = zlib.crc32(piece) << 31 | len(piece) & 0x7FFFFFFF
-        words, tools = count_words(content), _tools(entry)
+        words, tools = count_words(content), tools_of(entry)
         tokens = _tokens(content) + (_tokens(tools) if tools else 0)
         said = words, tokens, content, tools, digest, facts_of(entry)
         made.append(_message((id, parent, role, get("from"), ms_of(stamp), *said)))
@@ -383,7 +383,7 @@ def _tokens(text: str) -> int:
     return estimate(text.encode("utf-8", "surrogatepass"))
 
 
-def _tools(entry: dict[str, Any]) -> str | None:
+def tools_of(entry: dict[str, Any]) -> str | None:
     """Tool calls and reasoning as text; None when there are none."""
     if "reasoning" not in entry and "toolCalls" not in entry:
         return None

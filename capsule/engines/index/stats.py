@@ -20,10 +20,10 @@ _NO_TIME = "no time"
 def count(db: sqlite3.Connection, hidden: Hidden) -> Stats:
     """Count what is in the index, without what is hidden."""
     there = f"gone = 0 AND {hidden.of_conversations}"
-    in_part = f"num IN ({', '.join(map(str, hidden.partly))})"
+    in_part = f"num IN ({', '.join(map(str, hidden.partly)) or 'NULL'})"
     conversations, damaged, archived, size = db.execute(
-        f"SELECT count(*), sum(damaged != ''), sum(damaged = '' AND archived), sum(size * (NOT {in_part}))"
-        f" FROM capsules AS c WHERE {there}"
+        "SELECT count(*), count(*) FILTER (WHERE damaged != ''), count(*) FILTER (WHERE damaged = '' AND archived = 1),"
+        f" sum(CASE WHEN {in_part} THEN 0 ELSE size END) FROM capsules AS c WHERE {there}"
     ).fetchone()
     sound = f"{hidden.of_messages} AND m.capsule NOT IN (SELECT num FROM capsules WHERE gone = 0 AND damaged != '')"
     days = db.execute(
@@ -45,7 +45,7 @@ def count(db: sqlite3.Connection, hidden: Hidden) -> Stats:
         messages, words, bytes, tokens = seen_of(db, num, hidden.partly[num])
         parts.append(Large(id, title, messages, words, bytes))
         by_source.setdefault(source or HERE, Tally()).add(messages, words, tokens)
-    whole = f"FROM capsules AS c WHERE {there} AND damaged = '' AND NOT {in_part}"
+    whole = f"FROM capsules AS c WHERE {there} AND damaged = '' AND ({in_part}) IS NOT TRUE"
     for source, *counts in db.execute(f"SELECT source, sum(entries), sum(words), sum(tokens) {whole} GROUP BY source"):
         by_source.setdefault(source or HERE, Tally()).add(*counts)
     large = db.execute(
@@ -54,8 +54,8 @@ def count(db: sqlite3.Connection, hidden: Hidden) -> Stats:
     largest = sorted([*parts, *(Large(*row) for row in large)], key=lambda each: (-each.words, -each.messages, each.id))
     return Stats(
         conversations,
-        damaged or 0,
-        archived or 0,
+        damaged,
+        archived,
         everything.messages,
         everything.words,
         everything.tokens,

@@ -105,6 +105,7 @@ class MemoryTransaction:
         self._write(document, ends_active=self._now.ends_active if ends_active is None else ends_active)
 
     def _with_head(self, head: Document) -> Document:
+        codec.encode(head)  # Refuses what no file could hold.
         kept = head_in(self._now.document)
         return canonical.in_order(
             head | {key: value for key, value in self._now.document.items() if key not in kept | head}

@@ -32,6 +32,13 @@ class Address:
             query = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
         except ValueError as error:
             raise InvalidInput(f"that is no address of a database: {_why(error)}") from None
+        # Where a password is not encoded, parts of it would be taken for other parts of the address, and shown.
+        ports = [host.rpartition("]")[2].partition(":")[2] for host in parts.netloc.rpartition("@")[2].split(",")]
+        is_broken = parts.fragment or "@" in parts.path + parts.query or parts.netloc.count("@") > 1
+        if is_broken or not all(map(str.isdecimal, filter(None, ports))):
+            raise InvalidInput(
+                "that is no address of a database: in names and passwords, @ : / ? # % are %40 %3A and so on"
+            )
         fields = dict(query)
         self.schema = fields.get("schema", SCHEMA)
         if _NAME.fullmatch(self.schema) is None:
@@ -40,14 +47,15 @@ class Address:
             )
         user, _, hosts = parts.netloc.rpartition("@")
         secret = {"password", "passfile", "sslpassword"}
-        open_to_all = [(key, value) for key, value in query if key not in secret]
+        open_to_all = [(key, value) for key, value in query if key.lower() not in secret]
         name = f"{user.partition(':')[0]}@" if user else ""
         self.shown = urlunsplit(("postgresql", f"{name}{hosts}", parts.path, _query(open_to_all), ""))
         where = sorted((key, value) for key, value in query if key in ("host", "hostaddr", "port", "dbname", "schema"))
         self.place = urlunsplit(("postgresql", hosts, parts.path, _query(where), ""))
         #: What libpq gets.
         self.conninfo = urlunsplit(parts._replace(query=_query([each for each in query if each[0] != "schema"])))
-        self._passwords = [unquote(user.partition(":")[2]), fields.get("password", "")]
+        password = user.partition(":")[2]
+        self._passwords = [password, unquote(password), *(value for key, value in query if key.lower() in secret)]
 
     def __repr__(self) -> str:
         return self.shown

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from capsule.engines.postgres.database import Database
 
 #: What a purge leaves no dead rows of.
-_TABLES = ("documents", "entries", "trash", "files", "changes")
+_TABLES = ("documents", "entries", "trash", "files", "changes", "capsules", "messages", "facts", "words", "names")
 
 
 class PostgresTrash:
@@ -28,13 +28,13 @@ class PostgresTrash:
     Args:
         database: The database.
         put_back: Makes a document of a kind and an id from its bytes. Raises Refused if there is one.
-        forget: Drops what this machine derived of the documents.
+        index: Takes into the index what was written, so that it has nothing that was deleted.
     """
 
     def __init__(
-        self, database: Database, put_back: Callable[[str, str, bytes], None], forget: Callable[[], None]
+        self, database: Database, put_back: Callable[[str, str, bytes], None], index: Callable[[], None]
     ) -> None:
-        self._database, self._put_back, self._forget = database, put_back, forget
+        self._database, self._put_back, self._index = database, put_back, index
 
     def keep(self, kind: str, id: str, data: bytes, at: str = "") -> Trashed:
         token = new_token(kind, check_id(id))
@@ -65,16 +65,16 @@ class PostgresTrash:
         self.drop(token)
 
     def purge(self, older_than_s: float) -> list[str]:
-        """Costs a vacuum, where the role may do that; the index of this machine is built anew."""
+        """Costs a vacuum, where the role may do that."""
         rows = self._database.write(
             "DELETE FROM @trash WHERE at <= clock_timestamp() - %s * interval '1 second' RETURNING token",
             older_than_s,
             what="the purge",
         )
+        self._index()
         for table in _TABLES:
             with suppress(CapsuleError):  # The owner's autovacuum does it else.
                 self._database.write(f"VACUUM @{table}")
-        self._forget()
         return [token for (token,) in rows]
 
 

@@ -3,7 +3,7 @@
 What must stay true: a statement is a transaction of its own, so that nothing is held while Python thinks. When a
 connection is lost, it is tried again: reading changes nothing, and each function that writes knows by an id what it
 wrote. An error says whether the write is there. No session is counted on, so that a pooler in transaction mode can
-stand between: where it loses prepared statements, none is prepared any more.
+stand between: behind one, and where they are lost, no statements are prepared.
 
 These are few connections without a thread, and not those of psycopg_pool: a command has its answer, or the database's
 reason, after one connection, and a forked child starts over.
@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule.engines.postgres.address import Address
-from capsule.errors import CapsuleError, NotFound, Refused, Remedy, StorageFailed
+from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused, Remedy, StorageFailed
 from capsule.forks import call_in_child
 
 if TYPE_CHECKING:
     import psycopg
 
+T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
 #: Connections of one process; further threads wait.
 _MOST = 16
@@ -42,6 +43,8 @@ _DEFAULTS = {
 _PASSING = ("08", "57P", "25006", "40001", "40P01", "53300")
 #: A wait for a standby was cancelled: the server says "done" all the same.
 _NOT_KNOWN = "01000"
+#: A table, the schema, a function or a column is not there.
+_MISSING = ("42P01", "3F000", "42883", "42703")
 #: After so many times a statement is prepared; and the errors where another session has, or had, the prepared one.
 _PREPARED, _UNPREPARED = 5, ("26000", "42P05")
 
@@ -54,6 +57,7 @@ class Database:
 
     Attributes:
         address: The same.
+        ensure_version: Raises Refused if the schema has another version by now; see `schema.meta`.
     """
 
     def __init__(self, address: Address) -> None:
@@ -65,6 +69,7 @@ class Database:
             ) from None
         self._psycopg = psycopg
         self.address = address
+        self.ensure_version: Callable[[], None] = lambda: None
         self._prefix = f'"{address.schema}".'
         self._texts: dict[str, str] = {}
         self._begin()
@@ -97,11 +102,13 @@ class Database:
             given = conninfo_to_dict(self.address.conninfo)
         except self._psycopg.ProgrammingError as error:
             reason = self.address.without_password(str(error)).strip()
-            raise NotFound(f"{self.address} is no address of a database: {reason}", id=str(self.address)) from None
+            raise InvalidInput(f"{self.address} is no address of a database: {reason}") from None
         info = make_conninfo(self.address.conninfo, **{key: v for key, v in _DEFAULTS.items() if key not in given})
-        connection = self._psycopg.connect(
-            info, autocommit=True, prepare_threshold=_PREPARED if self._prepares else None
-        )
+        connection = self._psycopg.connect(info, autocommit=True, prepare_threshold=None)
+        # Behind a pooler, which says another number, a session may have another client's statement of the same name.
+        own = (connection.info.backend_pid,)
+        if self._prepares and connection.execute("SELECT pg_backend_pid()").fetchone() == own:
+            connection.prepare_threshold = _PREPARED
         connection.add_notice_handler(lambda notice: _noticed.append(notice.sqlstate or ""))
         return connection
 
@@ -137,6 +144,43 @@ class Database:
         while self._idle:
             with suppress(self._psycopg.Error, IndexError):
                 self._idle.pop().close()
+
+    @contextmanager
+    def transaction(self, begin: str) -> Iterator[psycopg.Connection[Any]]:
+        """A connection in a transaction, which is committed at the end of the body, or rolled back at an error.
+
+        Args:
+            begin: What begins it.
+        """
+        with self._connection() as connection:
+            connection.execute(begin)
+            try:
+                yield connection
+            except BaseException:
+                if not connection.broken:
+                    connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+
+    def trying(self, act: Callable[[], T]) -> T:
+        """What `act` gives, which is done again where a connection is lost. Raises StorageFailed, Refused, NotFound."""
+        deadline, pause_s = time.monotonic() + self._patience_s, _FIRST_S
+        while True:
+            try:
+                return act()
+            except UnicodeEncodeError as error:
+                raise self.error(error) from None
+            except self._psycopg.Error as error:
+                if error.sqlstate in _UNPREPARED and self._prepares:
+                    self._prepares = False
+                    self.close()
+                    continue
+                if not _is_passing(error):
+                    raise self.error(error) from None
+                if time.monotonic() > deadline:
+                    raise self.failed(error) from None
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_S)
 
     # -- Statements -----------------------------------------------------------------------------------------------
 
@@ -174,6 +218,8 @@ class Database:
                 if what and _NOT_KNOWN in _noticed:
                     raise self.failed(None, f"the wait for the standby was cancelled; {_whether(what, True)}")
                 return rows
+            except UnicodeEncodeError as error:
+                raise self.error(error) from None
             except self._psycopg.Error as error:
                 if error.sqlstate in _UNPREPARED and self._prepares:  # It was not done.
                     self._prepares = False
@@ -198,10 +244,13 @@ class Database:
     def error(self, error: Exception) -> CapsuleError:
         """The error for what the database will not do however often it is asked."""
         state = getattr(error, "sqlstate", None) or ""
+        if not state and isinstance(error, (self._psycopg.DataError, UnicodeEncodeError)):
+            return InvalidInput("a zero, or half a character (a lone surrogate), is in no text of a store")
         reason = self.address.without_password(" ".join(str(error).split()))
         if state == "42501" or state.startswith("28"):
             return Refused(f"{self.address}: {reason}", path=str(self.address))
-        if state in ("42P01", "3F000", "42883"):
+        if state in _MISSING:
+            self.ensure_version()  # Another process may have brought it to another one.
             words = "there is no store, or one of another version"
             remedy = Remedy("init", str(self.address))
             return NotFound(f"{self.address}: {words} ({reason})", remedy=remedy, id=str(self.address))

@@ -19,6 +19,7 @@ from capsule.engines.postgres.beside import PostgresFiles, PostgresTrash
 from capsule.engines.postgres.feed import Feed
 from capsule.engines.postgres.layout import State
 from capsule.engines.postgres.leases import PostgresLeases
+from capsule.engines.postgres.told import Events
 from capsule.engines.postgres.transaction import Place, PostgresTransaction
 from capsule.engines.postgres.writing import PostgresVersion, Save, Writing, message_key, number_of
 from capsule.engines.retrying import again
@@ -31,7 +32,6 @@ from capsule.ids import check_id
 
 if TYPE_CHECKING:
     from capsule.disk.touched import Touched
-    from capsule.engines.files.disk.derived import Derived
     from capsule.engines.index.asking import Asking
     from capsule.engines.machine import Machine
     from capsule.engines.postgres.database import Database
@@ -57,20 +57,18 @@ class PostgresEngine:
     Args:
         database: The database; its schema was checked.
         machine: What is of this machine.
-        derived: Where the index of this machine is kept; None: in memory.
         timeout_s: How long to wait for a document that another thread writes, in seconds.
     """
 
-    def __init__(self, database: Database, machine: Machine, derived: Derived | None, timeout_s: float = 10.0) -> None:
+    def __init__(self, database: Database, machine: Machine, timeout_s: float = 10.0) -> None:
         self.database = database
         self.machine = machine
         machine.of_store = {"cursors": lambda: schema.key(database)}
-        self._derived = derived
         self._timeout_s = timeout_s
         self.feed = Feed(database)
         self.leases = PostgresLeases(database)
         self.files = PostgresFiles(database)
-        self.trash = PostgresTrash(database, self._put_back, self._forget_index)
+        self.trash = PostgresTrash(database, self._put_back, lambda: self.index.refresh())
         self._writing = Writing(database, self.feed.ring)
         self._begin()
         call_in_child(self, PostgresEngine._begin)
@@ -132,13 +130,13 @@ class PostgresEngine:
         with self._guard:
             self._seen.pop(place, None)
 
-    def save(self, save: Save, parsed: ParsedHead | None = None) -> State:
+    def save(self, save: Save, reads: Reads, events: Events, **more: Any) -> State:
         """As `Writing.save`, and remember what is there then."""
-        state = self._writing.save(save, parsed)
+        state = self._writing.save(save, reads, events, **more)
         if not state.version:  # It was written by a try whose answer was lost.
-            self._forget((save.kind, save.id))
+            self._forget((save["kind"], save["id"]))
             return state
-        return self._noted(save.kind, save.id, state)
+        return self._noted(save["kind"], save["id"], state)
 
     def remove(self, kind: str, id: str, version: int, data: bytes, reads: Reads) -> Trashed:
         """As `Writing.remove`, and forget it."""
@@ -156,28 +154,24 @@ class PostgresEngine:
 
     def _create(self, kind: str, document: Document, reads: Reads, event: str) -> State:
         new, history = layout.pieces(document), document["history"]
-        return self.save(
-            Save(
-                kind,
-                check_id(document["id"]),
-                ids=[str(entry.get("id", "")) for entry in history],
-                bodies=new.bodies,
-                inner=layout.inner_bytes(new.bodies),
-                stamp=str(document.get("updatedAt", "")),
-                head=new.head,
-                rest=new.rest,
-                events=told.created(kind, document, event),
-                reads=reads,
-            )
-        )
+        save: Save = {
+            "kind": kind,
+            "id": check_id(document["id"]),
+            "tag": 0,
+            "messages": [message_key(str(entry.get("id", ""))) for entry in history],
+            "bodies": new.bodies,
+            "stamp": str(document.get("updatedAt", "")),
+            "head": new.head,
+            "rest": new.rest,
+        }
+        return self.save(save, reads, told.created(kind, document, event))
 
     def put(self, kind: str, id: str, data: bytes, expected: Version | None, reads: Reads | None = None) -> Version:
         codec.decode(data, self.name(kind, id))
         number = number_of(expected)
         try:
-            saved = self._writing.save(
-                Save(kind, check_id(id), tag=number, version=number, data=data, reads=reads or {})
-            )
+            save: Save = {"kind": kind, "id": check_id(id), "tag": number, "version": number, "exact": True}
+            saved = self._writing.save(save, reads or {}, data=data)
         finally:
             self._forget((kind, id))
         return PostgresVersion(data, saved.version)
@@ -259,7 +253,7 @@ class PostgresEngine:
     def entry(self, kind: str, id: str, message: str) -> tuple[int, Document] | None:
         """The place of an entry, and the entry; None: there is none of this id."""
         row = self.database.one(
-            "SELECT place, body FROM @entries WHERE message = %s"
+            "SELECT place, body FROM @entries WHERE message = %s::bytea"
             " AND doc = (SELECT num FROM @documents WHERE kind = %s AND id = %s) ORDER BY place LIMIT 1",
             message_key(message),
             kind,
@@ -297,22 +291,19 @@ class PostgresEngine:
     # -- All conversations -----------------------------------------------------------------------------------------
 
     def questions(self, asker: Sight | None = None) -> Asking:
-        """The questions of an asker; the first one makes the index of this machine, or brings it up to date."""
+        """The questions of an asker; each takes into the index what was written since the last one of anybody."""
         from capsule.engines.postgres.index import PostgresAsking
 
         return PostgresAsking(self.index, asker, self)
 
     @property
     def index(self) -> PostgresIndex:
-        """The index that this machine keeps of the conversations."""
+        """The index of the conversations."""
         from capsule.engines.postgres.index import PostgresIndex
 
         with self._guard:
-            self._index = self._index or PostgresIndex(self.feed, self._derived)
+            self._index = self._index or PostgresIndex(self.feed)
             return self._index
-
-    def _forget_index(self) -> None:
-        self.index.drop()
 
     def tracker(self, kind: str | None = None) -> Touched:
         return self.feed.tracker(kind)

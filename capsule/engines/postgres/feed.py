@@ -1,8 +1,10 @@
 """The feed of changes, in the order of their transactions, and who waits for it.
 
 What must stay true: a follower reads behind the horizon, where no transaction is under way any more, so that nothing
-comes in front of what it read. A change is told after its commit and not within, as that would have all writers wait
-for each other; at most every few milliseconds; and whoever hears nothing looks each second. A notice only wakes.
+comes in front of what it read. Nor does it where a standby took over that lacks the last transactions and gives their
+numbers again: a place says in which timeline, and the new one's are behind all of before. A change is told after its
+commit and not within, as that would have all writers wait for each other; at most every few milliseconds; and whoever
+hears nothing looks each second. A notice only wakes.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from capsule.engines.changes import Change
 from capsule.engines.index.tables.journal import Cursor
 from capsule.engines.interface import CONVERSATIONS
 from capsule.engines.postgres.layout import tag_of
-from capsule.errors import CapsuleError, InvalidInput
+from capsule.errors import CapsuleError, InvalidInput, Refused
 from capsule.forks import call_in_child
 
 if TYPE_CHECKING:
@@ -84,24 +86,23 @@ class Feed:
         """
         if cursor is None:
             row = self._database.one(
-                "SELECT xid::text::bigint, seq FROM @changes WHERE xid < pg_snapshot_xmin(%s::pg_snapshot)"
-                " ORDER BY xid DESC, seq DESC LIMIT 1",
+                "SELECT place, seq FROM @changes WHERE xid < pg_snapshot_xmin(%s::pg_snapshot) AND event <> ''"
+                " ORDER BY place DESC, seq DESC LIMIT 1",
                 snapshot,
             )
-            xid, seq = row or (0, 0)
-            return [], str(Cursor(generation, seq, xid))
-        # An agent that goes on from the owner's cursor has no generation; and the beginning is that of all.
-        is_ours = cursor.generation in (generation, "0") or (cursor.seq <= 1 and cursor.time_ms == 0)
-        if not is_ours:
+            place, seq = row or (0, 0)
+            return [], str(Cursor(generation, seq, place))
+        is_at_beginning = cursor.seq <= 1 and cursor.time_ms == 0  # That of all generations.
+        if cursor.generation != generation and not is_at_beginning:
             raise InvalidInput(
                 "that cursor is of an earlier state of this database, which was restored since; take a new one"
             )
-        xid, seq = (cursor.time_ms, cursor.seq) if cursor.generation in (generation, "0") else (0, 0)
+        place, seq = (0, 0) if is_at_beginning else (cursor.time_ms, cursor.seq)
         rows = self._database.read(
-            "SELECT xid::text::bigint, seq, id, event, told, count, tag, was, @stamp(at) FROM @changes"
-            " WHERE (xid, seq) > (%s::text::xid8, %s) AND xid < pg_snapshot_xmin(%s::pg_snapshot)"
-            " AND kind = %s AND event <> '' ORDER BY xid, seq LIMIT %s",
-            str(xid),
+            "SELECT place, seq, id, event, told, count, tag, was, @stamp(at) FROM @changes"
+            " WHERE (place, seq) > (%s, %s) AND xid < pg_snapshot_xmin(%s::pg_snapshot)"
+            " AND kind = %s AND event <> '' ORDER BY place, seq LIMIT %s",
+            place,
             seq,
             snapshot,
             CONVERSATIONS,
@@ -110,7 +111,7 @@ class Feed:
         changes = []
         for number, row in enumerate(rows):
             changes.append(_change(generation, cursor.skip if number == 0 else 0, *row))
-        after = changes[-1].cursor if changes else str(Cursor(generation, seq, xid, cursor.skip))
+        after = changes[-1].cursor if changes else str(Cursor(generation, seq, place, cursor.skip))
         return changes, after
 
     # -- Being told of it ------------------------------------------------------------------------------------------
@@ -149,7 +150,7 @@ class Feed:
                 thread.close()
 
 
-def _change(generation: str, skip: int, xid: int, seq: int, id: str, event: str, *columns: Any) -> Change:
+def _change(generation: str, skip: int, place: int, seq: int, id: str, event: str, *columns: Any) -> Change:
     text, count, tag, was, at = columns
     fields = orjson.loads(text)
     for name in ("messages", "removed", "fields"):
@@ -160,7 +161,7 @@ def _change(generation: str, skip: int, xid: int, seq: int, id: str, event: str,
         event, fields["messages"] = "appended", fields["messages"][skip:]
     if event != "appended":
         fields |= {"tag": tag_of(tag), "was": tag_of(was)}
-    before, cursor = str(Cursor(generation, seq - 1, xid, skip)), str(Cursor(generation, seq, xid))
+    before, cursor = str(Cursor(generation, seq - 1, place, skip)), str(Cursor(generation, seq, place))
     return Change(event, id, at, cursor, count=count, before=before, **fields)
 
 
@@ -231,6 +232,9 @@ class _Follower:
                 if connection is None:
                     connection = self._database.connect()
                     connection.execute(f'LISTEN "{self._channel}"')
+                list(connection.notifies(timeout=0))
+                if is_lost:  # A standby that took over may give numbers again.
+                    self._floor, self._told, self._pending = self._horizon(), set(), set()
                 self._be_known()
                 self._look()
                 if is_lost:
@@ -247,9 +251,6 @@ class _Follower:
             ready, _, _ = select.select(waits, [], [], _PENDING_S if self._pending else _LOOK_S)
             if self._wake in ready:
                 break
-            with suppress(Exception):
-                if connection is not None and ready:
-                    list(connection.notifies(timeout=0))
         if connection is not None:
             connection.close()
         os.close(self._wake)
@@ -258,11 +259,12 @@ class _Follower:
         """Say that there is a listener, for a while."""
         if time.monotonic() > self._known_until_s:
             self._known_until_s = time.monotonic() + _LISTENS_S / 2
-            self._database.write(
-                "INSERT INTO @listeners VALUES (%s, clock_timestamp() + %s * interval '1 second')"
-                " ON CONFLICT (id) DO UPDATE SET expires = excluded.expires",
-                *(self._id, _LISTENS_S),
-            )
+            with suppress(Refused):  # A role that may only read looks each second.
+                self._database.write(
+                    "INSERT INTO @listeners VALUES (%s, clock_timestamp() + %s * interval '1 second')"
+                    " ON CONFLICT (id) DO UPDATE SET expires = excluded.expires",
+                    *(self._id, _LISTENS_S),
+                )
 
     def _look(self) -> None:
         """Tell what was written since the last look; and once more what is behind the horizon only now, as nobody who

@@ -1,48 +1,90 @@
-"""The index that a machine keeps of the conversations in a database, and the questions to it.
+"""The index of the conversations, in tables of the database, and the questions to it.
 
-What must stay true: it is derived and can be deleted. Before it answers it has all that was committed before the
-question: it asks for what the snapshot of its last look did not show, and not for what lies behind a number. Changes
-come from the database's feed, as far as the index knows the conversations that they are about.
+What must stay true: it is derived. Before it answers it has all that was committed before the question, whoever wrote
+it: it asks for what its snapshot did not show, and not for what lies behind a number. Whoever asks takes in what is
+missing, a part in each transaction, under a lock that all machines share; a question is answered from one state of the
+database, in which nothing is missing. What a process keeps of the rows it reads again when their stamps say so.
 """
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import orjson
 
 from capsule.engines.index.asking import Asking
-from capsule.engines.index.database import Progress
+from capsule.engines.index.hidden import ALWAYS_MS, Hidden, numbers
 from capsule.engines.index.index import Index
 from capsule.engines.index.reading import Found, Version, _with_head, lines_of, messages_of, whole
 from capsule.engines.index.tables import journal
-from capsule.engines.index.tables.rows import Rows
 from capsule.engines.interface import CONVERSATIONS
-from capsule.engines.postgres import layout, schema
-from capsule.errors import InvalidInput
+from capsule.engines.postgres import layout
+from capsule.engines.postgres.rows import PostgresRows
+from capsule.engines.postgres.tables import Tables
+from capsule.errors import CapsuleError, InvalidInput
 from capsule.format.documents.head import Head
 
 if TYPE_CHECKING:
+    from capsule.engines.answers import Value
     from capsule.engines.changes import Change, Changes
-    from capsule.engines.files.disk.derived import Derived
-    from capsule.engines.index.reading import Row
+    from capsule.engines.index.database import Progress
+    from capsule.engines.index.search.search import Searching
+    from capsule.engines.index.tables.facts import Fits
     from capsule.engines.postgres.feed import Feed
+    from capsule.rules.visibility import Sight
 
+T = TypeVar("T")
 _PREFIX = f"{CONVERSATIONS}/"
-#: Conversations, with their entries from a place on.
-_SELECT = (
-    "SELECT id, version, tag, era, entries, @size(d), updated_at, head, rest,"
-    " ARRAY(SELECT body FROM @entries WHERE doc = d.num AND place >= {} ORDER BY place) FROM @documents AS d"
-)
-#: Conversations of which the entries come together, in bytes.
-_BATCH_BYTES = 4 << 20
+#: What is taken in together: so many conversations, and about so many bytes.
+_MOST, _BATCH_BYTES = 500, 4 << 20
 #: After so many transactions the snapshot is kept, also if no conversation was written.
 _FAR = 10_000
+#: Behind all stamps; and a snapshot that shows nothing.
+_ALL, _NOTHING = 1 << 62, "1:1:"
+#: For so long whoever asks waits for another who takes in much.
+_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(current_schema(), 0))"
+_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL search_path = {}"
+_WRITE = (
+    "BEGIN; SET LOCAL search_path = {}; SET LOCAL synchronous_commit = off; SET LOCAL lock_timeout = '600s';"
+    " SET LOCAL idle_in_transaction_session_timeout = '60s'"
+)
+_IS_NEW = "NOT pg_visible_in_snapshot(xid, snapshot::pg_snapshot) AND xid >= pg_snapshot_xmin(snapshot::pg_snapshot)"
+_CHANGED = f"SELECT id FROM changes WHERE {_IS_NEW} AND kind = '{CONVERSATIONS}'"
+_LOOK = f"""SELECT generation || in_timeline(0), (SELECT value FROM meta WHERE key = 'generation'), stamp,
+    snapshot, pg_current_snapshot()::text, NOT EXISTS ({_CHANGED}),
+    (SELECT value::bigint FROM meta WHERE key = 'pruned'), ARRAY(SELECT id FROM capsules WHERE stamp > %s)
+    FROM indexed"""
+#: What is to be taken in: ids, the places behind what the rows have, and the bytes that are to be read.
+_MISSING = f"""SELECT id, CASE WHEN era = row_era THEN row_entries ELSE 0 END,
+    CASE WHEN era = row_era THEN size - row_size ELSE coalesce(size, 0) END
+    FROM (
+        SELECT ids.id, d.version, d.era, size(d) AS size, c.version AS row_version,
+            split_part(c.version, '.', 2)::bigint AS row_era, c.entries AS row_entries, c.size AS row_size, c.gone
+        FROM (
+            SELECT id FROM indexed, LATERAL ({_CHANGED}) AS changed
+            UNION SELECT id FROM indexed, documents WHERE snapshot IS NULL AND kind = '{CONVERSATIONS}'
+            UNION SELECT id FROM indexed, capsules WHERE snapshot IS NULL
+        ) AS ids
+        LEFT JOIN documents AS d ON d.kind = '{CONVERSATIONS}' AND d.id = ids.id
+        LEFT JOIN capsules AS c ON c.id = ids.id
+    ) AS of_ids
+    WHERE version || '.' || era IS DISTINCT FROM row_version AND (version IS NOT NULL OR gone = 0)
+    ORDER BY version"""
+#: Conversations, with their entries from a place on.
+_READ_THESE = """SELECT d.id, version, tag, era, entries, size(d), updated_at, head, rest,
+    ARRAY(SELECT body FROM entries WHERE doc = d.num AND place >= k.place ORDER BY place), k.place
+    FROM documents AS d JOIN unnest(%s::text[], %s::integer[]) AS k(id, place) ON k.id = d.id
+    WHERE kind = 'conversations' ORDER BY version"""
+_TABLES = ("capsules", "members", "messages", "facts", "words", "names")
 
 
 class _Document(NamedTuple):
-    """A conversation as the database has it; see `schema.sql`."""
+    """A conversation as the database has it; see `schema.sql`. `start` is the place of the first of `bodies`."""
 
     id: str
     version: int
@@ -54,6 +96,7 @@ class _Document(NamedTuple):
     head: str
     rest: str
     bodies: list[str]
+    start: int
 
     @property
     def token(self) -> Version:
@@ -71,131 +114,147 @@ class PostgresIndex(Index):
 
     Args:
         feed: The feed of the database.
-        derived: Where it lies; None: in memory.
     """
 
-    def __init__(self, feed: Feed, derived: Derived | None) -> None:
+    def __init__(self, feed: Feed) -> None:
         self.feed = feed
         self._source = feed.database
-        super().__init__(derived, _PREFIX)
+        super().__init__(None, _PREFIX)
 
     def _reset(self) -> None:
         super()._reset()
-        #: What the rows have: everything that this snapshot of the database showed.
-        self._snapshot = ""
-        self._of = ""
-        self._pruned = 0
+        self.generation, self._stamp = "", 0
+        #: Of the question that is asked: the generation of the database, a snapshot, and the last change that is gone.
+        self._of, self._snapshot, self._pruned = "", "", 0
+
+    def _doing(self, act: Callable[[], T], ids: Iterable[str] | None = None, progress: Progress | None = None) -> T:
+        if os.getpid() != self._pid:
+            self._after_fork()
+        with self._guard:
+            needs_all = ids != ()
+            while (answer := self._source.trying(partial(self._asked, act, needs_all))) is None:
+                self._take_in(progress)
+                needs_all = False  # All of before the question is there, and others may write without a pause.
+            return answer[0]
+
+    def _asked(self, act: Callable[[], T], needs_all: bool) -> tuple[T] | None:
+        """What `act` gives, asked of one state of the database; None: something is missing in the index."""
+        with self._transaction(_READ) as tables:
+            self._reader = threading.get_ident(), tables
+            try:
+                has_all = self._look(tables)
+                return (act(),) if has_all or (not needs_all and self._snapshot != _NOTHING) else None
+            finally:
+                self._reader = 0, None
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[Tables]:
+        with self._source.transaction(begin.format(f'"{self._source.address.schema}"')) as connection:
+            yield Tables(connection)
+
+    def _look(self, tables: Tables) -> bool:
+        """Whether all is in the index. What was kept of rows that changed is forgotten."""
+        since = _ALL if self._heads is None else self._stamp  # Whoever has read no heads has none to read again.
+        ((*row, stale),) = tables.query(_LOOK, since)
+        generation, of, stamp, taken, now, has_all, pruned = row
+        has_all = has_all and taken is not None
+        if generation != self.generation:
+            self._reset()
+        self.generation, self._of, self._stamp, self._pruned = generation, of, stamp, pruned
+        #: The feed goes as far as the index, as who may hear of a change is known from there.
+        self._snapshot = now if has_all else taken or _NOTHING
+        self._stale.update(stale)
+        return has_all and _xmin(now) < _xmin(taken) + _FAR
 
     # -- Bringing it up to date ------------------------------------------------------------------------------------
 
-    def _bring(self, ids: Iterable[str] | None, progress: Progress | None) -> None:
-        db, is_other = self._database.ensure(progress)
-        if is_other or not self._snapshot:
-            self._reset()
-            meta = dict(db.execute("SELECT key, value FROM meta WHERE key IN ('snapshot', 'of')").fetchall())
-            self._snapshot, self._of = meta.get("snapshot", ""), meta.get("of", "")
-            if self._of != schema.meta(self._source).generation:  # The database was restored from a dump.
-                self._throw_away()
-                return self._bring(ids, progress)
-        if ids == ():  # The rows as they are.
-            return None
-        snapshot, touched, pruned = self._touched()
-        if _xmin(self._snapshot) <= pruned:  # The feed does not reach back so far.
-            self._throw_away()
-            return self._bring(ids, progress)
-        self._pruned = pruned
-        if touched or _xmin(snapshot) > _xmin(self._snapshot) + _FAR:
-            self._take_in(db, snapshot, touched, progress)
-        self._snapshot = snapshot
-        return None
+    def _take_in(self, progress: Progress | None) -> None:
+        """Take in what is missing, a part in each transaction: an open one would stall the feed."""
+        done, left = 0, 1
+        while left:
+            size, left = self._source.trying(self._take_in_some)
+            done += size
+            if progress is not None and size:
+                progress(done, done + left)
+        if done > _BATCH_BYTES:  # Else PostgreSQL plans for the few rows that there were.
+            for table in _TABLES:
+                with suppress(CapsuleError):  # The owner's autovacuum does it else.
+                    self._source.write(f"ANALYZE @{table}")
 
-    def _touched(self) -> tuple[str, list[str], int]:
-        """A snapshot of now, the conversations that were written since the last one, and the last transaction that the
-        feed forgot."""
-        statement = (
-            "SELECT pg_current_snapshot()::text, ARRAY(SELECT DISTINCT id FROM @changes"
-            " WHERE xid >= pg_snapshot_xmin(%s::pg_snapshot) AND NOT pg_visible_in_snapshot(xid, %s::pg_snapshot)"
-            " AND kind = %s), (SELECT value::bigint FROM @meta WHERE key = 'pruned')"
-        )
-        ((snapshot, touched, pruned),) = self._source.read(statement, self._snapshot, self._snapshot, CONVERSATIONS)
-        return snapshot, touched, pruned
+    def _take_in_some(self) -> tuple[int, int]:
+        """Take in a part of what is missing; its size, and that of what is left, in bytes."""
+        with self._transaction(_WRITE) as tables:
+            tables.query(_LOCK)
+            ((snapshot,),) = tables.query("SELECT pg_current_snapshot()::text")
+            missing = tables.query(_MISSING)
+            some, size = list[tuple[str, int]](), 0
+            for id, place, bytes in missing:
+                if some and (len(some) == _MOST or size + bytes > _BATCH_BYTES):
+                    break
+                some.append((id, place))
+                size += max(bytes, 1)
+            if some:
+                self._put(tables, some)
+            if len(some) == len(missing):
+                tables.query("UPDATE indexed SET snapshot = %s", snapshot)
+        return size, sum(max(bytes, 1) for *_, bytes in missing[len(some) :])
 
-    def _take_in(self, db: sqlite3.Connection, snapshot: str, touched: list[str], progress: Progress | None) -> None:
-        db.execute("BEGIN IMMEDIATE")  # Before the database is read, so that no process puts an older version there.
-        try:
-            rows = Rows(db)
-            for number, id in enumerate(touched):
-                row = rows.get(id)
-                is_there = row is not None and not row["gone"]
-                found = self._one(id, row if is_there else None)
-                if found is not None:
-                    if row is None or not is_there or row["version"] != found.version.token:
-                        rows.put(id, row, found)
-                elif row is not None and is_there:
+    def _put(self, tables: Tables, some: list[tuple[str, int]]) -> None:
+        ((stamp,),) = tables.query("UPDATE indexed SET stamp = stamp + 1 RETURNING stamp")
+        ids, places = [id for id, _ in some], [place for _, place in some]
+        documents = {row[0]: _Document(*row) for row in tables.query(_READ_THESE, ids, places)}
+        rows = PostgresRows(tables, stamp, ids)
+        with tables.pipeline():
+            for id in ids:
+                row, document = rows.get(id), documents.get(id)
+                state = document and (_found(document) or self._read_anew(tables, id))
+                if state:
+                    rows.put(id, row, state)
+                elif row is not None and not row["gone"]:
                     rows.remove(id, row, by_store=True)
-                self._changed(id)
-                if progress is not None and len(touched) > 1:
-                    progress(number + 1, len(touched))
-            db.execute("INSERT OR REPLACE INTO meta VALUES('snapshot', ?)", (snapshot,))
-            db.execute("COMMIT")
-        except BaseException:
-            with suppress(sqlite3.Error):
-                db.execute("ROLLBACK")
-            raise
 
-    def _one(self, id: str, row: Row | None) -> Found | None:
-        """A conversation, of which only the new entries come if the row's were appended to; None: it is gone."""
-        era, count = "-1", 0
-        if row is not None and not row["damaged"]:
-            era, count = row["version"].rpartition(".")[2], row["entries"]
-        begin = "CASE WHEN era = %s AND entries >= %s THEN %s ELSE 0 END"
-        statement = f"{_SELECT.format(begin)} WHERE kind = %s AND id = %s"
-        columns = self._source.one(statement, int(era), count, count, CONVERSATIONS, id)
-        if columns is None:
-            return None
-        document = _Document(*columns)
-        start = count if str(document.era) == era and document.entries >= count else 0
-        return _found(document, start) or self._one(id, None)
+    @staticmethod
+    def _read_anew(tables: Tables, id: str) -> Found | None:
+        return next((_found(_Document(*row)) for row in tables.query(_READ_THESE, [id], [0])), None)
 
-    def _fill(self, db: sqlite3.Connection, progress: Progress | None) -> None:
-        """Fill an empty index. What is written meanwhile is not in the snapshot, and comes with the next look."""
-        generation = schema.meta(self._source).generation
-        ((snapshot, total),) = self._source.read(
-            "SELECT pg_current_snapshot()::text, (SELECT coalesce(sum(@size(d)), 0)::bigint FROM @documents AS d"
-            " WHERE kind = %s)",
-            CONVERSATIONS,
-        )
+    def drop(self) -> None:
+        """Empty the tables; the next question has them filled. Raises Refused, StorageFailed, StoreBusy."""
 
-        def states() -> Iterator[tuple[str, Found]]:
-            met: set[str] = set()
-            done = last = 0
-            while batch := self._batch(last):
-                last = batch[-1].version
-                for document in batch:
-                    found = _found(document, 0)
-                    if document.id not in met and found is not None:  # Else it was written meanwhile.
-                        met.add(document.id)
-                        yield document.id, found
-                    done += document.size
-                if progress is not None:
-                    progress(min(done, total), total)
+        def empty() -> None:
+            with self._transaction(_WRITE) as tables:
+                tables.query(_LOCK)
+                for table in _TABLES:
+                    tables.query(f"DELETE FROM {table}")
+                tables.query("UPDATE indexed SET generation = %s, snapshot = NULL", os.urandom(8).hex())
 
-        Rows(db).fill(states())
-        db.execute("INSERT INTO meta VALUES('snapshot', ?), ('of', ?)", (snapshot, generation))
+        with self._guard:
+            self._source.trying(empty)
 
-    def _batch(self, after: int) -> list[_Document]:
-        """The next conversations in the order of their versions, as a search ranks the newest numbers."""
-        statement = (
-            "WITH next AS (SELECT num, sum(inner_bytes) OVER (ORDER BY version) - inner_bytes AS before"
-            " FROM @documents WHERE kind = %s AND version > %s ORDER BY version LIMIT 500) "
-            f"{_SELECT.format('0')} JOIN next USING (num) WHERE before < %s ORDER BY version"
-        )
-        rows = self._source.read(statement, CONVERSATIONS, after, _BATCH_BYTES)
-        return [_Document(*row) for row in rows]
+    def close(self) -> None:
+        """Forget what is known of the rows."""
+        with self._guard:
+            self._reset()
 
-    # -- Changes ---------------------------------------------------------------------------------------------------
+    def query(
+        self,
+        asker: Sight | None,
+        ask: Callable[[Any, Hidden], T],
+        ids: Iterable[str] | None = None,
+        progress: Progress | None = None,
+    ) -> T:
+        if self._reader[0] == threading.get_ident():
+            return super().query(asker, ask)
+        return self._doing(lambda: super(PostgresIndex, self).query(asker, ask), ids, progress)
 
-    def changes(self, db: sqlite3.Connection, since: str | None, limit: int) -> tuple[list[Change], str]:
+    # -- Questions -------------------------------------------------------------------------------------------------
+
+    def hide(self, db: Any, hidden: Mapping[str, int | None]) -> Hidden:
+        wholly, partly = numbers(db, hidden)
+        since = orjson.dumps({str(num): since for num, since in partly.items()}).decode()
+        since = since.replace("{", "{{").replace("}", "}}")
+        return Hidden.of(wholly, partly, f"coalesce(('{since}'::jsonb ->> ({{}})::text)::bigint, {ALWAYS_MS})")
+
+    def changes(self, db: Any, since: str | None, limit: int) -> tuple[list[Change], str]:
         cursor = None if since is None else journal.Cursor.of(since)
         if cursor is not None and 0 < cursor.time_ms < self._pruned:
             raise InvalidInput("that cursor is older than what the database keeps of changes; take a new one")
@@ -207,17 +266,39 @@ class PostgresAsking(Asking):
 
     _index: PostgresIndex
 
+    def _searches(self) -> tuple[type[Searching], type[Fits]]:
+        from capsule.engines.postgres.search import PostgresFits, PostgresSearching
+
+        return PostgresSearching, PostgresFits
+
+    def values(self, path: str, conversation: str) -> list[Value]:
+        from capsule.engines.postgres.search import values_of
+
+        return self._index.query(self._asker, lambda db, hidden: values_of(db, path, conversation, hidden))
+
     def changes(self, since: str | None, limit: int, *, refresh: bool = True) -> Changes:
         """Where a transaction is under way anywhere in the database, it is waited for a moment."""
         if refresh:
             self._index.feed.settle()
         return super().changes(since, limit, refresh=refresh)
 
+    def _place(self, cursor: str) -> str:
+        """The place in the feed. Of an owner's cursor an agent uses the transaction: its number is a count."""
+        if self._asker is None or "." not in cursor:
+            return self._opened(cursor)
+        return str(journal.Cursor.of(cursor)._replace(seq=0, skip=0))
 
-def _found(document: _Document, start: int) -> Found | None:
-    """What the index needs of a conversation, which has its entries from place `start` on; None: that is not enough."""
+    def recalled(self, conversation: str) -> tuple[dict[str, Any], frozenset[str]] | None:
+        """The conversation as it is: no document in a database is damaged."""
+        if self._asker is None and self._engine.exists(CONVERSATIONS, conversation):
+            return self._engine.document(CONVERSATIONS, conversation), frozenset()
+        return None
+
+
+def _found(document: _Document) -> Found | None:
+    """What the index needs of a conversation, of which it has the entries before `start`; None: that is not enough."""
     name, tag = f"{_PREFIX}{document.id}.json", layout.tag_of(document.tag)
-    if not start:
+    if not document.start:
         data = layout.joined(document.head, document.rest, document.updated_at, document.bodies)
         file = whole(data, document.token, name, document.id, None, None, True)
         return file._replace(tag=tag, by_store=True)
@@ -228,5 +309,5 @@ def _found(document: _Document, start: int) -> Found | None:
     fields = layout.head_of(document.head, document.updated_at, name)
     if document.rest:
         fields |= layout.head_of(document.rest, document.updated_at, name)
-    file = Found(document.token, False, tag=tag, by_store=True, start=start, messages=messages)
+    file = Found(document.token, False, tag=tag, by_store=True, start=document.start, messages=messages)
     return _with_head(file._replace(entries=document.entries), fields, Head.of(fields, name, document.size))

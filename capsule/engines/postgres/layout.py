@@ -25,7 +25,7 @@ class Pieces(NamedTuple):
 
     head: str
     rest: str
-    bodies: list[bytes]
+    bodies: list[str]
 
 
 class State(NamedTuple):
@@ -58,17 +58,12 @@ def pieces(document: Document) -> Pieces:
     """The pieces of a document in canonical order. Raises InvalidInput: JSON can't hold it."""
     head = head_in(document)
     rest = {key: value for key, value in document.items() if key not in head and key != "history"}
-    return Pieces(fields(head), fields(rest), [codec.encode_entry(entry) for entry in document["history"]])
+    return Pieces(fields(head), fields(rest), [codec.encode_entry(entry).decode() for entry in document["history"]])
 
 
 def fields(part: Document) -> str:
     """The lines of some fields of a document."""
     return codec.encode(part)[2:-3].decode() if part else ""
-
-
-def inner_bytes(bodies: Iterable[bytes]) -> int:
-    """What entries take in the file, each with what stands between it and the next."""
-    return sum(len(body) + 2 for body in bodies)
 
 
 def head_of(head: str, updated_at: str, name: str) -> Document:

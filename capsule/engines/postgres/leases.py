@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 #: How long a lease lasts, and how often it is renewed, in seconds; how often a name is asked for that another has.
 TTL_S, RENEW_S, _ASK_S = 15.0, 4.0, 0.05
 _TAKE = (
-    "INSERT INTO @leases AS l (name, holder, fence, expires, who, about) VALUES (%(name)s, %(holder)s,"
-    " nextval('@fences'), clock_timestamp() + %(ttl)s * interval '1 second', %(who)s, coalesce(%(about)s, '{}'))"
+    "INSERT INTO @leases AS l (name, holder, fence, expires, who, about)"
+    " VALUES (%(name)s, %(holder)s, @in_timeline(nextval('@fences')),"
+    " clock_timestamp() + %(ttl)s * interval '1 second', %(who)s, coalesce(%(about)s, '{}'))"
     " ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, who = excluded.who, expires = excluded.expires,"
     " fence = CASE WHEN %(mine)s AND l.holder = excluded.holder THEN l.fence ELSE excluded.fence END,"
     " about = coalesce(%(about)s, CASE WHEN l.holder = excluded.holder THEN l.about ELSE '{}' END)"
@@ -89,13 +90,12 @@ class PostgresLeases:
         return lease
 
     def _renew(self) -> None:
-        """Renew what is held. A lease that expired is not taken back: another may have had it."""
+        """Renew what is held, also what expired meanwhile, as the row says so if another had it."""
         stop, holder = self._stop, self._holder
         while not stop.wait(RENEW_S):
             with suppress(CapsuleError):
                 self._database.write(
-                    "UPDATE @leases SET expires = clock_timestamp() + %s * interval '1 second'"
-                    " WHERE holder = %s AND expires > clock_timestamp()",
+                    "UPDATE @leases SET expires = clock_timestamp() + %s * interval '1 second' WHERE holder = %s",
                     TTL_S,
                     holder,
                 )
@@ -111,8 +111,8 @@ class PostgresLeases:
             self.take(name)
 
     def ensure_held(self, lease: Lease) -> None:
-        """Raise StoreBusy if a lease was released or lost."""
-        statement = "SELECT 1 FROM @leases WHERE name = %s AND fence = %s AND expires > clock_timestamp()"
+        """Raise StoreBusy if a lease was released, or taken over; one that only expired is renewed soon."""
+        statement = "SELECT 1 FROM @leases WHERE name = %s AND fence = %s"
         if self._database.one(statement, lease.name, lease.fence) is None:
             raise lost(lease.name)
 

@@ -8,10 +8,11 @@ transactions are counted anew: cursors of the old one mean nothing any more.
 from __future__ import annotations
 
 import os
-from contextlib import closing
+from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from capsule import settings
@@ -57,9 +58,18 @@ def meta(database: Database) -> Meta:
         ) from None
     values: dict[str, str] = dict(rows)
     _ensure_version(database, int(values.get("version", 0)))
+    database.ensure_version = partial(_ensure_present_version, database)
     if values["identity"] != values["now"]:
         values["generation"] = _new_generation(database, values["now"])
     return Meta(values["store"], values["generation"], values["settings"])
+
+
+def _ensure_present_version(database: Database) -> None:
+    """Raise Refused if the schema has another version by now. Cost: a connection."""
+    found: tuple[Any, ...] | None = None
+    with suppress(Exception), closing(database.connect()) as connection:  # Whatever is wrong, the caller says it.
+        found = connection.execute(database.text("SELECT value FROM @meta WHERE key = 'version'")).fetchone()
+    _ensure_version(database, int(found[0]) if found else VERSION)
 
 
 def _ensure_version(database: Database, version: int) -> None:
@@ -77,9 +87,10 @@ def _ensure_version(database: Database, version: int) -> None:
 def _new_generation(database: Database, identity: str) -> str:
     """Begin a new generation, as the database was restored; which one there is then."""
     statement = (
-        "WITH new AS (UPDATE @meta SET value = CASE key WHEN 'identity' THEN %s ELSE %s END"
-        " WHERE key IN ('identity', 'generation') AND (SELECT value FROM @meta WHERE key = 'identity') <> %s"
-        " RETURNING key), gone AS (DELETE FROM @changes WHERE EXISTS (SELECT FROM new)) SELECT count(*) FROM new"
+        "WITH new AS (UPDATE @meta SET value = CASE key WHEN 'identity' THEN %s WHEN 'pruned' THEN '0' ELSE %s END"
+        " WHERE key IN ('identity', 'generation', 'pruned') AND (SELECT value FROM @meta WHERE key = 'identity') <> %s"
+        " RETURNING key), gone AS (DELETE FROM @changes WHERE EXISTS (SELECT FROM new)),"
+        " anew AS (UPDATE @indexed SET snapshot = NULL WHERE EXISTS (SELECT FROM new)) SELECT count(*) FROM new"
     )
     database.write(statement, identity, uuid4().hex, identity)
     row = database.one("SELECT value FROM @meta WHERE key = 'generation'")

@@ -14,13 +14,13 @@ from capsule.format.documents.head import Head
 
 Events = tuple[tuple[str, str], ...]
 #: Of a document that nobody lists, and of a change that nobody asks for.
-_PLAIN: Events = (("", "{}"),)
+PLAIN: Events = (("", "{}"),)
 
 
 def created(kind: str, document: Document, event: str = "created") -> Events:
     """Of a new document, or one that came back."""
     if kind != CONVERSATIONS:
-        return _PLAIN
+        return PLAIN
     events = [_event(event, messages=[entry.get("id", "") for entry in document["history"]])]
     lock = _lock(document)
     return (*events, *([_event("locked", lock=lock)] if lock else []))
@@ -29,21 +29,21 @@ def created(kind: str, document: Document, event: str = "created") -> Events:
 def appended(kind: str, ids: list[str], before: Document | None = None, after: Document | None = None) -> Events:
     """Of appended messages, and of the heads if that changed too."""
     if kind != CONVERSATIONS:
-        return _PLAIN
+        return PLAIN
     return (_event("appended", messages=ids), *(_of_heads(before, after) if before and after else ()))
 
 
 def reheaded(kind: str, before: Document, after: Document, *, has_context: bool) -> Events:
     """Of another head, or another context."""
     if kind != CONVERSATIONS:
-        return _PLAIN
-    return _of_heads(before, after, ["context"] if has_context else []) or _PLAIN
+        return PLAIN
+    return _of_heads(before, after, ["context"] if has_context else []) or PLAIN
 
 
-def replaced(kind: str, before: Document, after: Document, old: list[bytes], new: list[bytes]) -> Events:
-    """Of another version; `old` and `new` are the bytes of the entries."""
+def replaced(kind: str, before: Document, after: Document, old: list[str], new: list[str]) -> Events:
+    """Of another version; `old` and `new` are the entries as they stand in the file."""
     if kind != CONVERSATIONS:
-        return _PLAIN
+        return PLAIN
     was = dict(zip(map(_id, before["history"]), old, strict=True))
     now = [*zip(map(_id, after["history"]), new, strict=True)]
     kept = [at for at, (id, _) in enumerate(now) if id in was]
@@ -60,7 +60,7 @@ def replaced(kind: str, before: Document, after: Document, old: list[bytes], new
     if added:
         events.append(_event("appended", messages=added))
     rest = ["context"] if _undated(before.get("context")) != _undated(after.get("context")) else []
-    return (*events, *_of_heads(before, after, rest)) or _PLAIN
+    return (*events, *_of_heads(before, after, rest)) or PLAIN
 
 
 def _of_heads(before: Document, after: Document, more: list[str] | None = None) -> Events:

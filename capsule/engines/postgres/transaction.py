@@ -8,13 +8,13 @@ answer is given on that before the database says that it is still so. Threads of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from capsule.engines.files.transaction import found_in, head_in
 from capsule.engines.interface import CONVERSATIONS, Document, DocumentState
 from capsule.engines.postgres import layout, told
 from capsule.engines.postgres.layout import State
-from capsule.engines.postgres.writing import Save
+from capsule.engines.postgres.writing import Save, message_key
 from capsule.engines.values import News, Reads, Trashed
 from capsule.errors import Interfered
 from capsule.format import validation
@@ -58,7 +58,7 @@ class PostgresTransaction:
     def _go_on(self, state: State) -> None:
         self._now = state
         self._document: Document | None = None
-        self._bodies: list[bytes] = []
+        self._bodies: list[str] = []
         self.state: DocumentState = state.public
         self.head: ParsedHead = state.head
 
@@ -75,8 +75,7 @@ class PostgresTransaction:
             version, data, bodies = self._engine.whole(self._kind, self.id) or (0, b"", [])
             if version != self._now.version:
                 raise Interfered
-            self._document, self._is_sure = codec.decode(data, self.name), True
-            self._bodies = [body.encode() for body in bodies]
+            self._document, self._is_sure, self._bodies = codec.decode(data, self.name), True, bodies
         return self._document
 
     def follow(self, since: Place | None = None, own: list[Document] | None = None) -> News:
@@ -124,25 +123,13 @@ class PostgresTransaction:
         before, goes_on = self._now, not (self._has_read or self._missing - {*ids})
         if self.head.current is not None and not before.ends_active:
             goes_on = False
-        after = head and head_in(head)
-        self._write(
-            Save(
-                self._kind,
-                self.id,
-                exact=not goes_on,
-                active=before.ends_active,
-                ids=ids,
-                bodies=encoded,
-                inner=layout.inner_bytes(encoded),
-                time=time,
-                stamp=stamp,
-                head=None if head is None else layout.fields(head_in(head)),
-                rest=None if head is None else self._rest_with(head),
-                ends_active=ends_active,
-                events=told.appended(self._kind, ids, before.head.document, after or None),
-                **self._decided(),
-            )
-        )
+        after = {} if head is None else head_in(head)
+        save = self._decided(exact=not goes_on, ends_active=ends_active)
+        save |= {"messages": [*map(message_key, ids)], "bodies": [body.decode() for body in encoded]}
+        save |= {"active": before.ends_active, "time": time, "stamp": stamp}
+        if head is not None:
+            save |= {"head": layout.fields(after), "rest": self._rest_with(head)}
+        self._write(save, told.appended(self._kind, ids, before.head.document, after or None))
         if self._now.time > time:  # Others appended meanwhile, whose clock is ahead.
             for entry in entries:
                 if entry.get("timestamp") == time:
@@ -159,19 +146,10 @@ class PostgresTransaction:
             rest = layout.fields(canonical.in_order(others | {"context": codec.decode(b"".join(context()), "context")}))
         # A write that leaves `updatedAt` as it is leaves it as others have made it meanwhile.
         stamp = str(head.get("updatedAt", ""))
-        self._write(
-            Save(
-                self._kind,
-                self.id,
-                exact=self._has_read or bool(self._missing),
-                stamp="" if stamp == before.updated_at else stamp,
-                head=layout.fields(head_in(head)),
-                rest=rest,
-                ends_active=ends_active,
-                events=told.reheaded(self._kind, before.head.document, head, has_context=context is not None),
-                **self._decided(),
-            )
-        )
+        save = self._decided(exact=self._has_read or bool(self._missing), ends_active=ends_active)
+        save |= {"stamp": None if stamp == before.updated_at else stamp}
+        save |= {"head": layout.fields(head_in(head)), "rest": rest}
+        self._write(save, told.reheaded(self._kind, before.head.document, head, has_context=context is not None))
 
     def _rest_with(self, head: Document) -> str | None:
         """What is not in the columns of a head, if this one has some of it; None: as it is."""
@@ -187,29 +165,32 @@ class PostgresTransaction:
         before, old, new = self.document(), self._bodies, layout.pieces(document)
         shorter = zip(old, new.bodies, strict=False)
         start = next((at for at, (was, now) in enumerate(shorter) if was != now), min(len(old), len(new.bodies)))
-        self._write(
-            Save(
-                self._kind,
-                self.id,
-                start=start,
-                ids=[str(entry.get("id", "")) for entry in document["history"][start:]],
-                bodies=new.bodies[start:],
-                inner=layout.inner_bytes(new.bodies),
-                stamp=str(document.get("updatedAt", "")),
-                head=new.head,
-                rest=new.rest,
-                ends_active=False,
-                trash=removed and (removed[0], codec.encode(removed[1])),
-                events=told.replaced(self._kind, before, document, old, new.bodies),
-                **self._decided(),
-            )
-        )
+        save = self._decided(exact=True, ends_active=False) | {
+            "start": start,
+            "inner_bytes": sum(len(body.encode()) + 2 for body in new.bodies),
+            "messages": [message_key(str(entry.get("id", ""))) for entry in document["history"][start:]],
+            "bodies": new.bodies[start:],
+            "stamp": str(document.get("updatedAt", "")),
+            "head": new.head,
+            "rest": new.rest,
+        }
+        trash = removed and (removed[0], codec.encode(removed[1]))
+        self._write(save, told.replaced(self._kind, before, document, old, new.bodies), trash)
 
-    def _decided(self) -> dict[str, Any]:
-        return {"tag": self._now.tag, "version": self._now.version, "reads": self.reads}
+    def _decided(self, *, exact: bool, ends_active: bool | None) -> Save:
+        """What every write says."""
+        return {
+            "kind": self._kind,
+            "id": self.id,
+            "tag": self._now.tag,
+            "version": self._now.version,
+            "exact": exact,
+            "ends_active": ends_active,
+        }
 
-    def _write(self, save: Save) -> None:
-        self._go_on(self._engine.save(save, self._now.head if save.head is None else None))
+    def _write(self, save: Save, events: told.Events, trash: tuple[str, bytes] | None = None) -> None:
+        parsed = self._now.head if save.get("head") is None else None
+        self._go_on(self._engine.save(save, self.reads, events, trash=trash, parsed=parsed))
         self._is_sure = True
 
     def set_aside(self, reason: str) -> str:

@@ -154,6 +154,7 @@ async def ring(stores: Stores) -> None:
             cursor = (await store.await_changes(cursor, timeout_s=_AGAIN_S if waits else None)).cursor
         except CapsuleError as error:
             _log.warning("doorbells are not rung for now: %s", error.message)
+            cursor = None  # It may be one that the store knows no more.
         except Exception:
             _log.exception("doorbells are not rung any more")
             return

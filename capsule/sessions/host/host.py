@@ -101,7 +101,8 @@ class Host:
     def run(self, stop: threading.Event) -> None:
         """Serve the store until `stop` is set; wait, if another host does.
 
-        Raises CapsuleError if an adapter can't begin. Cost: none worth mentioning while nothing happens.
+        Raises CapsuleError if an adapter can't begin; StoreBusy if another host took over, as this one stalled.
+        Cost: none worth mentioning while nothing happens.
         """
 
         def end() -> None:
@@ -303,6 +304,8 @@ class Host:
             self._opened.answer(change)
         except CapsuleError as error:
             self._log("registry", error=error.message)
+        if self._opened.lease is not None:  # Another host may have it, if this one stalled for long.
+            self._engine.leases.ensure_held(self._opened.lease)
         self._announce("running")
 
     def _announce(self, state: str) -> None:

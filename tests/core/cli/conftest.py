@@ -7,7 +7,6 @@ import json
 import os
 import pty
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ import pytest
 from typer.testing import CliRunner
 
 from capsule_cli.app import app, program
+from tests.postgres.stores import IS_POSTGRES
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -161,8 +161,8 @@ def _read(master: int) -> bytes:
 
 
 @pytest.fixture
-def capsule(tmp_path: Path, initialised: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
-    capsule = Program(Path(shutil.copytree(initialised, tmp_path / "my störe")))
+def capsule(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
+    capsule = Program(root if IS_POSTGRES else root.rename(root.parent / "my störe"))
     monkeypatch.setenv("CAPSULE_STORE", str(capsule.root))
     yield capsule
     capsule.close()

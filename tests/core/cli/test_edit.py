@@ -114,6 +114,7 @@ def test_at_a_terminal_the_person_may_quit_and_keeps_the_copy(capsule: Any, plan
     assert capsule.json("list")[0]["title"] == "A plan" and capsule.json("lock", "list") == []
 
 
+@pytest.mark.files
 def test_nobody_writes_while_the_editor_is_open_and_a_locked_one_is_not_opened(
     capsule: Any, plan: str, editor: Any, tmp_path: Path
 ) -> None:

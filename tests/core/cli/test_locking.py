@@ -50,6 +50,7 @@ def test_force_takes_a_lock_away(capsule: Any) -> None:
     capsule("append", id, "x")
 
 
+@pytest.mark.files
 def test_locks_tells_held_from_orphaned(capsule: Any) -> None:
     held, orphan = capsule.new("Held"), capsule.new("Orphan")
     capsule("lock", "take", held, "--instance", "me")

@@ -57,6 +57,7 @@ def test_a_report_has_no_text_title_name_or_path_of_a_store_in_trouble(secretive
     assert facts["locks"] == {"held": 1}
 
 
+@pytest.mark.files
 def test_a_report_of_a_sound_store_has_counts_sizes_and_settings(capsule: Any) -> None:
     ids = [capsule.new("A", "--message", "x" * size) for size in (1, 10_000, 100)]
     facts = capsule.json("doctor", "--report")

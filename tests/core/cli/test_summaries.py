@@ -120,6 +120,7 @@ def test_what_arrived_while_the_program_ran_counts_as_new(capsule: Any, plan: st
     assert (head["id"], head["source"]) == (made, {"state": "behind", "added": 1, "edited": 0})
 
 
+@pytest.mark.files
 def test_show_says_that_the_source_has_moved_on(capsule: Any, plan: str) -> None:
     made = capsule("summarize", plan, "They go.").line
     assert f"a summary of {plan}; its source is as it was" in capsule("show", made).stderr

@@ -202,6 +202,7 @@ def test_schema_prints_what_the_repository_holds(capsule: Any, repository: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.files
 def test_long_work_shows_its_progress_in_a_terminal_and_only_there(
     capsule: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,3 +149,7 @@ def test_a_follower_goes_on_behind_any_message_and_its_cursor_stays_while_there_
     for ask in (questions.advance, lambda cursor: questions.changes(cursor, 9)):
         with pytest.raises(InvalidInput):
             ask("nonsense")
+
+
+def test_a_search_where_there_is_nothing_to_be_read_finds_nothing(store: Store) -> None:
+    assert store.search("fish").hits == [] and store.search("fish", title_only=True).hits == []

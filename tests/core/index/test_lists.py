@@ -70,6 +70,7 @@ def test_a_source_of_any_form_is_no_damage(store: Store, source: Any) -> None:
     assert (head.damaged, head.source, head.folder) == ("", "", "")
 
 
+@pytest.mark.files
 def test_facets_count_what_a_list_can_be_filtered_by(filled: Store) -> None:
     Path(filled.root, "conversations", "broken.json").write_text("{")
     facets = filled.facets()
@@ -105,6 +106,7 @@ def test_tokens_are_those_of_the_text_the_reasoning_and_the_calls(store: Store) 
     assert store.stats().by_source["here"].tokens == store.stats().tokens
 
 
+@pytest.mark.files
 def test_an_order_is_the_same_whether_it_was_repaired_or_made_anew(store: Store) -> None:
     draw = random.Random(11)
 

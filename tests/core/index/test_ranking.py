@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from capsule import Store, timestamps
-from capsule.engines.index.search import search as module
+from capsule.engines.index.search import ranking as module
 from capsule.engines.index.search.ranking import PROFILES, profile_of
 from tests.core.index.state import asked
 
@@ -107,6 +107,7 @@ def test_exact_ranks_all_whatever_narrows_them(store: Store) -> None:
     assert narrowed == [place for place in everything if place[0] == "c"][:7]
 
 
+@pytest.mark.files
 def test_the_index_is_ordered_by_when_files_were_changed(store: Store) -> None:
     import os
 

@@ -20,6 +20,8 @@ from tests.core.index.state import asked, index_of, state, state_of_the_files
 from tests.core.storage.faults import store_on
 from tests.torture.filesystem import Rebooted
 
+pytestmark = pytest.mark.files
+
 
 def path_of(root: Path, id: str) -> Path:
     return root / "conversations" / f"{id}.json"

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule import InvalidInput, Store
-from capsule.engines.index.search import search as module
+from capsule.engines.index.search import ranking as module
 from capsule.engines.index.search.folding import composed, is_continuous, tokens
 from capsule.engines.index.tables import rows
 

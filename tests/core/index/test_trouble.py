@@ -21,6 +21,8 @@ from capsule.errors import Refused
 from tests.core.index.state import asked, index_of, state, state_of_the_files
 from tests.core.storage.faults import store_on
 
+pytestmark = pytest.mark.files
+
 COUNT = 12
 LAST = "SELECT id FROM messages WHERE capsule = (SELECT num FROM capsules WHERE id = ?) ORDER BY at DESC"
 

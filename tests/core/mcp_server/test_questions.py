@@ -144,6 +144,7 @@ async def test_the_user_is_asked_about_a_title_that_a_person_gave_and_about_no_o
     assert (store.head(plan).title, store.head(plan).tags) == ("New", ("x",))
 
 
+@pytest.mark.files
 async def test_a_lock_of_a_dead_program_is_taken_over_when_the_user_says_yes(
     store: Store, root: Path, era: str
 ) -> None:

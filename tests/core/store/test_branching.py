@@ -145,6 +145,7 @@ def test_an_append_to_another_branch_stays_a_splice(root: Path, store: Store) ->
     assert file_of(root, id).stat().st_ino == before and path(store, id)[3:] == ["a", "a'", "b", "b'"]
 
 
+@pytest.mark.files
 def test_a_newly_opened_store_appends_to_another_branch_without_reading_the_file(root: Path, store: Store) -> None:
     id = talk(store, "question", "one", "x" * 300_000)
     store.branches.regenerate(id, "two", "@1")
@@ -450,6 +451,7 @@ def test_processes_that_append_at_once_make_one_branch(root: Path, store: Store,
         assert texts == [f"{name} {n}" for n in range(40)]
 
 
+@pytest.mark.files
 def test_switching_while_another_process_appends_loses_nothing(root: Path, store: Store, child: Start) -> None:
     id = talk(store, "question", "one")
     two = str(store.branches.regenerate(id, "two").id)

@@ -38,6 +38,7 @@ def plan(root: Path, store: Store) -> str:
     return store.create(id="plan", title="Plan", type="group", messages=[{"role": "user", "content": "one"}]).id
 
 
+@pytest.mark.files
 def test_a_cleared_context_equals_that_of_a_new_conversation(store: Store) -> None:
     fresh = store.context.get("plan")
     store.context.set("plan", CONTEXT)
@@ -106,6 +107,7 @@ def test_a_context_is_read_as_it_was_written_with_the_digits_of_its_numbers(root
         assert (b"2.50" in store.read("plan")) is (b"2.50" in before)
 
 
+@pytest.mark.files
 def test_a_large_context_whose_end_lies_between_two_reads_is_replaced(store: Store) -> None:
     for size in range(4_194_304 - 420, 4_194_304 - 380, 3):
         store.context.set("plan", CONTEXT | {"fullContext": "y" * size})

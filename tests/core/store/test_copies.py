@@ -12,7 +12,7 @@ from capsule.format.json import codec
 from capsule.maintenance.conflict_copies import Ancestor
 from capsule.maintenance.doctor import Finding, examine
 
-pytestmark = pytest.mark.usefixtures("root")
+pytestmark = [pytest.mark.files, pytest.mark.usefixtures("root")]
 KEEPS_LOCKS = False
 ID = "plan-1"
 SYNCTHING = f"{ID}.sync-conflict-20250112-103000-ABCDEFG"

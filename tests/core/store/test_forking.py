@@ -25,6 +25,7 @@ def source(store: Store) -> str:
     return id
 
 
+@pytest.mark.files
 def test_a_fork_has_the_texts_and_times_of_a_branch_and_new_ids(root: Path, store: Store) -> None:
     id = source(store)
     head = store.forks.create(id)

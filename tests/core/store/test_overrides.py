@@ -230,6 +230,7 @@ def test_the_doctor_reports_a_symlink_or_directory_in_place_of_pending_overrides
     assert f"is a {kind}" in finding.what
 
 
+@pytest.mark.files
 def test_a_failure_to_clear_pending_overrides_is_logged_and_the_conversation_exists(
     store: Store, root: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from capsule import Store
 
+pytestmark = pytest.mark.files
+
 CANARIES = ["edited", "deleted", "pruned", "overruled", "titled", "gone", "whole", "restored", "byhand", "imported"]
 
 

@@ -30,6 +30,7 @@ def contents(store: Store) -> list[str]:
 
 
 @pytest.mark.parametrize("type", ["chat", "group"])
+@pytest.mark.files
 def test_an_earlier_version_replaces_the_present_one_which_is_kept(store: Store, type: str) -> None:
     document = earlier_version(store, type)
     now, here = store.document(ID), Path(store.engine.storage.path("conversations", ID)).read_bytes()
@@ -60,6 +61,7 @@ def test_a_deleted_conversation_is_made_again_and_also_stays_in_the_trash(store:
     assert restored.kept is None and contents(store) == ["one"] and len(store.trash.list()) == 1
 
 
+@pytest.mark.files
 def test_a_damaged_file_is_replaced_and_kept(store: Store) -> None:
     document = earlier_version(store)
     Path(store.engine.storage.path("conversations", ID)).write_bytes(b'{"id": "plan-1", ')

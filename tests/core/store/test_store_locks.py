@@ -99,6 +99,7 @@ def test_every_kind_of_write_is_refused_while_another_instance_holds_the_lock(ro
         assert not list((root / ".capsule").glob("quarantine/*"))
 
 
+@pytest.mark.files
 def test_the_lock_of_a_killed_holder_is_taken_over_with_a_warning(
     store: Store, id: str, holder: Child, caplog: pytest.LogCaptureFixture
 ) -> None:

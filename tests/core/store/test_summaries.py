@@ -142,6 +142,7 @@ def test_the_standing_of_a_summary_without_source_or_end_is_unknown(root: Path, 
         assert store.summaries.standing(summary).state == "unknown"  # type: ignore[union-attr]
 
 
+@pytest.mark.files
 def test_the_doctor_reports_a_summary_that_is_behind_as_no_trouble(root: Path, store: Store, plan: str) -> None:
     summary = store.summaries.add(plan, "They go.").id
     assert list(examine(store)) == []

@@ -22,6 +22,8 @@ from capsule.watch import hub
 from tests.core.watch.conftest import Follower
 from tests.processes import PATIENCE_S
 
+pytestmark = pytest.mark.files
+
 HELLO = [{"role": "user", "content": "hello"}]
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 
+
+@pytest.mark.files
 def test_events_come_from_a_cursor_by_topic_and_end_with_the_cursor_to_go_on_from(capsule: Any) -> None:
     for agent in ("anna", "bob", "carl"):
         capsule("agent", "register", "--as", agent)

@@ -141,6 +141,7 @@ def test_what_a_hook_cannot_use_is_a_line_on_stderr_and_no_answer(agents: Any) -
     assert hook(agents, "claude-code", "SessionStart", "--as", "bob", said=[1]) == ("", "")
 
 
+@pytest.mark.files
 def test_a_hook_loads_nothing_heavy(agents: Any) -> None:
     script = (
         "import sys; from capsule_cli import __main__\n"

@@ -140,6 +140,7 @@ async def test_no_door_gives_away_what_an_agent_may_not_read(kind: str, era: str
 
 
 @pytest.mark.slow
+@pytest.mark.sample
 def test_over_http_the_holder_of_the_token_gets_what_its_agent_may_read(root: Path) -> None:
     with Store.open(root, keep_locks=False) as store, over_http(root, "--tools", "all") as server:
         people(store)

@@ -26,6 +26,7 @@ def texts(found: dict[str, Any]) -> list[str]:
     return [message["content"] for message in found["messages"]]
 
 
+@pytest.mark.files
 def test_two_servers_over_stdio_talk_and_their_agents_are_online_while_they_run(root: Path) -> None:
     with Store.open(root) as store, over_stdio(root, *TOOLS, "--as", "anna") as anna:
         with over_stdio(root, *TOOLS, "--as", "bob") as bob:
@@ -45,6 +46,7 @@ def test_two_servers_over_stdio_talk_and_their_agents_are_online_while_they_run(
             assert texts(bob.call("listen", seconds=0)) == []
 
 
+@pytest.mark.files
 def test_a_cancelled_call_and_a_killed_server_lose_nothing(root: Path) -> None:
     with Store.open(root) as store, over_stdio(root, *TOOLS, "--as", "bob") as bob:
         store.agents.register("anna")

@@ -102,6 +102,7 @@ def test_a_worker_without_a_command_says_what_is_wrong(capsule: Program, owner: 
     assert capsule("worker", "run", "--agent", "bot", "--idle", "soon", expect=2).stderr
 
 
+@pytest.mark.files
 def test_a_worker_loads_nothing_heavy_before_its_command_starts(capsule: Program, session: Session) -> None:
     script = (
         "import sys; from capsule_cli import __main__; from capsule.sessions.work import worker\n"

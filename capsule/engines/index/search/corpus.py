@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import log
 
@@ -40,12 +40,22 @@ class Corpus:
     def fit(self, length: int, *columns: str | None) -> float:
         """How well a text fits, given its length and its columns. Costs about 20 ns for each character and phrase."""
         folded = [fold((text or "")[:_COUNTED]).lower() for text in columns]
+        weighted = [*zip(folded, self.weights, strict=True)]
         norm = _K1 * (1 - _B + _B * length / self.length)
         fit = 0.0
         for phrase, idf in zip(self.phrases, self.idf, strict=True):
-            count = sum(len(phrase.findall(text)) * weight for text, weight in zip(folded, self.weights, strict=True))
+            count = sum(len(phrase.findall(text)) * weight for text, weight in weighted)
             fit += idf * count * (_K1 + 1) / (count + norm)
         return fit
+
+    def fit_in(self, length: str, counts: Iterable[str]) -> str:
+        """The same as SQL, given the length of a text and how often it has each phrase, as SQL."""
+        norm = f"{_K1} * ({1 - _B} + {_B / self.length} * {length})"
+        parts = [
+            f"{idf * (_K1 + 1)}::float8 * (1 - ({norm}) / ({count} + {norm}))"
+            for idf, count in zip(self.idf, counts, strict=True)
+        ]
+        return " + ".join(parts)
 
 
 def measured(
@@ -68,11 +78,18 @@ def measured(
     """
     texts, average = db.execute(f"SELECT count(*), avg({length}) FROM {rows}").fetchone()
     having = [db.execute(f"SELECT count(*) FROM {matching}", (match,)).fetchone()[0] for match in matches.values()]
-    idf = [max(log((texts - count + 0.5) / (count + 0.5)), _LEAST_IDF) for count in having]
-    corpus = Corpus(average or 1.0, idf, [*map(_pattern, matches)], [*columns.values()])
+    corpus = corpus_of(texts, average, having, list(matches), list(columns.values()))
     name = f"fit_{len(columns)}_{length[0]}"
     db.create_function(name, 1 + len(columns), corpus.fit)
     return f"{name}({', '.join((length, *columns))})"
+
+
+def corpus_of(
+    texts: int, average: float | None, having: Sequence[int], phrases: Sequence[Phrase], weights: Sequence[float]
+) -> Corpus:
+    """The statistics of so many texts of an average length, of which so many have each phrase."""
+    idf = [max(log((texts - count + 0.5) / (count + 0.5)), _LEAST_IDF) for count in having]
+    return Corpus(average or 1.0, idf, [*map(_pattern, phrases)], weights)
 
 
 def _pattern(phrase: Phrase) -> re.Pattern[str]:

@@ -21,9 +21,10 @@ from capsule import timestamps
 from capsule.engines.answers import Found, Hit, Snippet
 from capsule.engines.index.hidden import Hidden
 from capsule.engines.index.pages import Continuation
+from capsule.engines.index.search import ranking
 from capsule.engines.index.search.corpus import measured
 from capsule.engines.index.search.query import Query, parse
-from capsule.engines.index.search.ranking import WINDOW, Profile, profile_of
+from capsule.engines.index.search.ranking import Profile, profile_of
 from capsule.engines.index.search.snippets import snippet
 from capsule.engines.index.tables.facts import Fits
 from capsule.engines.questions import Search
@@ -31,7 +32,7 @@ from capsule.errors import InvalidInput
 
 BRANCHES = ("active", "all")
 #: What words in a title and in tags count among titles.
-_TITLE_WEIGHT, _TAG_WEIGHT = 2.0, 1.0
+TITLE_WEIGHTS = 2.0, 1.0
 #: So few conversations are looked for by where their messages lie in the index, too.
 _FEW = 16
 _DIGITS = 6
@@ -44,12 +45,14 @@ _WORDS = """words CROSS JOIN messages AS m INDEXED BY messages_narrow ON m.num =
 _TITLES = "names CROSS JOIN capsules AS c ON c.num = names.rowid WHERE names MATCH ?"
 _IS_THERE = "c.gone = 0 AND c.damaged = ''"
 #: One match: how well it fits, when it was written, its number. Plain, as there are thousands.
-_Match = tuple[float, int, int]
+Match = tuple[float, int, int]
 #: One match with its score, so that the best and newest is the greatest; the last tells a title from a message.
 _Scored = tuple[float, int, int, bool]
 
 
-def search(db: sqlite3.Connection, asked: Search, hidden: Hidden) -> Found:
+def search(
+    db: sqlite3.Connection, asked: Search, hidden: Hidden, generation: str, searches: type[Searching], finds: type[Fits]
+) -> Found:
     """The hits of one search, or the next page of them.
 
     Args:
@@ -57,6 +60,8 @@ def search(db: sqlite3.Connection, asked: Search, hidden: Hidden) -> Found:
         asked: What is looked for.
         hidden: What is not found. If the owner asks, the statistics of FTS5, which are those of all texts, decide how
             well a text fits; else those of the texts that are not hidden, also if all of them are.
+        generation: Of the index.
+        searches, finds: What searches the tables of this engine, and finds what filters fit.
 
     Raises:
         InvalidInput: A field of `asked` can't be accepted.
@@ -65,7 +70,6 @@ def search(db: sqlite3.Connection, asked: Search, hidden: Hidden) -> Found:
     query = parse(asked.query)
     if any("\ud800" <= character <= "\udfff" for character in query.literal):
         return Found([], None, 0)  # Half a surrogate pair can't be written to a file, or asked for.
-    generation = str(db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
     if asked.cursor is not None:
         page = Continuation.of(asked.cursor, generation, asked.words)
     else:
@@ -73,16 +77,16 @@ def search(db: sqlite3.Connection, asked: Search, hidden: Hidden) -> Found:
         message = db.execute(newest.format("messages AS m", hidden.of_messages)).fetchone() or (0,)
         title = db.execute(newest.format("capsules AS c", hidden.of_conversations)).fetchone() or (0,)
         page = Continuation(asked.now_ms, *message, *title)
-    where = ("TRUE", []) if asked.where is None else Fits(db, hidden).of(asked.where).condition(db)
-    result = _Search(db, asked, query, profile, page, hidden, where).found(generation)
+    where = ("TRUE", []) if asked.where is None else finds(db, hidden).condition(asked.where)
+    result = searches(db, asked, query, profile, page, hidden, where).found(generation)
     for page.having in [] if result.hits or asked.cursor is not None else query.weaker():
-        result = _Search(db, asked, query, profile, page, hidden, where).found(generation)
+        result = searches(db, asked, query, profile, page, hidden, where).found(generation)
         if result.hits:
             break
     return result
 
 
-class _Search:
+class Searching:
     """One page of one search. `where` is a condition about the row `m`, and the values bound in it."""
 
     def __init__(
@@ -114,13 +118,15 @@ class _Search:
         titles, more_titles = self._titles()
         scored = self._scored(messages, titles)
         hits: list[Hit] = []
-        left = len(scored)
-        for score, _, num, is_title in sorted(scored, reverse=True):
+        left, ranked = len(scored), sorted(scored, reverse=True)
+        for place, (score, _, num, is_title) in enumerate(ranked):
             if len(hits) == asked.limit:
                 break
+            if place % asked.limit == 0:
+                rows = self._rows([hit[2] for hit in ranked[place : place + asked.limit] if not hit[3]])
             left -= 1
             (page.given_titles if is_title else page.given).add(num)
-            hit = self._title_hit(num, score) if is_title else self._message_hit(num, score)
+            hit = self._title_hit(num, score) if is_title else self._message_hit(rows.get(num), score)
             if hit is not None:
                 hits.append(hit)
         if not left and more and not self._ranks_all:
@@ -137,18 +143,21 @@ class _Search:
 
     def _allowed(self) -> list[int]:
         asked = self._asked
-        tagged = [f"{{tags}} : {parse(_quoted(tag)).match}" for tag in asked.tags if parse(_quoted(tag)).match]
         conditions = ["gone = 0"]
         values: list[Any] = []
         if asked.ids:
             conditions.append(f"id IN ({_marks(asked.ids)})")
             values += asked.ids
-        if tagged:
+        if match := self._tagged([match for match in (parse(_quoted(tag)).match for tag in asked.tags) if match]):
             conditions.append("num IN (SELECT rowid FROM names WHERE names MATCH ?)")
-            values.append(" AND ".join(f"({condition})" for condition in tagged))
+            values.append(match)
         rows = self._db.execute(f"SELECT num, tags FROM capsules WHERE {' AND '.join(conditions)}", values)
         wanted = set(asked.tags)
         return [num for num, tags in rows if not wanted or wanted <= set(orjson.loads(tags))]
+
+    def _tagged(self, tags: list[str]) -> str:
+        """What is asked for the words of these tags; empty: the tags themselves will be compared."""
+        return " AND ".join(f"({{tags}} : {match})" for match in tags)
 
     def _conditions(self) -> tuple[str, list[Any]]:
         """What a message must be besides matching, as SQL about the row `m`."""
@@ -156,7 +165,7 @@ class _Search:
         conditions = ["m.num <= ?"]
         values: list[Any] = [self._page.top]
         if asked.branch == "active":
-            conditions.append("m.active")
+            conditions.append("m.active = 1")
         for column, wanted in (("role", asked.roles), ("sender", asked.senders)):
             if wanted:
                 conditions.append(f"m.{column} IN ({_marks(wanted)})")
@@ -177,7 +186,7 @@ class _Search:
                 values.append(time_ms)
         if self._capsules is not None:
             conditions.append(f"{capsule} IN ({', '.join(map(str, self._capsules))})")
-        conditions += self._hidden.conditions(capsule, time if capsule == "m.capsule" else "")
+        conditions.append(self._hidden.of_messages if capsule == "m.capsule" else self._hidden.of_conversations)
 
     def _reach(self) -> tuple[int, int]:
         """The first and the last number that a message may have."""
@@ -191,7 +200,7 @@ class _Search:
 
     # -- What matches ---------------------------------------------------------------------------------------------
 
-    def _messages(self) -> tuple[list[_Match], bool]:
+    def _messages(self) -> tuple[list[Match], bool]:
         """The matches among the messages that are to be ranked, and whether there are older ones."""
         if self._capsules == []:
             return [], False
@@ -201,18 +210,18 @@ class _Search:
         if self._query.match:
             fit, num, table, match = self._message_fit(), "words.rowid", _WORDS, self._in_columns(self._words)
         else:  # No index has a text without words.
-            content = "m.content || ifnull(m.tools, '')" if self._asked.in_tools else "m.content"
-            fit, num, table, match = "1.0", "m.num", f"messages AS m WHERE instr({content}, ?)", self._query.literal
+            content = "m.content || coalesce(m.tools, '')" if self._asked.in_tools else "m.content"
+            fit, num, table, match = "1.0", "m.num", f"texts AS m WHERE instr({content}, ?) > 0", self._query.literal
             if not match:
                 table = "messages AS m INDEXED BY messages_narrow WHERE '' = ?"
         rows = self._db.execute(
             f"SELECT {fit}, m.time_ms, m.num FROM {table} AND {num} BETWEEN ? AND ? AND {conditions}"
-            f" ORDER BY {num} DESC LIMIT {WINDOW + 1}",
+            f" ORDER BY {num} DESC LIMIT {ranking.WINDOW + 1}",
             (match, *self._reach(), *values),
         ).fetchall()
-        return rows[:WINDOW], len(rows) > WINDOW
+        return rows[: ranking.WINDOW], len(rows) > ranking.WINDOW
 
-    def _all_messages(self, conditions: str, values: list[Any]) -> tuple[list[_Match], bool]:
+    def _all_messages(self, conditions: str, values: list[Any]) -> tuple[list[Match], bool]:
         """The best matches of all, some more of them than are asked for; and whether there are others."""
         wanted = self._asked.limit + len(self._page.given) + 1
         first, last = self._reach()
@@ -249,14 +258,14 @@ class _Search:
 
     def _title_fit(self) -> str:
         if self._hidden.nothing:
-            return f"-bm25(names, {_TITLE_WEIGHT}, {_TAG_WEIGHT})"
+            return "-bm25(names, {}, {})".format(*TITLE_WEIGHTS)
         seen = f"{_IS_THERE} AND {self._hidden.of_conversations}"
-        columns = {"c.title": _TITLE_WEIGHT, "c.tags": _TAG_WEIGHT}
+        columns = dict(zip(("c.title", "c.tags"), TITLE_WEIGHTS, strict=True))
         matches = {phrase: str(phrase) for phrase in self._query.phrases}
         length = "length(c.title || c.tags)"
         return measured(self._db, f"capsules AS c WHERE {seen}", length, columns, f"{_TITLES} AND {seen}", matches)
 
-    def _titles(self) -> tuple[list[_Match], bool]:
+    def _titles(self) -> tuple[list[Match], bool]:
         """The matches among titles and tags that are to be ranked, and whether there are others."""
         asked = self._asked
         if (
@@ -267,26 +276,29 @@ class _Search:
             or not (asked.query.strip() or asked.title_only)
         ):
             return [], False
-        limit = -1 if self._ranks_all else WINDOW + 1
+        limit = -1 if self._ranks_all else ranking.WINDOW + 1
         conditions = ["c.num <= ?", _IS_THERE]
         values: list[Any] = [self._page.top_title]
         self._narrow(conditions, values, "c.updated_ms", "c.num")
         if asked.mode:
             conditions.append("c.mode = ?")
             values.append(asked.mode)
-        fit, num, table = "1.0", "c.num", "capsules AS c WHERE instr(c.title, ?)"
+        rows = self._titled(" AND ".join(conditions), values, limit)
+        return (rows, False) if limit < 0 else (rows[: ranking.WINDOW], len(rows) > ranking.WINDOW)
+
+    def _titled(self, conditions: str, values: list[Any], limit: int) -> list[Match]:
+        """The newest matches that meet these conditions about the row `c`; -1: no limit."""
+        fit, num, table = "1.0", "c.num", "capsules AS c WHERE instr(c.title, ?) > 0"
         if self._query.match:
             fit, num, table = self._title_fit(), "names.rowid", _TITLES
-        rows = self._db.execute(
-            f"SELECT {fit}, c.updated_ms, c.num FROM {table} AND {' AND '.join(conditions)}"
-            f" ORDER BY {num} DESC LIMIT {limit}",
+        return self._db.execute(
+            f"SELECT {fit}, c.updated_ms, c.num FROM {table} AND {conditions} ORDER BY {num} DESC LIMIT {limit}",
             (self._words if self._query.match else self._query.literal, *values),
         ).fetchall()
-        return (rows, False) if limit < 0 else (rows[:WINDOW], len(rows) > WINDOW)
 
     # -- The best of it -------------------------------------------------------------------------------------------
 
-    def _scored(self, messages: list[_Match], titles: list[_Match]) -> list[_Scored]:
+    def _scored(self, messages: list[Match], titles: list[Match]) -> list[_Scored]:
         """All matches that were not given yet, with their scores.
 
         The bm25 of a title and that of a message don't compare. So titles are scaled: the best one fits as well as the
@@ -311,23 +323,32 @@ class _Search:
 
     # -- What is shown of it --------------------------------------------------------------------------------------
 
-    def _message_hit(self, num: int, score: float) -> Hit | None:
-        """The hit of a message; None when its file can't be opened at the moment."""
-        row = self._db.execute(
-            "SELECT c.id, c.title, m.id, m.at, m.role, m.sender, m.time_ms, m.content, m.tools, m.active"
-            " FROM messages AS m JOIN capsules AS c ON c.num = m.capsule WHERE m.num = ? AND c.damaged = ''",
-            (num,),
-        ).fetchone()
+    def _rows(self, numbers: list[int]) -> dict[int, tuple[Any, ...]]:
+        """What is shown of these messages, by their numbers, without those whose files can't be opened just now."""
+        rows = {}
+        for row in self._db.execute(
+            "SELECT m.num, c.id, c.title, m.id, m.at, m.role, m.sender, m.time_ms, m.content, m.tools, m.active"
+            " FROM texts AS m JOIN capsules AS c ON c.num = m.capsule"
+            f" WHERE m.num IN ({', '.join(map(str, numbers)) or 'NULL'}) AND c.damaged = ''"
+        ):
+            rows[row[0]] = row[1:]
+        return rows
+
+    def _message_hit(self, row: tuple[Any, ...] | None, score: float) -> Hit | None:
         if row is None:
             return None
         id, title, message, at, role, sender, time_ms, content, tools, active = row
         where, shown = "content", self._snippet(content)
         if tools and self._asked.in_tools and not shown.marks:
-            in_tools = self._snippet(tools)
+            in_tools = self._snippet(self._tools(tools))
             if in_tools.marks:
                 where, shown = "tools", in_tools
         time = timestamps.known(timestamps.from_ms(time_ms))
         return Hit(id, title, message, at, role, sender, time, where, shown, _rounded(score), bool(active))
+
+    def _tools(self, tools: str) -> str:
+        """What `texts` has as tools, as text."""
+        return tools
 
     def _title_hit(self, num: int, score: float) -> Hit | None:
         id, title, updated_at, tags = self._db.execute(

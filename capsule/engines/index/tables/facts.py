@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -40,9 +41,7 @@ _VALUES = {
 }
 _IS_IT = "capsule = (SELECT num FROM capsules WHERE id = ?)"
 _IN_IT = f"message IN (SELECT num FROM messages WHERE {_IS_IT})"
-_HAS_ID = "id IN (SELECT value FROM json_each(?) WHERE type = 'text')"
-#: So few messages are looked up by their numbers; where there are more, each message is asked whether it is one.
-_FEW = 5000
+_HAS_ID = "id IN (SELECT value FROM json_each(?))"
 
 
 class Fitting(NamedTuple):
@@ -50,14 +49,6 @@ class Fitting(NamedTuple):
 
     numbers: set[int]
     all_but: bool = False
-
-    def condition(self, db: sqlite3.Connection) -> tuple[str, list[Any]]:
-        """The same as a condition about the row `m` of `messages`, and the values bound in it."""
-        negated = "NOT " if self.all_but else ""
-        if len(self.numbers) > _FEW:
-            db.create_function("fits", 1, self.numbers.__contains__)
-            return f"{negated}fits(m.num)", []
-        return f"m.num {negated}IN (SELECT value FROM json_each(?))", [orjson.dumps(list(self.numbers)).decode()]
 
 
 class Fits:
@@ -68,6 +59,9 @@ class Fits:
         hidden: The conversations whose texts no pattern is compared with, so that no time it takes tells of them.
         conversation: Only messages of this one need be right; None: all.
     """
+
+    #: So few messages are looked up by their numbers; where there are more, each message is asked whether it is one.
+    few = 5000
 
     def __init__(self, db: sqlite3.Connection, hidden: Hidden, conversation: str | None = None) -> None:
         self._db = db
@@ -90,13 +84,22 @@ class Fits:
         both = Fitting(set.intersection(*fitting) - without) if fitting else Fitting(without, True)
         return both._replace(all_but=both.all_but != (filter.kind != "and"))
 
+    def condition(self, filter: Filter) -> tuple[str, list[Any]]:
+        """What a filter fits, as a condition about the row `m` of `messages`, and the values bound in it."""
+        numbers, all_but = self.of(filter)
+        negated = "NOT " if all_but else ""
+        if len(numbers) > self.few:
+            self._db.create_function("fits", 1, numbers.__contains__)
+            return f"{negated}fits(m.num)", []
+        return f"m.num {negated}IN (SELECT CAST(value AS BIGINT) FROM json_each(?))", [
+            orjson.dumps(list(numbers)).decode()
+        ]
+
     def _passing(self, test: Test) -> set[int]:
-        text, values = self._matched(test) if test.operator in ("$regex", "$text") else _compared(test)
-        question = f"SELECT json_group_array(message) FROM {self._at} AND path = ? AND {text}"
-        numbers = set[int](orjson.loads(self._db.execute(question, [*self._scope, test.path, *values]).fetchone()[0]))
+        numbers = self._matched(test) if test.operator in ("$regex", "$text") else self._compared(test)
         if (test.path, test.operator) == ("thread", "$in"):  # The message that began a thread is in it.
             question = f"SELECT num FROM messages WHERE {_IS_IT if self._scope else 'TRUE'} AND {_HAS_ID}"
-            ids = orjson.dumps(test.value).decode()
+            ids = orjson.dumps([id for id in test.value if isinstance(id, str)]).decode()
             numbers.update(num for (num,) in self._db.execute(question, [*self._scope, ids]))
         if self._is_late:
             raise InvalidInput(
@@ -105,8 +108,22 @@ class Fits:
             )
         return numbers
 
-    def _matched(self, test: Test) -> tuple[str, list[Any]]:
-        """A comparison with a pattern: SQLite calls a function of ours at half the cost of giving us the texts."""
+    def _compared(self, test: Test) -> set[int]:
+        text, values = compared(test)
+        question = f"SELECT json_group_array(message) FROM {self._at} AND path = ? AND {text}"
+        return set(orjson.loads(self._db.execute(question, [*self._scope, test.path, *values]).fetchone()[0]))
+
+    def _matched(self, test: Test) -> set[int]:
+        """Those with a pattern: SQLite calls a function of ours at half the cost of giving us the texts."""
+        self._db.create_function("matches", 1, self._in_time(test))
+        condition = f"type IN ({TEXT}, {TEXT + IN_LIST}) AND CASE WHEN {self._seen} THEN matches(value) END"
+        rows = self._db.execute(
+            f"SELECT message FROM {self._at} AND path = ? AND {condition}", [*self._scope, test.path]
+        )
+        return {number for (number,) in rows}
+
+    def _in_time(self, test: Test) -> Callable[[str], bool]:
+        """Whether a text matches the pattern of a test, as long as there is time."""
         matches = filters.compiled(test.value) if test.operator == "$regex" else partial(_has_words, _words(test.value))
 
         def in_time(text: str) -> bool:
@@ -115,11 +132,10 @@ class Fits:
                 return False
             return matches(text)
 
-        self._db.create_function("matches", 1, in_time)
-        return f"type IN ({TEXT}, {TEXT + IN_LIST}) AND CASE WHEN {self._seen} THEN matches(value) END", []
+        return in_time
 
 
-def _compared(test: Test) -> tuple[str, list[Any]]:
+def compared(test: Test) -> tuple[str, list[Any]]:
     """A comparison as a condition about a row of `facts`, and what is bound in it."""
     values = list(test.value) if isinstance(test.value, tuple) else [test.value]
     type = _TYPES[kind_of(values[0])]
@@ -146,9 +162,11 @@ def _has_words(words: set[str], text: str) -> bool:
 # -- Questions --------------------------------------------------------------------------------------------------------
 
 
-def messages_with(db: sqlite3.Connection, filter: Filter, conversation: str | None, hidden: Hidden) -> list[Place]:
+def messages_with(
+    db: sqlite3.Connection, filter: Filter, conversation: str | None, hidden: Hidden, finds: type[Fits] = Fits
+) -> list[Place]:
     """The places of the messages that a filter lets through, of one conversation or of all (None), in their order."""
-    fits, values = Fits(db, hidden, conversation).of(filter).condition(db)
+    fits, values = finds(db, hidden, conversation).condition(filter)
     conditions = [fits, "c.damaged = ''", *hidden.conditions("m.capsule", "m.time_ms")]
     if conversation is not None:
         conditions.append("m.capsule = (SELECT num FROM capsules WHERE id = ?)")

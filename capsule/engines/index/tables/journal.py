@@ -53,7 +53,7 @@ class Cursor(NamedTuple):
         match = _CURSOR.fullmatch(text)
         if match is not None:
             seq, time_ms, skip = (int(number or 0) for number in match.groups()[1:])
-            if seq < 2**62 and time_ms < 2**46:
+            if seq < 2**62 and time_ms < 2**62:
                 return cls(match[1], seq, time_ms, skip)
         shown = text if len(text) <= 60 else text[:57] + "..."
         raise InvalidInput(f"{shown!r} is no cursor of changes; give one that was printed with a change, or none")
@@ -143,7 +143,7 @@ def since_time(db: sqlite3.Connection, cursor: Cursor, now: Cursor) -> list[Chan
     """
     from dataclasses import replace
 
-    after_ms = cursor.time_ms - _SLACK_MS
+    after_ms = min(cursor.time_ms, 2**43) - _SLACK_MS  # In nanoseconds it is a number that SQLite has.
     after_ns = after_ms * 1_000_000
     rows = db.execute(
         "SELECT num, id, max(changed_ns, updated_ms * 1000000) AS latest, created_at, damaged, entries"

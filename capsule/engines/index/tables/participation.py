@@ -21,10 +21,10 @@ from capsule.format.documents.members import members_in
 from capsule.format.facts import IN_LIST, TEXT
 
 #: The digest of the ids up to a message, as marks have it.
-_FRONT = "iif(front IS NULL, '', printf('sha256:%014x', front))"
-_LAST = f"(SELECT {_FRONT} FROM messages WHERE capsule = capsules.num ORDER BY at DESC LIMIT 1)"
+_FRONT = "sha256:%014x"
+_LAST = "(SELECT front FROM messages WHERE capsule = capsules.num ORDER BY at DESC LIMIT 1)"
 #: The signature of the file; NULL where the file may have changed and have the same one.
-_VERSION = "iif(racy, NULL, version || ' ' || size || ' ' || written || ' ' || changed_ns)"
+_VERSION = "CASE WHEN racy = 0 THEN version || ' ' || size || ' ' || written || ' ' || changed_ns END"
 _MINE = f"""SELECT id, {_VERSION} FROM capsules
     WHERE num IN (SELECT capsule FROM members WHERE agent = ?) AND damaged = ''
     ORDER BY updated_ms DESC, written DESC, id DESC"""
@@ -58,23 +58,33 @@ def _mine(
     updated_at: str,
     tag: str,
     version: str | None,
-    last: str | None,
+    last: int | None,
 ) -> Mine:
     of = orjson.loads(head)
     whose = members_in(of[_MEMBERS]), of[_HISTORY], of[_CHANNEL] and Channel(**of[_CHANNEL]), of[_MAKER]
-    return Mine(id, of[_TYPE], title, entries, bool(archived), updated_at, *whose, last or "", tag, version or "")
+    return Mine(
+        id,
+        of[_TYPE],
+        title,
+        entries,
+        bool(archived),
+        updated_at,
+        *whose,
+        "" if last is None else _FRONT % last,
+        tag,
+        version or "",
+    )
 
 
 def marks(
     db: sqlite3.Connection, conversation: str, places: Iterable[int], hidden: Hidden
 ) -> dict[int, tuple[str, str]]:
     """By place: the id of the message there, and the digest of the ids up to it; hidden ones are left out."""
-    wanted = ", ".join(map(str, map(int, places)))
+    wanted = ", ".join(map(str, map(int, places))) or "NULL"
     question = (
-        f"SELECT at, id, {_FRONT} FROM messages AS m"
-        f" WHERE capsule = {_NUM} AND at IN ({wanted}) AND {hidden.of_messages}"
+        f"SELECT at, id, front FROM messages AS m WHERE capsule = {_NUM} AND at IN ({wanted}) AND {hidden.of_messages}"
     )
-    return {at: (id, front) for at, id, front in db.execute(question, (conversation,))}
+    return {at: (id, _FRONT % front) for at, id, front in db.execute(question, (conversation,))}
 
 
 def _first_behind(db: sqlite3.Connection, conversation: str | None, read: Sequence[Mark]) -> int:
@@ -127,7 +137,7 @@ def said(db: sqlite3.Connection, conversation: str, wanted: Behind, hidden: Hidd
     if not rows:
         return Said(0)
     at = max(last for *_, last in rows)
-    question = f"SELECT at, id, coalesce(sender, ''), content, time_ms FROM messages WHERE capsule = {_NUM} AND at = ?"
+    question = f"SELECT at, id, coalesce(sender, ''), content, time_ms FROM texts WHERE capsule = {_NUM} AND at = ?"
     place, id, sender, content, time_ms = db.execute(question, (conversation, at)).fetchone()
     last = Last(place, id, sender, content, timestamps.known(timestamps.from_ms(time_ms)))
     return Said(sum(total for _, total, *_ in rows), tuple(sender or "" for sender, *_ in rows), last)
@@ -138,7 +148,10 @@ def behind(db: sqlite3.Connection, wanted: Behind, conversation: str | None, hid
     condition, values = _condition(db, wanted, conversation, hidden)
     where, bound = ("", ()) if conversation is None else ("c.id = ? AND ", (conversation,))
     question = (
-        f"SELECT c.id, m.at, m.id, {_FRONT} FROM messages AS m JOIN capsules AS c ON c.num = m.capsule"
+        "SELECT c.id, m.at, m.id, m.front FROM messages AS m JOIN capsules AS c ON c.num = m.capsule"
         f" WHERE {where}c.gone = 0 AND {condition} ORDER BY m.time_ms DESC, m.num DESC"
     )
-    return list(map(Place._make, db.execute(question, (*bound, *values))))
+    places = []
+    for id, at, message, front in db.execute(question, (*bound, *values)):
+        places.append(Place(id, at, message, _FRONT % front))
+    return places

@@ -26,7 +26,7 @@ _MESSAGE = (
     " digest, active) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)"
 )
 #: The number of a message, its conversation, its place there, the digest of the ids up to it; and the message.
-_Placed = tuple[tuple[int, int, int, int], Message]
+Placed = tuple[tuple[int, int, int, int], Message]
 #: The bytes of the conversations that come into an empty index together.
 _BATCH_BYTES = 4 << 20
 
@@ -41,6 +41,7 @@ class Rows:
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
         self._next = db.execute("SELECT coalesce(max(num), 0) + 1 FROM messages").fetchone()[0]
+        self._next_capsule = db.execute("SELECT coalesce(max(num), 0) + 1 FROM capsules").fetchone()[0]
         self.changes: list[tuple[str, str, dict[str, Any]]] = []
 
     def get(self, id: str) -> Row | None:
@@ -61,7 +62,7 @@ class Rows:
         columns, marks = ", ".join(("num", "id", *values)), ", ?" * len(values)
         self._db.execute(f"INSERT INTO capsules({columns}) VALUES(?, ?{marks})", (num, id, *values.values()))
         old, new = ((of.get("title", ""), of.get("tags", "[]")) for of in (was, values))
-        words.change_title(self._db, num, old, new)
+        self._change_title(num, old, new)
         if values.get("head") != was.get("head"):
             self._db.execute("DELETE FROM members WHERE capsule = ?", (num,))
             members = [(member.id, num) for member in head.participants if member.is_in] if head is not None else []
@@ -93,8 +94,9 @@ class Rows:
     # -- A conversation that was not there ------------------------------------------------------------------------
 
     def _new(self, id: str, row: Row | None, state: Found) -> None:
-        num = row["num"] if row else self._db.execute("SELECT coalesce(max(num), 0) + 1 FROM capsules").fetchone()[0]
-        words.add(self._db, _words_of(self._insert([(num, id, state)])))
+        num = row["num"] if row else self._next_capsule
+        self._next_capsule = max(self._next_capsule, num + 1)
+        self._add_words(self._insert([(num, id, state)]))
         ids = [message.id for message in state.messages or []]
         kind = "created" if row is None else "restored"
         self._tell(kind, id, state, messages=ids, count=state.entries)
@@ -117,7 +119,7 @@ class Rows:
                 adding = beside.submit(words.adding(self._db, _words_of(self._insert(batch))))
             adding.result()
 
-    def _insert(self, conversations: list[tuple[int, str, Found]]) -> list[_Placed]:
+    def _insert(self, conversations: list[tuple[int, str, Found]]) -> list[Placed]:
         """Make the rows of conversations that have no messages there; the words of their messages are not added."""
         placed, branched = [], []
         for num, id, state in conversations:
@@ -134,19 +136,19 @@ class Rows:
             self._mark_active(num, current)
         return placed
 
-    def _placed(self, capsule: int, at: int, messages: list[Message], first: int = 0) -> list[_Placed]:
+    def _placed(self, capsule: int, at: int, messages: list[Message], first: int = 0) -> list[Placed]:
         """Messages from place `at` on, numbered from `first`; 0: as the newest."""
         if not first:
             first, self._next = self._next, self._next + len(messages)
         fronts = self._fronts(capsule, at, [message.id for message in messages])
         return list(zip(zip(count(first), repeat(capsule), count(at), fronts, strict=False), messages, strict=True))
 
-    def _insert_messages(self, placed: list[_Placed]) -> None:
+    def _insert_messages(self, placed: list[Placed]) -> None:
         """Put messages there, in the order of their numbers, as that is the quickest."""
         self._insert_rows(placed)
-        words.add(self._db, _words_of(placed))
+        self._add_words(placed)
 
-    def _insert_rows(self, placed: list[_Placed]) -> None:
+    def _insert_rows(self, placed: list[Placed]) -> None:
         self._db.executemany(_MESSAGE, [place + message[:-1] for place, message in placed])
         facts = [(place[0], *fact) for place, message in placed for fact in message.facts]
         self._db.executemany("INSERT OR IGNORE INTO facts VALUES(?, ?, ?, ?)", facts)
@@ -278,11 +280,22 @@ class Rows:
         return appended, edited, removed
 
     def _remove_messages(self, column: str, number: int) -> None:
-        rows = self._db.execute(f"SELECT num, content, tools FROM messages WHERE {column} = ? ORDER BY num", (number,))
-        words.remove(self._db, rows.fetchall())
+        self._remove_words(column, number)
         numbers = f"SELECT num FROM messages WHERE {column} = ?"
         self._db.execute(f"DELETE FROM facts WHERE message IN ({numbers})", (number,))
         self._db.execute(f"DELETE FROM messages WHERE {column} = ?", (number,))
+
+    # -- Words --------------------------------------------------------------------------------------------------------
+
+    def _add_words(self, placed: list[Placed]) -> None:
+        words.add(self._db, _words_of(placed))
+
+    def _remove_words(self, column: str, number: int) -> None:
+        rows = self._db.execute(f"SELECT num, content, tools FROM messages WHERE {column} = ? ORDER BY num", (number,))
+        words.remove(self._db, rows.fetchall())
+
+    def _change_title(self, num: int, old: words.Title, new: words.Title) -> None:
+        words.change_title(self._db, num, old, new)
 
     def _tell_head(self, id: str, row: Row, state: Found, head: Head) -> None:
         was = orjson.loads(row["head"]) if row["head"] else [None] * len(HEAD_FIELDS)
@@ -315,7 +328,7 @@ def _batches(conversations: Iterable[tuple[str, Found]]) -> Iterator[list[tuple[
     yield batch
 
 
-def _words_of(placed: list[_Placed]) -> list[words.Row]:
+def _words_of(placed: list[Placed]) -> list[words.Row]:
     return [(place[0], message.content, message.tools) for place, message in placed]
 
 

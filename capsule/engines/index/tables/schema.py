@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 
 #: Goes up with every change of the tables, or of what is written into them.
-VERSION = 14
+VERSION = 15
 
 _TABLES = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -62,6 +62,9 @@ CREATE TABLE messages(
     tools TEXT,                           -- tool calls and reasoning, as text
     digest INTEGER NOT NULL               -- checksum and length of its bytes
 );
+
+-- The messages with their texts, which another engine has in other tables.
+CREATE VIEW texts AS SELECT * FROM messages;
 
 -- The values that filters ask for (see `facts`); most messages have none.
 CREATE TABLE facts(
