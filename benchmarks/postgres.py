@@ -11,7 +11,7 @@ import random
 import statistics
 import time
 import zlib
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import accumulate, pairwise
@@ -56,7 +56,10 @@ def write(name: str, url: str, writer: int, ids: list[str], seconds: float, star
     peer, draw = IN_POSTGRES[name](url), random.Random(writer)
     acknowledged: list[tuple[str, int]] = []
     times_s, failed, number, clock = list[float](), 0, 0, time.perf_counter
-    start.wait(120)
+    with suppress(Exception):
+        for number in range(-6, 0):  # Connected, imported and prepared; not counted.
+            peer.append(draw.choice(ids), text_of(writer, number))
+    start.wait(240)
     begin = end = clock()
     while number == 0 or end - begin < seconds:
         id, before = draw.choice(ids), end
@@ -167,7 +170,9 @@ def run(bench: Bench) -> Report:
             report.skipped[name] = f"not importable ({error})"
         else:
             frameworks.append(name)
-    _STARTED.set_forkserver_preload(["psycopg", "capsule.engines.postgres.engine", "benchmarks.postgres"])
+    _STARTED.set_forkserver_preload(
+        ["psycopg", "capsule.engines.postgres.index", "benchmarks.postgres", *_FRAMEWORKS.values()]
+    )
     many, talks = (2, 4) if bench.smoke else (32, _MANY)
     rounds, seconds = bench.rounds(5, 2, 1), bench.rounds(3, 1, 0)
     with postgres_server.running(programs) as url:

@@ -122,7 +122,7 @@ class Checkpoints:
 
     def __init__(self, url: str) -> None:
         import psycopg
-        from langgraph.checkpoint.postgres import PostgresSaver
+        from langgraph.checkpoint.postgres import PostgresSaver  # type: ignore[import-not-found, unused-ignore]
         from psycopg.rows import dict_row
 
         self._connection: Any = psycopg.connect(url, autocommit=True, prepare_threshold=0, row_factory=dict_row)
@@ -132,7 +132,7 @@ class Checkpoints:
         self._saver.setup()
 
     def append(self, id: str, text: str) -> None:
-        from langgraph.checkpoint.base import create_checkpoint, empty_checkpoint
+        from langgraph.checkpoint.base import create_checkpoint, empty_checkpoint  # type: ignore[import-not-found, unused-ignore]
 
         config: Any = {"configurable": {"thread_id": id, "checkpoint_ns": ""}}
         there = self._saver.get_tuple(config)
@@ -156,14 +156,14 @@ class Sessions:
     """The OpenAI Agents SDK's SQLAlchemySession, by asyncpg."""
 
     def __init__(self, url: str) -> None:
-        from sqlalchemy.ext.asyncio import create_async_engine
+        from sqlalchemy.ext.asyncio import create_async_engine  # type: ignore[import-not-found, unused-ignore]
 
         self._loop = asyncio.new_event_loop()
         self._engine = create_async_engine(url.replace("postgresql:", "postgresql+asyncpg:"), pool_size=1)
         self._sessions: dict[str, Any] = {}
 
     def _session(self, id: str, *, makes: bool = False) -> Any:
-        from agents.extensions.memory import SQLAlchemySession
+        from agents.extensions.memory import SQLAlchemySession  # type: ignore[import-not-found, unused-ignore]
 
         if id not in self._sessions:
             self._sessions[id] = SQLAlchemySession(id, engine=self._engine, create_tables=makes)

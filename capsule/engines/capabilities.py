@@ -1,20 +1,31 @@
-"""What only some engines can do: their documents are files, which other programs may change.
+"""What only some engines can do: their documents are files, which other programs may change, or rows of a database.
 
-What must stay true: whoever needs it asks `Engine.outside_edits`, which refuses it by name; and a document is judged
-and changed here only under its mutex.
+What must stay true: whoever needs files asks `Engine.outside_edits`, which refuses it by name; and a document in a file
+is judged and changed here only under its mutex.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from capsule.disk.whole_files import Signature
     from capsule.engines.files.disk.derived import Derived
     from capsule.engines.values import Trashed
     from capsule.format.saved.repair import Mended
+
+
+@runtime_checkable
+class InDatabase(Protocol):
+    """An engine whose documents are rows of a database."""
+
+    def flaws(self) -> Iterator[tuple[str, str, str]]:
+        """What is wrong with the rows of documents: a kind, an id, and what it is. Costs a pass over all entries."""
+
+    def durability(self) -> str:
+        """What an acknowledged message survives, in words."""
 
 
 class Scanned(NamedTuple):

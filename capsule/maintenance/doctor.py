@@ -6,13 +6,13 @@ file is judged only under its mutex, so that a write in progress is no finding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from capsule.engines.capabilities import HeldFile, Scanned
+from capsule.engines.capabilities import HeldFile, InDatabase, Scanned
 from capsule.engines.interface import WITH_ENTRIES
-from capsule.errors import CapsuleError, InvalidDocument, Problem
+from capsule.errors import CapsuleError, InvalidDocument, NotFound, Problem
 from capsule.format import migrations, validation
 from capsule.format.documents.head import Head
 from capsule.format.json import canonical, codec, places
@@ -44,7 +44,8 @@ class Finding:
         column: Column in characters, from 1; 0 likewise.
         kind: `damaged`, `torn`, `name`, `copy` (a file synchronizer's conflict copy), `twice`, `odd`, `layout`,
             `overwritten`, `interrupted` (a write that was not acknowledged), `lock`, `leftover`, `vanished`,
-            `settings`, `behind` (a summary whose source has moved on; this is no error).
+            `settings`, `behind` (a summary whose source has moved on) and `durability` (what an acknowledged message
+            survives in a database), which are no errors.
         what: The finding, in words.
         repaired: The repair, in words; None: it was not repaired.
         repairable: Whether a repair can be expected to succeed; else `what` says what a person can do.
@@ -68,7 +69,7 @@ class Finding:
     @property
     def is_trouble(self) -> bool:
         """Whether it is an error, and not only information."""
-        return self.kind != "behind"
+        return self.kind not in ("behind", "durability")
 
     def __str__(self) -> str:
         place = f"{self.path}:{self.line}:{self.column}" if self.line else self.path
@@ -88,10 +89,13 @@ def examine(
 
     Cost: reading and parsing every file.
     """
-    files = store.engine.outside_edits()
     for problem in store.settings.unknown:
         yield Finding.of("", "settings", problem)
     kinds = dict.fromkeys((*WITH_ENTRIES, *KINDS))
+    if isinstance(store.engine, InDatabase) and not repair:
+        yield from _in_database(store, store.engine, kinds, progress)
+        return
+    files = store.engine.outside_edits("a repair")
     scanned = [(kind, file) for kind in kinds for file in sorted(files.scan(kind), key=lambda file: file.id)]
     claimed: dict[str, dict[str, list[str]]] = {kind: {} for kind in WITH_ENTRIES}
     for done, (kind, file) in enumerate(scanned, 1):
@@ -306,6 +310,34 @@ class _Examination:
             target.put(None, written, [])
         held.delete()
         return f"is {self._store.engine.name(self._kind, id)} now; the misnamed file is in the trash"
+
+
+def _in_database(
+    store: CoreStore, rows: InDatabase, kinds: Iterable[str], progress: Progress | None
+) -> Iterator[Finding]:
+    """The findings about a store in a database. What a person can do is to restore a backup."""
+    yield Finding("", str(store.root), 0, 0, "durability", rows.durability())
+    there = [(kind, id) for kind in kinds for id in store.engine.ids(kind)]
+    for done, (kind, id) in enumerate(there, 1):
+        name = store.engine.name(kind, id)
+        try:
+            data = store.engine.read(kind, id)
+            KINDS[kind].read(data, name) if kind in KINDS else decoded(data, name, id)
+        except NotFound:
+            pass  # It was deleted meanwhile.
+        except InvalidDocument as error:
+            yield from (Finding.of(id, "damaged", problem) for problem in error.problems)
+        if progress:
+            progress(done, len(there))
+    for kind, id, flaw in rows.flaws():
+        yield Finding(
+            id,
+            store.engine.name(kind, id) if kind else str(store.root),
+            0,
+            0,
+            "damaged",
+            f"{flaw}; take it from a backup",
+        )
 
 
 def _with_own_ids(document: dict[str, Any]) -> dict[str, Any]:

@@ -214,7 +214,7 @@ class Database:
                     is_sent = self._was_there = True
                     _noticed.clear()
                     cursor = connection.execute(text, values or None, binary=True)
-                    rows = cursor.fetchall() if cursor.description else []
+                    rows = [] if cursor.rownumber is None else cursor.fetchall()  # `description` makes objects.
                 if what and _NOT_KNOWN in _noticed:
                     raise self.failed(None, f"the wait for the standby was cancelled; {_whether(what, True)}")
                 return rows

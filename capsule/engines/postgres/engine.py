@@ -47,6 +47,14 @@ _WHOLE = (
     "SELECT version, head, rest, updated_at, data, ARRAY("
     "SELECT body FROM @entries WHERE doc = d.num ORDER BY place) FROM @documents AS d WHERE kind = %s AND id = %s"
 )
+#: Documents whose rows do not agree with those of their entries, and entries without a document.
+_FLAWS = (
+    "SELECT d.kind, coalesce(d.id, e.doc::text), d.entries, coalesce(e.count, 0), coalesce(e.last, -1),"
+    " coalesce(e.bytes, 0), d.inner_bytes FROM @documents AS d FULL JOIN ("
+    "SELECT doc, count(*) AS count, max(place) AS last, sum(octet_length(body) + 2)::bigint AS bytes FROM @entries"
+    " GROUP BY doc) AS e ON e.doc = d.num WHERE d.num IS NULL OR coalesce(e.count, 0) <> d.entries"
+    " OR coalesce(e.last, -1) <> d.entries - 1 OR coalesce(e.bytes, 0) <> d.inner_bytes ORDER BY 1, 2"
+)
 #: Documents of which this process remembers what it saw last.
 _MOST = 1024
 
@@ -287,6 +295,18 @@ class PostgresEngine:
     def outside_edits(self, purpose: str = "this") -> NoReturn:
         why = f"{purpose} needs a store that keeps files; this one keeps none"
         raise Refused(why, remedy=Remedy("copy", str(self.database.address)), path="")
+
+    def flaws(self) -> Iterator[tuple[str, str, str]]:
+        for kind, id, entries, count, last, bytes, said in self.database.read(_FLAWS):
+            if kind is None:
+                yield "", "", f"{count} entries of document {id} are there, and no document"
+            elif (count, last) != (entries, entries - 1):
+                yield kind, id, f"it has {count} entries up to place {last}, and its row says {entries}"
+            else:
+                yield kind, id, f"its entries take {bytes} bytes, and its row says {said}"
+
+    def durability(self) -> str:
+        return schema.durability(self.database)
 
     # -- All conversations -----------------------------------------------------------------------------------------
 
