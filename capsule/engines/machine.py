@@ -79,7 +79,7 @@ class Machine(ABC):
         self._delete(kind, check_id(id))
 
     def key(self, id: str) -> bytes:
-        """A secret key of 32 bytes: the store's, else made at first use; where nothing is writable, for this call."""
+        """A secret key of 32 bytes: the store's, or made at first use; where nothing can be written, for this call."""
         if id in self.of_store:
             return self.of_store[id]()
         from secrets import token_hex

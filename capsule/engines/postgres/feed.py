@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("capsule")
 #: Between two notices of one process; between two looks, while something is not behind the horizon yet and else.
 _NOTICE_S, _PENDING_S, _LOOK_S = 0.005, 0.02, 1.0
+#: For so long a notice waits for the writes of other processes.
+_SHARED_S = 0.003
 #: For so long a question waits until what was acknowledged is behind the horizon.
 _SETTLE_S = 0.5
 #: For so long a listener counts as one after it said so.
@@ -196,9 +198,13 @@ class _Bell:
             if self._database.one(statement) is None:
                 self.quiet_until_s = self._looked_s + _LOOK_S
         if time.monotonic() > self.quiet_until_s:
-            # Nobody waits for the medium for this.
-            statement = "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, '')"
-            self._database.read(statement, self._channel)
+            # One process at a time gives notice for all: it is heard when its transaction ends, behind what was written
+            # meanwhile. Nobody waits for the medium for this.
+            self._database.read(
+                "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, ''), pg_sleep(%s)"
+                " WHERE pg_try_advisory_xact_lock(hashtextextended(%s, 1))",
+                *(self._channel, _SHARED_S, self._channel),
+            )
 
     def close(self) -> None:
         self._is_closed = True
