@@ -62,7 +62,7 @@ def test_commands_take_an_address_as_an_option_and_from_the_environment(
     said = [run("init", "--store", url), run("new", "Plan", "--id", "plan", "--type", "group", "--store", url)]
     monkeypatch.setenv("CAPSULE_STORE", url)
     said += [run("append", "plan", "a red fish"), run("search", "fish", "--json"), run("store", "show")]
-    said += [run("store", "migrate"), run("list"), run("init", "--store", url)]
+    said += [run("store", "migrate"), run("doctor"), run("list"), run("init", "--store", url)]
     assert [each.returncode for each in said] == [0] * len(said), said
     assert "a red fish" in said[3].stdout and "already" in said[-1].stdout and "no standby" in said[4].stdout
     refused = [run(*words) for words in (("doctor", "--repair"), ("store", "validate"), ("git", "setup"))]
