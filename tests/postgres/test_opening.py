@@ -222,7 +222,7 @@ def test_who_is_behind_what_the_feed_keeps_begins_anew(database: str) -> None:
         store.append(id, content="a fish")
         sent = store.append(id, content="a crab").id
         now = store.changes().cursor
-        sql(database, "SELECT @prune('0 s')")
+        sql(database, "CALL @prune('0 s')")
         assert sent in {hit.message for hit in late.search("crab").hits}
         with pytest.raises(InvalidInput, match="older"):
             late.changes(cursor)

@@ -45,7 +45,9 @@ _MOST, _BATCH_BYTES = 500, 4 << 20
 #: After so many transactions the snapshot is kept, also if no conversation was written.
 _FAR = 10_000
 #: Behind all stamps; and a snapshot that shows nothing.
-_ALL, _NOTHING = 1 << 62, "1:1:"
+_LAST_STAMP, _EMPTY = 1 << 62, "1:1:"
+#: What a question needs of the index: that it is as it is; that it once had all; that it has all.
+_AS_IT_IS, _ONCE_ALL, _ALL = range(3)
 #: For so long whoever asks waits for another who takes in much.
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(current_schema(), 0))"
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL search_path = {}"
@@ -125,25 +127,25 @@ class PostgresIndex(Index):
         super()._reset()
         self.generation, self._stamp = "", 0
         #: Of the question that is asked: the generation of the database, a snapshot, and the last change that is gone.
-        self._of, self._snapshot, self._pruned = "", "", 0
+        self._of, self._now, self._snapshot, self._pruned = "", "", "", 0
 
     def _doing(self, act: Callable[[], T], ids: Iterable[str] | None = None, progress: Progress | None = None) -> T:
         if os.getpid() != self._pid:
             self._after_fork()
         with self._guard:
-            needs_all = ids != ()
-            while (answer := self._source.trying(partial(self._asked, act, needs_all))) is None:
+            needs = _AS_IT_IS if ids == () else _ALL
+            while (answer := self._source.trying(partial(self._asked, act, needs))) is None:
                 self._take_in(progress)
-                needs_all = False  # All of before the question is there, and others may write without a pause.
+                needs = _ONCE_ALL  # All of before the question is there, and others may write without a pause.
             return answer[0]
 
-    def _asked(self, act: Callable[[], T], needs_all: bool) -> tuple[T] | None:
+    def _asked(self, act: Callable[[], T], needs: int) -> tuple[T] | None:
         """What `act` gives, asked of one state of the database; None: something is missing in the index."""
         with self._transaction(_READ) as tables:
             self._reader = threading.get_ident(), tables
             try:
-                has_all = self._look(tables)
-                return (act(),) if has_all or (not needs_all and self._snapshot != _NOTHING) else None
+                has = _ALL if self._look(tables) else _AS_IT_IS if self._snapshot == _EMPTY else _ONCE_ALL
+                return (act(),) if has >= needs else None
             finally:
                 self._reader = 0, None
 
@@ -154,7 +156,7 @@ class PostgresIndex(Index):
 
     def _look(self, tables: Tables) -> bool:
         """Whether all is in the index. What was kept of rows that changed is forgotten."""
-        since = _ALL if self._heads is None else self._stamp  # Whoever has read no heads has none to read again.
+        since = _LAST_STAMP if self._heads is None else self._stamp  # Whoever has read no heads has none to read again.
         ((*row, stale),) = tables.query(_LOOK, since)
         generation, of, stamp, taken, now, has_all, pruned = row
         has_all = has_all and taken is not None
@@ -162,7 +164,7 @@ class PostgresIndex(Index):
             self._reset()
         self.generation, self._of, self._stamp, self._pruned = generation, of, stamp, pruned
         #: The feed goes as far as the index, as who may hear of a change is known from there.
-        self._snapshot = now if has_all else taken or _NOTHING
+        self._now, self._snapshot = now, now if has_all else taken or _EMPTY
         self._stale.update(stale)
         return has_all and _xmin(now) < _xmin(taken) + _FAR
 
@@ -254,11 +256,12 @@ class PostgresIndex(Index):
         since = since.replace("{", "{{").replace("}", "}}")
         return Hidden.of(wholly, partly, f"coalesce(('{since}'::jsonb ->> ({{}})::text)::bigint, {ALWAYS_MS})")
 
-    def changes(self, db: Any, since: str | None, limit: int) -> tuple[list[Change], str]:
+    def changes(self, db: Any, since: str | None, limit: int, *, of_all: bool = False) -> tuple[list[Change], str]:
+        """As `Index.changes`; `of_all`: whatever the index has, as nobody is asked who may hear of them."""
         cursor = None if since is None else journal.Cursor.of(since)
         if cursor is not None and 0 < cursor.time_ms < self._pruned:
             raise InvalidInput("that cursor is older than what the database keeps of changes; take a new one")
-        return self.feed.changes(self._of, self._snapshot, cursor, limit)
+        return self.feed.changes(self._of, self._now if of_all else self._snapshot, cursor, limit)
 
 
 class PostgresAsking(Asking):
@@ -280,7 +283,13 @@ class PostgresAsking(Asking):
         """Where a transaction is under way anywhere in the database, it is waited for a moment."""
         if refresh:
             self._index.feed.settle()
-        return super().changes(since, limit, refresh=refresh)
+        if self._asker is not None:
+            return super().changes(since, limit, refresh=refresh)
+        from capsule.engines.changes import Changes
+
+        place = None if since is None else self._place(since)
+        read = partial(self._index.changes, since=place, limit=limit, of_all=True)
+        return Changes(*self._index.query(None, lambda db, _: read(db), ()))
 
     def _place(self, cursor: str) -> str:
         """The place in the feed. Of an owner's cursor an agent uses the transaction: its number is a count."""

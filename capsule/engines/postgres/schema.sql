@@ -272,19 +272,23 @@ BEGIN
         d.ends_active, NULL);
 END $$;
 
--- Forgets changes that are older than this, for the owner of the database to call. Who is that far behind begins anew.
-CREATE FUNCTION @prune(p_older interval) RETURNS bigint LANGUAGE plpgsql AS $$
-DECLARE
-    gone bigint;
+-- Forgets changes that are older than this, for the owner of the database to call: a part in each transaction, as an open
+-- one stalls the feed. What is not in the index yet stays, as it is found by its change; without a snapshot it looks at
+-- everything. Who is that far behind begins anew.
+CREATE PROCEDURE @prune(p_older interval) LANGUAGE plpgsql AS $$
 BEGIN
-    -- What is not in the index yet stays, as it is found by its change; without a snapshot it looks at everything.
-    WITH old AS (
-        DELETE FROM @changes USING @indexed WHERE at < now() - p_older
-            AND (snapshot IS NULL OR pg_visible_in_snapshot(xid, snapshot::pg_snapshot)) RETURNING place
-    )
-    UPDATE @meta SET value = greatest(value::bigint, (SELECT max(place) FROM old))
-        WHERE key = 'pruned' RETURNING value::bigint INTO gone;
-    RETURN gone;
+    LOOP
+        WITH old AS (
+            DELETE FROM @changes WHERE ctid = ANY (ARRAY(
+                SELECT c.ctid FROM @changes AS c, @indexed WHERE at < now() - p_older
+                    AND (snapshot IS NULL OR pg_visible_in_snapshot(xid, snapshot::pg_snapshot)) LIMIT 20000
+            )) RETURNING place
+        )
+        UPDATE @meta SET value = greatest(value::bigint, (SELECT max(place) FROM old))
+            WHERE key = 'pruned' AND EXISTS (SELECT FROM old);
+        EXIT WHEN NOT FOUND;
+        COMMIT;
+    END LOOP;
 END $$;
 
 -- Moves a document to the trash.
