@@ -95,6 +95,16 @@ def _page_ms(key: str) -> Callable[[Measured], str]:
     return lambda measured: f"{measured['web'][key]['capsule web']['median_us'] / 1000:.0f} ms"
 
 
+def _in_postgres(who: str, field: str) -> Callable[[Measured], str]:
+    """Of eight writers that append to one conversation in PostgreSQL."""
+
+    def figure(measured: Measured) -> str:
+        case = measured["postgres"]["cases"]["8 writers, 1 conversation, and frameworks"]
+        return f"{case[who][field]:,.0f}"
+
+    return figure
+
+
 #: The figures by name.
 FIGURES: dict[str, Callable[[Measured], str]] = {
     "append": _append_alone("capsule (group)"),
@@ -118,6 +128,11 @@ FIGURES: dict[str, Callable[[Measured], str]] = {
     "rename-times": _small("rename", "Store.rename", "sqlite3 UPDATE"),
     "create-times": _small("create", "Store.create", "sqlite3, two INSERTs"),
     "delete-times": _small("delete", "Store.delete", "sqlite3, two DELETEs"),
+    "postgres": _in_postgres("capsule", "per_second"),
+    "postgres-session": _in_postgres("SQLAlchemySession", "per_second"),
+    "postgres-saver": _in_postgres("PostgresSaver", "per_second"),
+    "postgres-saver-all": _in_postgres("PostgresSaver", "acknowledged"),
+    "postgres-saver-lost": _in_postgres("PostgresSaver", "lost"),
     "page-list": _page_ms("first_page"),
     "page-paint": _page_ms("paint"),
     "page-heard": _page_ms("appended"),

@@ -48,6 +48,8 @@ _FAR = 10_000
 _LAST_STAMP, _EMPTY = 1 << 62, "1:1:"
 #: What a question needs of the index: that it is as it is; that it once had all; that it has all.
 _AS_IT_IS, _ONCE_ALL, _ALL = range(3)
+#: In place of conversations: only the feed is asked.
+_FEED: frozenset[str] = frozenset()
 #: For so long whoever asks waits for another who takes in much.
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(current_schema(), 0))"
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL search_path = {}"
@@ -128,15 +130,19 @@ class PostgresIndex(Index):
         self.generation, self._stamp = "", 0
         #: Of the question that is asked: the generation of the database, a snapshot, and the last change that is gone.
         self._of, self._now, self._snapshot, self._pruned = "", "", "", 0
+        #: Whether the feed was asked, and not the index, so that the next question has to bring that up to date.
+        self.is_owing = False
 
     def _doing(self, act: Callable[[], T], ids: Iterable[str] | None = None, progress: Progress | None = None) -> T:
         if os.getpid() != self._pid:
             self._after_fork()
         with self._guard:
-            needs = _AS_IT_IS if ids == () else _ALL
+            is_feed = ids is _FEED
+            needs = _AS_IT_IS if is_feed or (ids == () and not self.is_owing) else _ALL
             while (answer := self._source.trying(partial(self._asked, act, needs))) is None:
                 self._take_in(progress)
                 needs = _ONCE_ALL  # All of before the question is there, and others may write without a pause.
+            self.is_owing = self.is_owing and needs == _AS_IT_IS
             return answer[0]
 
     def _asked(self, act: Callable[[], T], needs: int) -> tuple[T] | None:
@@ -289,7 +295,9 @@ class PostgresAsking(Asking):
 
         place = None if since is None else self._place(since)
         read = partial(self._index.changes, since=place, limit=limit, of_all=True)
-        return Changes(*self._index.query(None, lambda db, _: read(db), ()))
+        changes = Changes(*self._index.query(None, lambda db, _: read(db), _FEED))
+        self._index.is_owing = self._index.is_owing or refresh
+        return changes
 
     def _place(self, cursor: str) -> str:
         """The place in the feed. Of an owner's cursor an agent uses the transaction: its number is a count."""
