@@ -18,7 +18,7 @@ ROOM ?=
 unexport PYTHONPATH PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all lint format types docs docs-check record pictures site doctor bench bench-smoke conformance clients torture release lock clean
+.PHONY: help venv demo test test-all test-postgres lint format types docs docs-check record pictures site doctor bench bench-smoke conformance clients torture release lock clean
 
 help:  ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,11 +49,13 @@ SDKS := --no-binary claude-agent-sdk -c constraints.txt
 test-all: $(STAMP)  ## run all tests
 	@$(BIN)/python -m pip install -q --disable-pip-version-check $(SDKS) -e '.[agents,browser,server]'
 	@HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest -q -n auto --dist worksteal $(if $(ROOM),tests/$(ROOM)) $(ARGS)
-	@$(if $(ROOM),,CAPSULE_ENGINE=postgres $(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow or sample" $(ABOVE_ENGINES))
+	@$(if $(ROOM),,$(ON_POSTGRES) $(addprefix tests/,core/store core/watch core/index messaging torture/test_model.py))
 
-# The tests of what stands above the engines: with CAPSULE_ENGINE=postgres their stores are in PostgreSQL, and those that
-# look at files are skipped. tests/core/mcp_server and tests/context pass there too, and are left out for their time.
-ABOVE_ENGINES := $(addprefix tests/,core/store core/watch core/cli messaging sessions transfer web torture/test_model.py)
+# With CAPSULE_ENGINE=postgres stores of tests are in PostgreSQL, and those that look at files are skipped.
+ON_POSTGRES := CAPSULE_ENGINE=postgres $(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow or sample"
+test-postgres: $(STAMP)  ## run all tests of what stands above the engines on PostgreSQL; make test-all runs a part
+	@$(ON_POSTGRES) $(addprefix tests/,core/store core/watch core/index core/cli core/mcp_server context messaging sessions \
+		transfer web torture/test_model.py) $(ARGS)
 
 lint: $(STAMP)  ## look for what ruff knows to be wrong, and for other formatting than ruff's
 	@$(BIN)/ruff check .
