@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule.engines.postgres.address import Address
-from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused, Remedy, StorageFailed
+from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused, Remedy, StorageFailed, StoreBusy
 from capsule.forks import call_in_child
 
 if TYPE_CHECKING:
@@ -249,6 +249,9 @@ class Database:
         reason = self.address.without_password(" ".join(str(error).split()))
         if state == "42501" or state.startswith("28"):
             return Refused(f"{self.address}: {reason}", path=str(self.address))
+        if state == "55P03":
+            who = "another process"
+            return StoreBusy(f"{self.address}: {who} takes too long to bring the index up to date", id="", holder=who)
         if state in _MISSING:
             self.ensure_version()  # Another process may have brought it to another one.
             words = "there is no store, or one of another version"

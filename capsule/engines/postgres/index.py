@@ -3,7 +3,8 @@
 What must stay true: it is derived. Before it answers it has all that was committed before the question, whoever wrote
 it: it asks for what its snapshot did not show, and not for what lies behind a number. Whoever asks takes in what is
 missing, a part in each transaction, under a lock that all machines share; a question is answered from one state of the
-database, in which nothing is missing. What a process keeps of the rows it reads again when their stamps say so.
+database. What a process keeps of the rows it reads again when their stamps say so. Changes for the owner come from the
+feed alone, and the next question makes up for it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _LAST_STAMP, _EMPTY = 1 << 62, "1:1:"
 _AS_IT_IS, _ONCE_ALL, _ALL = range(3)
 #: In place of conversations: only the feed is asked.
 _FEED: frozenset[str] = frozenset()
-#: For so long whoever asks waits for another who takes in much.
+#: Who takes in waits for another who does, for as long as `_WRITE` says.
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(current_schema(), 0))"
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL search_path = {}"
 _WRITE = (

@@ -135,11 +135,8 @@ class PostgresSearching(Searching):
         if not rows:
             return []
         seen = f"c.gone = 0 AND {self._hidden.of_conversations}"
-        length = "avg(length(c.title || c.tags))::float8"
-        texts, average = self._db.execute(f"SELECT count(*), {length} FROM capsules AS c WHERE {seen}").fetchone() or (
-            0,
-            None,
-        )
+        totals = f"SELECT count(*), avg(length(c.title || c.tags))::float8 FROM capsules AS c WHERE {seen}"
+        texts, average = self._db.execute(totals).fetchone() or (0, None)
         joined = f"names AS n JOIN capsules AS c ON c.num = n.num WHERE n.vector @@ ?::tsquery AND {seen}"
         phrases = self._query.phrases
         having = [int(self._first(f"SELECT count(*) FROM {joined}", [_asked(str(phrase))])) for phrase in phrases]
