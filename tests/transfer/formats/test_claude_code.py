@@ -59,6 +59,16 @@ def test_a_session_comes_back_record_for_record_but_for_progress() -> None:
     assert lines(written(documents, FORMAT, shelf)[0]) == kept
 
 
+def test_a_hook_that_reports_progress_and_output_between_messages_breaks_no_link() -> None:
+    progress = {"type": "progress", "uuid": "p", "parentUuid": "a", "sessionId": SESSION, "data": {"hook": "Stop"}}
+    output = {"type": "attachment", "uuid": "o", "parentUuid": "p", "sessionId": SESSION, "attachment": {"exitCode": 0}}
+    found = document(record("a", None), progress, output, record("b", "o", type="assistant"), record("c", "b"))
+
+    assert [entry["content"] for entry in found["history"]] == ["a", "b", "c"]
+    assert all("parent" not in entry for entry in found["history"])
+    assert [one["parentUuid"] for one in lines(written([found], FORMAT)[0])] == [None, "a", "o", "b"]
+
+
 def test_the_talk_of_a_subagent_is_a_conversation_of_its_own_and_has_its_own_file() -> None:
     (session, agent), _ = read(SITE)
 

@@ -58,7 +58,8 @@ class _Talk:
             self._past[uuid] = self._past.get(parent, parent)
             return
         if parent in self._past:
-            record = record | {"parentUuid": self._past[parent]}
+            parent = self._past[parent]
+            record = record | {"parentUuid": parent}
         if isinstance(record.get("message") if kind != "system" else record.get("content"), _TALKS.get(kind, ())):
             if record.get("timestamp") is None:
                 self._tell("a message without its time", line)
