@@ -123,6 +123,8 @@ class _Writing:
     def __init__(self, store: CoreStore, format: Format, *, is_redacted: bool) -> None:
         self._store, self._format, self._is_redacted = store, format, is_redacted
         self._count = 0
+        #: The paths of the files that were written.
+        self._names: set[str] = set()
         #: The attachments that go into an archive beside the conversations.
         self._attached: dict[str, None] = {}
 
@@ -167,7 +169,12 @@ class _Writing:
         format = self._format
         draft = draft_of(document, format.name, self.file if format.embeds_files else None)
         assert format.write is not None
-        name = format.file_name(draft) if format.file_name else f"{document['id']}{format.extension}"
+        name = f"{document['id']}{format.extension}"
+        if format.file_name is not None:
+            name = format.file_name(draft)
+            if name in self._names:  # Two conversations here have the same id in their source.
+                name = format.file_name(replace(draft, head=draft.head | {"id": document["id"]}))
+        self._names.add(name)
         return name, format.write(draft)
 
     def _joined(self, documents: Iterable[Document]) -> Iterator[bytes]:

@@ -8,6 +8,7 @@ import zipfile
 from hashlib import sha256
 from pathlib import Path
 
+import orjson
 import pytest
 
 from capsule import Store
@@ -77,3 +78,27 @@ def test_a_form_that_a_format_does_not_have_is_refused(store: Store) -> None:
         store.export([], io.BytesIO(), format="claude-ai")
     with pytest.raises(InvalidInput, match="sharegpt"):
         store.export([], io.BytesIO(), format="chatgpt", is_plain=True)
+
+
+@pytest.mark.parametrize("format", ["claude-code", "codex"])
+def test_conversations_with_the_same_id_in_their_source_are_files_of_their_own_in_an_archive(
+    store: Store, tmp_path: Path, format: str
+) -> None:
+    session = "7cd9438e-7426-52e1-b47f-74b51b169e31"
+    for text in ("one", "two", "three"):
+        message: dict[str, object] = {"role": "user", "content": text}
+        about: dict[str, object] = {"type": "user", "uuid": session, "parentUuid": None, "sessionId": session}
+        if format == "codex":
+            message = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+            about = {"type": "response_item", "payload": message}
+        record = {**about, "message": message, "timestamp": "2026-01-02T10:00:00.000Z"}
+        meta = {"type": "session_meta", "timestamp": record["timestamp"], "payload": {"id": session}}
+        records = [meta, record] if format == "codex" else [record]
+        (tmp_path / f"{text}.jsonl").write_bytes(b"\n".join(map(orjson.dumps, records)))
+    store.import_(tmp_path)
+
+    with zipfile.ZipFile(io.BytesIO(exported(store, format))) as archive:
+        names = archive.namelist()
+        texts = {text for name in names for text in ("one", "two", "three") if text.encode() in archive.read(name)}
+    assert len({*names}) == 3
+    assert texts == {"one", "two", "three"}
