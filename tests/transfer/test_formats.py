@@ -17,8 +17,10 @@ from capsule.errors import CapsuleError
 from capsule.format import validation
 from capsule.format.json import codec
 from capsule.format.kinds import CONVERSATION
+from capsule.transfer.drafts.conversion import document_of
+from capsule.transfer.interface import Draft
 from capsule.transfer.registry import formats
-from tests.transfer.exchange import DATA, EXAMPLES, Shelf, content, read, read_data, written
+from tests.transfer.exchange import DATA, EXAMPLES, STAMP, Shelf, content, read, read_data, written
 
 FILES = [(format, path) for format, path in EXAMPLES if path.is_file()]
 BOTH = [(format, path) for format, path in EXAMPLES if formats()[format].write is not None]
@@ -77,6 +79,36 @@ def test_a_capsule_from_elsewhere_comes_back_whole(format: str, path: Path, name
         again, problems = read_data(data, shelf, formats()[name])
         assert not problems.first
         assert again == [document]
+
+
+@pytest.mark.parametrize("name", [name for name, format in formats().items() if format.write and format.is_portable])
+def test_an_image_comes_back_whoever_sent_it(name: str) -> None:
+    shelf = Shelf()
+    call = {"id": "call_1", "name": "look", "arguments": {}}
+    history: list[dict[str, Any]] = [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "What is it?"},
+        {"role": "assistant", "content": "", "toolCalls": [call]},
+        {"role": "tool", "content": "", "toolCallId": "call_1"},
+        {"role": "assistant", "content": "An apple."},
+        {"role": "user", "content": ""},
+    ]
+    for place, entry in enumerate(history):
+        images = [b"\x89PNG" + bytes([place, nth]) for nth in range(2)]
+        kinds = ("image/png", "image")
+        entry |= {"id": f"00000000-0000-7000-8000-{place:012}", "timestamp": STAMP}
+        entry["attachments"] = [
+            {"name": f"{nth}.png", "type": kind, "data": image}
+            for nth, (kind, image) in enumerate(zip(kinds, images, strict=True))
+        ]
+    head = {"id": "images", "title": "Images", "createdAt": STAMP, "updatedAt": STAMP}
+    draft = Draft(head, history, is_own=True)
+    document = document_of(draft, "capsule", STAMP, lambda reason, id: None, shelf.keep)
+
+    (data,) = written([document], formats()[name], shelf)
+    again, problems = read_data(data, shelf, formats()[name])
+    assert not problems.first
+    assert again == [document]
 
 
 @pytest.mark.parametrize("cuts", [40, pytest.param(150, marks=pytest.mark.slow)])

@@ -102,13 +102,18 @@ def data_of(url: str) -> bytes | None:
     return b64decode(data) if comma and head.startswith("data:") and head.endswith(";base64") else None
 
 
+def encoded(record: Fields) -> bytes:
+    """A record as JSON, with bytes in base64."""
+    return orjson.dumps(record, default=lambda data: b64encode(data).decode())
+
+
 def encoded_lines(records: Iterable[Fields]) -> bytes:
     """Records as lines of JSON, with bytes in base64."""
-    return b"".join(orjson.dumps(record, default=lambda data: b64encode(data).decode()) + b"\n" for record in records)
+    return b"".join(encoded(record) + b"\n" for record in records)
 
 
 def with_bytes(entry: Fields) -> Fields:
-    """A message whose attachments have bytes as data, which `encoded_lines` wrote in base64."""
+    """A message whose attachments have bytes as data, which `encoded` wrote in base64."""
     for file in entry.get("attachments", ()):
         if isinstance(data := file.get("data"), str):
             file["data"] = b64decode(data)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from capsule.transfer.interface import Draft, Fields
-from capsule.transfer.records.coercion import filled, moment
+from capsule.transfer.records.coercion import filled, moment, with_bytes
 from capsule.transfer.records.pairs import OWN, applied, difference, with_source, without_source
 
 #: The key of the number of messages in `metadata.source` of the last.
@@ -197,7 +197,7 @@ class Turn:
         record = self.opened({name: value for name, value in record.items() if name != OWN})
         entries = numbered(self.read(record))
         if isinstance(own, dict):
-            entries = applied({"messages": entries}, own)["messages"]
+            entries = [with_bytes(entry) for entry in applied({"messages": entries}, own)["messages"]]
         rest = difference(record, self._written(entries))
         if len(entries) > 1 and entries[0].get("id") in (None, f"{entries[-1].get('id')}:0"):
             rest[_MESSAGES] = len(entries)

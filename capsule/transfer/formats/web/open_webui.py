@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-import orjson
-
 from capsule.transfer.formats.web.open_webui_text import ITEMS, do, done, pieces, plain, show, shown, text_in
 from capsule.transfer.interface import Draft, Format, Source, around, each, first, read_records, read_rows
 from capsule.transfer.records import coercion, turns
@@ -208,7 +206,7 @@ def _write_file_of(draft: Draft) -> bytes:
     current = {"currentId": records[-1]["id"]} if records else {}
     current |= {"currentId": row.pop("currentId")} if "currentId" in row else {}
     history = current | {"messages": {record["id"]: record for record in records}}
-    return orjson.dumps(row | {"chat": {**row["chat"], "history": history, "messages": []}})
+    return coercion.encoded(row | {"chat": {**row["chat"], "history": history, "messages": []}})
 
 
 def _is_ours(record: Fields) -> bool:
