@@ -23,7 +23,11 @@ _HEADING = re.compile(r"#{1,6}(?:\s+|$)")
 _HIDDEN = "[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 _REFUSED = "[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 #: What Claude Code puts before the words of a person, or in place of them: it is no title.
-_NO_WORDS = re.compile(r"\s*<((?:local-)?command-[a-z]+|system-reminder)>.*?</\1>", re.DOTALL)
+_NO_WORDS = re.compile(
+    r"\s*(?:<((?:local-)?command-[a-z]+|system-reminder)>.*?</\1>"
+    r"|\[Request interrupted by user(?: for tool use)?\])",
+    re.DOTALL,
+)
 #: So much of a line is looked at: a message of megabytes may be one line.
 _WINDOW = 2000
 

@@ -12,7 +12,6 @@ reported and left out. Pure: the clock comes as an argument.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from hashlib import sha256
 from typing import Any
 
@@ -179,10 +178,7 @@ def _with_head(
     times = [entry["timestamp"] for entry in history if entry.get("timestamp")]
     created = moment(head.get("createdAt")) or min(times, default=stamp)
     updated = max(moment(head.get("updatedAt")) or max(times, default=created), created)
-    seen = (entry for entry in history if entry.get("metadata", {}).get("hidden") is not True)
-    title = title_from(str(head.get("title") or ""))[:200] or title_by_rule(seen)
-    with suppress(InvalidInput, KeyError):
-        title = check_title(str(head["title"]))
+    title = _title(draft, history) or f"{format} {created[:10]}"
     if not is_own:  # As the store reads a message without a time; but without the clock, for all stores do the same.
         last = created if times or moment(head.get("createdAt")) else timestamps.UNKNOWN
         for entry in history:
@@ -235,6 +231,20 @@ def _with_head(
     about["given"] = [name for name in ("title", "createdAt", "updatedAt") if head.get(name)]
     document["metadata"] = _with_imported(document["metadata"], about)
     return document
+
+
+def _title(draft: Draft, history: list[Fields]) -> str:
+    """Return the title of the source, or one made from the messages that people see. Empty: there are no words."""
+    given = str(draft.head.get("title") or "")
+    if made := title_from(given):
+        try:
+            return check_title(given)
+        except InvalidInput:
+            return made
+    seen = [entry for entry in history if entry.get("metadata", {}).get("hidden") is not True]
+    if made := title_by_rule(seen):
+        return made
+    return next((made for entry in seen if (made := title_from(entry["content"]))), "")
 
 
 def _context(given: Any) -> Fields | None:

@@ -28,6 +28,8 @@ def test_a_title_is_the_first_line_cut_at_a_word() -> None:
             "<local-command-stdout>two\nlines</local-command-stdout> <system-reminder>x</system-reminder>\nhello",
             "hello",
         ),
+        ("[Request interrupted by user]", ""),
+        ("[Request interrupted by user for tool use] go on", "go on"),
         ("hello <command-name>/clear</command-name>", "hello <command-name>/clear</command-name>"),
     ]:
         assert title_from(text) == title

@@ -135,6 +135,22 @@ def test_what_the_program_needs_to_resume_a_foreign_conversation() -> None:
     assert records[-1]["type"] == "custom-title"
 
 
+@pytest.mark.parametrize(
+    ("more", "title"),
+    [
+        ([{"content": "Fix it"}], "Fix it"),
+        ([{"type": "assistant", "content": [{"type": "text", "text": "Done."}]}], "Done."),
+        ([{"type": "summary", "summary": "[Request interrupted by user]", "leafUuid": "a"}], "claude-code 2026-01-02"),
+        ([], "claude-code 2026-01-02"),
+    ],
+)
+def test_a_session_that_was_interrupted_at_once_has_another_title(more: list[dict[str, Any]], title: str) -> None:
+    stopped = [{"type": "text", "text": "[Request interrupted by user]"}]
+    found = document(record("a", None, content=stopped), *(record("b", "a", **fields) for fields in more))
+
+    assert found["title"] == title
+
+
 def test_what_is_odd_about_a_message_is_told_by_the_line_of_its_record() -> None:
     _, problems = read(DATA / "claude-code" / "damaged-many")
 

@@ -58,7 +58,7 @@ def test_a_text_with_marks_is_written_as_it_was_and_no_text_is_kept_twice(conten
 
     assert json.loads(data)["messages"][-1]["content"] == content
     assert not problems.first
-    kept = json.dumps(documents)
+    kept = json.dumps([document | {"title": ""} for document in documents])
     assert all(kept.count(f'"{word}"') <= 1 for word in ("hm", "yes", "one", "two, cut"))
 
 

@@ -64,7 +64,7 @@ def test_a_text_with_marks_is_written_as_it_was_and_no_text_is_kept_twice(conten
     assert (message["content"], message["custom"]) == (content, 7)
     assert [entry["role"] for entry in documents[0]["history"]] == roles
     assert not problems.first
-    kept = json.dumps(documents)
+    kept = json.dumps([document | {"title": ""} for document in documents])
     assert all(kept.count(word) <= 1 for word in ("result of x", "result of y", "1+1", "I ask.", "Done.", "hm"))
 
 
