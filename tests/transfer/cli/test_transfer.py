@@ -173,6 +173,34 @@ def test_discovery_shows_what_is_there_and_imports_what_is_named(
     capsule("import", "--discover", expect=3)
 
 
+def test_discovery_looks_where_the_environment_moved_the_folders_of_programs(
+    capsule: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, moved = tmp_path / "home", tmp_path / "a [1]"
+    monkeypatch.setenv("HOME", str(home))
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def found() -> set[str]:
+        return {place["path"].replace("[[]", "[") for place in capsule.json("import", "--discover")["found"]}
+
+    session = next((DATA / "codex" / "shell").glob("*/*/*/*.jsonl"))
+    folders = (home / ".claude", home / ".config/claude", moved / "claude", moved / "claude2")
+    for file in (*(folder / "projects/p/a.jsonl" for folder in folders), moved / "codex/sessions/2026/01/02/a.jsonl"):
+        file.parent.mkdir(parents=True)
+        file.write_bytes(session.read_bytes())
+    usual = {"~/.claude/projects/*/*.jsonl", "~/.config/claude/projects/*/*.jsonl"}
+    assert found() == usual
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(home / ".claude"))
+    assert found() == usual
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(moved / "claude2"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(moved))
+    monkeypatch.setenv("CODEX_HOME", str(moved / "codex"))
+    ours = {f"{moved}/{name}/projects/*/*.jsonl" for name in ("claude", "claude2")}
+    assert found() == usual | ours | {f"{moved}/codex/sessions/*/*/*/*.jsonl"}
+    assert capsule("import", "--discover", "--format", "codex").line.startswith("1 imported")
+
+
 def test_only_a_trusted_import_brings_back_what_agents_said(capsule: Any, tmp_path: Path) -> None:
     for name in ("anna", "bob"):
         capsule("agent", "register", "--as", name)

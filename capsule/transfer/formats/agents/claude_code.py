@@ -320,6 +320,10 @@ def _is_part(source: Source) -> bool:
     )
 
 
-_PLACES = ("~/.claude/projects/*/*.jsonl", "~/.claude/projects/*/*/subagents/*.jsonl")
+_PLACES = tuple(
+    f"{folder}/projects/{files}"
+    for folder in ("~/.claude", "~/.config/claude")
+    for files in ("*/*.jsonl", "*/*/subagents/*.jsonl")
+)
 _MORE: Fields = {"is_part": _is_part, "file_name": _file_name, "embeds_files": True, "places": _PLACES}
 FORMATS = [Format("claude-code", "Claude Code", by_record(_is_ours), _read, _write, ".jsonl", **_MORE)]

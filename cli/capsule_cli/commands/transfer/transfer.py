@@ -143,11 +143,12 @@ def _place(path: str, line: int | None, problem: str) -> str:
 
 def _chosen(format: str | None, *, yes: bool) -> list[str]:
     """The paths of programs on this machine that are to be imported."""
+    from capsule.transfer.reading.folders import places_of
     from capsule.transfer.registry import formats
 
     places = []
     for name, each in formats().items():
-        for place in each.places if format in (None, name) else ():
+        for place in places_of(each, os.environ) if format in (None, name) else ():
             if files := sorted(glob(os.path.expanduser(place))):
                 size = sum(os.path.getsize(file) for file in files if os.path.isfile(file))
                 places.append({"format": name, "title": each.title, "path": place, "files": len(files), "bytes": size})
