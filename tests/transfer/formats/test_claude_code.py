@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from capsule import Store
 from capsule.transfer.drafts.conversion import draft_of
 from capsule.transfer.registry import formats
-from tests.transfer.exchange import DATA, STAMP, Shelf, read, read_data, written
+from tests.transfer.exchange import DATA, STAMP, Shelf, read, read_data, take, written
 
 FORMAT = formats()["claude-code"]
 name_of = FORMAT.file_name or str
@@ -112,6 +114,40 @@ def test_an_answer_that_grows_keeps_its_id() -> None:
     assert after["history"][1]["content"] == "one\n\ntwo"
     again = lines(written([after], FORMAT)[0])
     assert [one["message"]["content"] for one in again[1:]] == texts
+
+
+def test_a_result_between_two_records_of_an_answer_is_written_between_them(store: Store) -> None:
+    def call(id: str) -> dict[str, Any]:
+        return {"type": "tool_use", "id": id, "name": "Bash", "input": {}}
+
+    def result(id: str) -> dict[str, Any]:
+        return {"type": "tool_result", "tool_use_id": id, "content": f"result of {id}"}
+
+    answer: dict[str, Any] = {"type": "assistant", "message": {"id": "msg_1", "model": "m"}}
+    records = [
+        record("a", None),
+        record("b", "a", content=[call("t1")], **answer),
+        record("c", "b", content=[result("t1")]),
+        record("d", "c", content=[call("t2")], **answer),
+        record("e", "d", content=[result("t2")]),
+        record("f", "e", content=[{"type": "text", "text": "done"}], **answer),
+        record("g", "f", content="thanks"),
+    ]
+    (taken,) = take(store, b"\n".join(map(orjson.dumps, records))).conversations
+
+    said = [(entry["role"], entry["content"], entry.get("parent")) for entry in store.document(taken.id)["history"]]
+    assert said == [
+        ("user", "a", None),
+        ("assistant", "done", None),
+        ("tool", "result of t1", None),
+        ("tool", "result of t2", None),
+        ("user", "thanks", None),
+    ]
+    out = BytesIO()
+    store.export([taken.id], out, format="claude-code")
+    assert [one["uuid"] for one in lines(out.getvalue())] == [*"abcdefg"]
+    (again,) = take(store, out.getvalue()).conversations
+    assert (again.state, again.id) == ("unchanged", taken.id)
 
 
 def test_a_record_with_results_and_a_text_is_several_messages() -> None:

@@ -91,7 +91,7 @@ class _Talk:
         name = record["message"].get("id") if record["type"] == "assistant" else None
         if turn and name and turn.name == name and not is_seen:
             turn.add(record, is_common=is_common)
-            self._owner[uuid] = turn.said["id"]
+            self._owner[uuid] = above  # A result that came before this record counts as one before it.
             self._ends[turn.said["id"]] = uuid
             return
         message = Message(record, self.pending, is_common=is_common)
@@ -273,6 +273,30 @@ def _groups(draft: Draft, common: Fields) -> tuple[list[list[Fields]], dict[Any,
     return groups, ends
 
 
+def _in_order(records: list[Fields]) -> list[Fields]:
+    """Return the records in their order, but each after the record that it answers.
+
+    Claude Code writes a result as soon as it has it, also between two records of one answer.
+    """
+    ids = {record["uuid"] for record in records if isinstance(record.get("uuid"), str)}
+    result: list[Fields] = []
+    written: set[Any] = set()
+    waiting: dict[Any, list[Fields]] = {}
+    for next_record in records:
+        ready = [next_record]
+        while ready:
+            record = ready.pop()
+            parent = record.get("parentUuid")
+            if isinstance(parent, str) and parent in ids and parent not in written:
+                waiting.setdefault(parent, []).append(record)
+                continue
+            result.append(record)
+            if isinstance(uuid := record.get("uuid"), str):
+                written.add(uuid)
+                ready += reversed(waiting.pop(uuid, []))
+    return result + [record for circle in waiting.values() for record in circle]
+
+
 def _write(draft: Draft) -> bytes:
     head, source = without_source(draft.head)
     session, agent = (uuid_of(draft.id), "") if draft.is_own else draft.id.split(":")[:2] + [""] * (":" not in draft.id)
@@ -280,11 +304,11 @@ def _write(draft: Draft) -> bytes:
     rest = {name: value for name, value in source.items() if name != "records"}
     groups, ends = _groups(draft, applied(common, rest))
     after = list(source.get("records", ()))
-    lines = [record for group in groups for record in group] + after
+    records = _in_order([record for group in groups for record in group])
     current = draft.metadata.get("currentNode")
     if draft.history and current is not None and current != draft.history[-1].get("id"):
         after.append({"type": "last-prompt", "leafUuid": ends.get(current), "explicit": True, **_about(session, agent)})
-    again = next(iter(_drafts(enumerate(lines), lambda reason, line: None)), Draft({}, []))
+    again = next(iter(_drafts(enumerate(records + after), lambda reason, line: None)), Draft({}, []))
     if "title" in head and again.head.get("title") != head["title"]:
         after.append(_title(head["title"], session, agent))
         again.head["title"] = head["title"]
@@ -295,7 +319,7 @@ def _write(draft: Draft) -> bytes:
     if draft.is_own:
         own["id"] = draft.id
     marker = [{"type": OWN, **_about(session, agent), OWN: own}] if own else []
-    return encoded_lines(marker + [record for group in groups for record in group] + after)
+    return encoded_lines(marker + records + after)
 
 
 def _file_name(draft: Draft) -> str:
