@@ -14,7 +14,7 @@ from capsule.errors import GitFailed, InvalidDocument, Refused, Remedy, StoreBus
 from capsule.format.json import codec
 from capsule.format.merge.clean_form import clean
 from capsule.git.commits import operation
-from capsule.git.commits.message import DocumentChange, commit_message
+from capsule.git.commits.commit import DocumentChange, commit_message
 from capsule.git.setup.attributes import driver_config
 from tests.core.storage.faults import cut_power
 from tests.git.repositories import PROGRAM, Clone, new

@@ -116,7 +116,7 @@ class _Autocommit:
     """
 
     def __init__(self, store: CoreStore, after_s: float, ending: Ending, *, syncs: bool) -> None:
-        from capsule.git.commits.autocommit import Autocommit
+        from capsule.git.commits.commit import Autocommit
 
         self._clone = git.open(store)
         _ = self._clone.repository  # Without one it does not begin.
