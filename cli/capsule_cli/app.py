@@ -20,10 +20,10 @@ from capsule.errors import CapsuleError, NotFound, StorageFailed
 from capsule_cli.boundary import BROKEN_PIPE, ensure_streams, is_nowhere, report, report_error
 from capsule_cli.core import CORE, HELP, room_of
 from capsule_cli.framework import CapsuleGroup, Commands, program_of, typed
-from capsule_cli.names import current
+from capsule_cli.names import expand
 from capsule_cli.shared import options
 from capsule_cli.shared.asked import asked
-from capsule_cli.shared.output import Stopped, out, out_json, quiet_stdout, say
+from capsule_cli.shared.output import Stopped, out, out_json, quiet_stdout
 
 
 def parts() -> list[rooms.Room]:
@@ -90,9 +90,7 @@ class _Program(CapsuleGroup):
         words = args[: args.index("--")] if "--" in args else args
         self._as_json = asked.json = "--json" in words
         completing = bool(extra.get("resilient_parsing"))
-        args, notes = current(args, completing=completing)
-        for note in () if completing else notes:
-            say(note)
+        args = expand(args, completing=completing)
         # And the command may be one that only this store has.
         asked.meant_store = next((after for word, after in pairwise(words) if word == "--store"), None)
         try:

@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_command_from_info, get_group_from_info
 from typer.models import CommandInfo, TyperInfo
 
-from capsule_cli.names import meant
+from capsule_cli.names import suggestions
 from capsule_cli.shared import options
 from capsule_cli.shared.asked import asked
 
@@ -113,7 +113,7 @@ class CapsuleGroup(_WithAll, TyperGroup):
     def _meant(self, ctx: Any, name: str) -> list[str]:
         root = ctx.find_root()
         group = ctx.command_path.removeprefix(root.command_path).strip()
-        return meant(group, name, root.command.commands.every())
+        return suggestions(group, name, root.command.commands.every())
 
 
 class Commands(Mapping[str, Any]):

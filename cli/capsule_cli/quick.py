@@ -16,7 +16,7 @@ from typing import Any, NoReturn, get_args, get_origin
 from capsule.errors import Refused
 from capsule_cli.boundary import ensure_streams
 from capsule_cli.core import room_of
-from capsule_cli.names import current
+from capsule_cli.names import expand
 from capsule_cli.shared import options
 from capsule_cli.shared.asked import asked
 
@@ -53,9 +53,7 @@ def read(words: Sequence[str]) -> tuple[Callable[..., Any], Values, Values]:
     Raises LookupError, ValueError, ModuleNotFoundError, Refused: they are for typer.
     """
     "".join(words).encode()  # Typer's program says which word is no UTF-8.
-    words, notes = current(list(words))
-    if notes:
-        raise LookupError(notes[0])
+    words = expand(list(words))
     function: Callable[..., Any] | None = None
     names: list[str] = []
     shared: Values = {}

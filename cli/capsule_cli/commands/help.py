@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from capsule_cli.names import current
+from capsule_cli.names import expand
 from capsule_cli.shared.options import argument, usage
 from capsule_cli.shared.output import out
 
@@ -48,7 +48,7 @@ def help_(
     """Print the help of a command."""
     assert ctx.parent is not None
     context: Any = ctx.parent
-    for word in (word for word in current(words or [], completing=True)[0] if word[:1] != "-"):
+    for word in (word for word in expand(words or [], completing=True) if word[:1] != "-"):
         name = getattr(context.command, "get_command", lambda *_: None)(context, word)
         if name is None:
             raise usage(f"there is no command {word!r}; see them all with: capsule help", "COMMAND")

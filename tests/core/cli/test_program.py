@@ -28,7 +28,7 @@ import capsule as package
 from capsule import Store, errors, settings
 from capsule.format import fields
 from capsule_cli.app import app, overview, parts, program
-from capsule_cli.names import current
+from capsule_cli.names import expand
 from capsule_cli.shared import options
 from tests.core.cli.conftest import completed
 from tests.processes import ROOT, Child
@@ -147,7 +147,7 @@ def test_whatever_names_a_command_names_one_that_exists_with_its_options(reposit
             given = re.sub(r"""'[^']*('|$)|"[^"]*("|$)""", "X", words).split()  # An argument may hold anything.
             given = [word.rstrip(".") for word in given[: given.index("--") if "--" in given else None]]
             is_group = " ".join(given) in GROUPS
-            names, notes = (given, []) if is_group else current(given)
+            names = given if is_group else expand(given)
             command: Any = program()
             for name in names:
                 if not (below := getattr(command, "commands", {}).get(name)):
@@ -157,7 +157,7 @@ def test_whatever_names_a_command_names_one_that_exists_with_its_options(reposit
                 name for param in command.params for name in (*param.opts, *param.secondary_opts)
             }
             options = {word.strip(".'\"").partition("=")[0] for word in names if word.startswith("-")}
-            if notes or not options <= known or (hasattr(command, "commands") and not is_group):
+            if not options <= known or (hasattr(command, "commands") and not is_group):
                 wrong.append((place, words))
     assert not wrong, "\n".join(map(str, wrong))
 

@@ -25,17 +25,17 @@ def test_the_scripts_of_a_channel(team: Any) -> None:
     refused = json.loads(team("channel", "join", "releases", "--as", "bob", "--json", expect=6).stderr)["error"]
     assert (refused["kind"], refused["id"]) == ("Refused", id) and "anna" in refused["message"]
     team("channel", "join", "releases", "--as", "carl", expect=3)
-    assert team("channel", "invite", "bob", "--to", "releases", "--as", "anna").stdout == f"{id}: invited bob\n"
+    assert team("channel", "invite", "bob", "--channel", "releases", "--as", "anna").stdout == f"{id}: invited bob\n"
     assert [each["id"] for each in team.json("channel", "members", "releases", "--as", "bob")] == ["anna", "bob"]
     assert team("channel", "leave", "releases", "--as", "bob").stdout == f"{id}: bob left\n"
-    team("channel", "invite", "bob", "--to", "releases", "--as", "anna", expect=6)
+    team("channel", "invite", "bob", "--channel", "releases", "--as", "anna", expect=6)
     assert team("channel", "join", "releases", "--as", "bob").stdout == f"{id}: bob joined\n"
     assert [line.split("\t")[0] for line in team("channel", "members", "releases").stdout.splitlines()] == [
         "anna",
         "bob",
     ]
     for rights, code in (("--no-send", 6), ("--can-send", 0)):
-        team("channel", "invite", "bob", "--to", "releases", rights, "--as", "anna")
+        team("channel", "invite", "bob", "--channel", "releases", rights, "--as", "anna")
         team("append", id, "hello", "--as", "bob", expect=code)
 
 

@@ -237,7 +237,6 @@ def test_messages_import_nothing_heavy(capsule: Any, words: str) -> None:
         "send hello --to bob --as anna --topic plans",
         "inbox --as bob --json",
         "agent wake hook claude-code Stop --as bob",
-        "agents wake hook claude-code Stop --as bob",  # As it stands in the settings of programs.
     ],
 )
 def test_a_plain_command_of_messaging_is_read_without_typer(line: str) -> None:
