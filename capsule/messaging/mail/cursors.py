@@ -55,7 +55,7 @@ def trail_of(marks: Iterable[Mark], last: int) -> tuple[Mark, ...]:
 def marks_of(cursor: Any) -> tuple[Mark, ...]:
     """The marks of a cursor: everything up to any of them that still holds was read.
 
-    What can't be understood is left out. One without a digest for `at`, as earlier versions wrote it, rests on ids.
+    What can't be understood is left out.
 
     Args:
         cursor: As it stands in the agent's document, which a person may have edited; None: nothing was read.
@@ -64,10 +64,11 @@ def marks_of(cursor: Any) -> tuple[Mark, ...]:
         return ()
     trail = cursor.get("trail")
     trail = trail if isinstance(trail, dict) else {}
-    named: list[tuple[Any, Any]] = [(int(at), id) for at, id in trail.items() if at.isdecimal()]
-    if str(cursor.get("at")) not in trail:
-        named.append((cursor.get("at"), cursor.get("message")))
-    return tuple([(at, id) for at, id in named if type(at) is int and at >= 0 and isinstance(id, str)])
+    marks: list[Mark] = []
+    for position, digest in trail.items():
+        if position.isdecimal() and isinstance(digest, str):
+            marks.append((int(position), digest))
+    return tuple(marks)
 
 
 def part_named(topic: str | None, thread: str | None) -> Part | None:

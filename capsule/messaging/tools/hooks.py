@@ -18,9 +18,9 @@ from capsule.mcp_server.clients.settings import Plan, SettingsFile, ensure_plain
 from capsule.mcp_server.clients.table import Client, Places, Scope
 from capsule.messaging.doorbells.clients import EVENTS
 
-#: The words behind the program's own in the command of every hook of ours; those of earlier versions have `agents`.
+#: The words behind the program's own in the command of every hook of ours.
 WORDS = ("agent", "wake", "hook")
-_OURS = re.compile(" agents? wake hook ")
+_OURS = re.compile(" agent wake hook ")
 
 #: The programs with hooks. A project's hooks name a path of this machine, so they go where nobody commits them if such
 #: a file exists.
