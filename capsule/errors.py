@@ -33,6 +33,7 @@ Action = Literal[
     "edit",  # Edit the message in a branch of its own.
     "trash",  # List the trash.
     "copy",  # Copy the store into one of files.
+    "update",  # Update Capsule, or delete the derived files after the newer version has flushed the store.
     "migrate",  # Bring the tables of the store to this version.
     "repair",  # Examine and repair the store.
     "conflicts",  # List the conflicts of merges.

@@ -34,6 +34,7 @@ REMEDIES: Final[dict[Action, str]] = {
     "edit": "use action edit for it",
     "trash": "the trash is not open to tools; the user can look into it",
     "copy": "the user can copy the store into files",
+    "update": "the user has to update Capsule",
     "migrate": "the user has to migrate the store",
     "repair": "the user has to repair it first",
     "conflicts": "the user can see what there is to settle",

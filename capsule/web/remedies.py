@@ -19,6 +19,7 @@ REMEDIES: Final[dict[Action, tuple[str, str]]] = {
     "edit": ("Read the conversation, and change the message in a branch of its own", "/c/{}"),
     "trash": ("See the trash", "/repairs"),
     "copy": ("A store is copied into files on the command line: capsule copy", ""),
+    "update": ("This Capsule has to be updated", ""),
     "migrate": ("A store is migrated on the command line: capsule store migrate", ""),
     "repair": ("See what can be repaired", "/repairs"),
     "conflicts": ("See the conflicts", "/repairs"),

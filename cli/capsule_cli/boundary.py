@@ -32,6 +32,7 @@ REMEDIES: Final[dict[Action, tuple[str, str]]] = {
     "edit": ("make a new version of it with:", "capsule edit {} --which MESSAGE --beside"),
     "trash": ("list them with:", "capsule trash list"),
     "copy": ("copy the store into files first:", "capsule copy {} DIR"),
+    "update": ("update this one, or delete those files after you ran, with the newer one:", "capsule doctor --flush"),
     "migrate": ("run:", "capsule store migrate"),
     "repair": ("repair it first:", "capsule doctor --repair"),
     "conflicts": ("list what there is with:", "capsule git resolve --list"),

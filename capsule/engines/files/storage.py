@@ -20,7 +20,8 @@ from capsule.engines.files import note
 from capsule.engines.files.checkouts import committed
 from capsule.engines.files.disk.behind import FlushBehind
 from capsule.engines.files.disk.derived import Derived
-from capsule.engines.files.disk.layout import LOCAL, NESTED, Directory, Layout, Logs
+from capsule.engines.files.disk.format_record import FormatRecord
+from capsule.engines.files.disk.layout import LOCAL, NESTED, Directory, Layout
 from capsule.engines.files.disk.leases import FileLeases
 from capsule.engines.files.disk.log import Log
 from capsule.engines.files.disk.mutex import Mutexes
@@ -50,6 +51,9 @@ class FileStorage:
         document_bytes: The largest document that is opened; one that is larger is a damaged one, so that it is not
             read into memory.
         sys: The seam to the system.
+
+    Raises:
+        Refused: A newer version of Capsule wrote the store.
     """
 
     def __init__(
@@ -72,7 +76,8 @@ class FileStorage:
         self._timeout_s = mutex_timeout_s
         self._document_bytes = document_bytes
         self.mutex_files = Directory(self.layout, self.sys, "mutex")
-        self.logs = Logs(self.layout, self.sys)
+        self.logs = Directory(self.layout, self.sys, "logs")
+        self._format_record = FormatRecord(self.layout, self.sys)
         self.mutexes = Mutexes(self.sys, self.mutex_files)
         self.sys.give_up_idle = weakref.WeakMethod(self.mutexes.give_up_idle)  # Weak, as a cycle would keep them open.
         self.leases = FileLeases(self.sys, self.layout, self.mutexes)
@@ -85,7 +90,9 @@ class FileStorage:
         """One document, whose mutex is held in a `with` block. Raises `StoreBusy`, `Refused`."""
         if kind not in self._checked:
             self._directory(kind, id)
-        return HeldDocument(self, kind, id, self._timeout_s if timeout_s is None else timeout_s)
+        held = HeldDocument(self, kind, id, self._timeout_s if timeout_s is None else timeout_s)
+        self._format_record.update()
+        return held
 
     def _directory(self, kind: str, id: str = "") -> str:
         """The directory of a document, or of all of a kind. Raises Refused, at its first use, when it or one around it

@@ -211,3 +211,14 @@ def test_long_work_shows_its_progress_in_a_terminal_and_only_there(
     for name, what in (("doctor", "examining"), ("migrate", "migrating"), ("validate", "validating")):
         assert what in capsule.terminal("store", name, has_bars=True)
         assert what not in capsule("store", name).stderr
+
+
+def test_a_store_of_a_newer_format_is_refused_with_what_to_do(capsule: Any, tmp_path: Path) -> None:
+    root = tmp_path / "newer"
+    capsule("init", str(root))
+    capsule("--store", str(root), "new", "--id", "plan")
+    record = root / ".capsule" / "format.json"
+    record.write_text(json.dumps({"format": json.loads(record.read_bytes())["format"] + 1, "version": "9.8.7"}))
+    for command in (["list"], ["show", "plan"], ["append", "plan", "two"], ["doctor"]):
+        message = capsule("--store", str(root), *command, expect=6).stderr
+        assert "delete those files after you ran, with the newer one: capsule doctor --flush" in message

@@ -7,7 +7,6 @@ unlinked behind it is somebody else's file.
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from contextlib import suppress
@@ -33,7 +32,6 @@ _FOLDERS = {kind: f"{DERIVED_NAME}/{kind}" if kind in LOCAL else NESTED.get(kind
 #: Where the files of a kind lie that are no documents; `attachments` belong to all.
 FOLDERS = {"inbox": "sessions/{}/inbox", "outbox": "sessions/{}/outbox", "attachments": "attachments"}
 _GITIGNORE = b"# Derived and transient: rebuilt from the files, never committed.\n*\n"
-_NEWER = b"The logs of this store are in `logs`, beside this file. They need a newer version of Capsule.\n"
 
 
 class Layout(NamedTuple):
@@ -161,56 +159,6 @@ class Directory:
         path, flags = f"{self._around}/.gitignore", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with suppress(FileExistsError), opened(self._sys, path, flags, self.file_mode) as fd:
             self._sys.pwrite(fd, _GITIGNORE, 0)
-
-
-class Logs(Directory):
-    """`.capsule/logs/`, which no earlier version of Capsule may write to, as it would know nothing of checkpoints.
-
-    Those had their logs in `.capsule/log/`. A file lies there now, so that they fail before they write a document.
-    """
-
-    def __init__(self, layout: Layout, sys: Syscalls) -> None:
-        super().__init__(layout, sys, "logs")
-        self._earlier = f"{self._around}/log"
-        self._has_taken_over = False
-
-    def file(self, name: str) -> str:
-        """The path of a log. Raises `Refused`: it is a symlink, or an earlier version has made new logs of its own."""
-        if not self._has_taken_over:
-            self._take_over()
-            self._has_taken_over = True
-        return super().file(name)
-
-    def _take_over(self) -> None:
-        """Go on with the logs of an earlier version. Of several processes that do so at once, one does it."""
-        self.check()
-        try:
-            if stat.S_ISDIR(self._sys.lstat(self._earlier).st_mode):
-                self._sys.rename(self._earlier, self.path)
-                self._bar()
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-            pass  # There are none, or another process was quicker.
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-            reason = (
-                f"{self._earlier} is of an earlier version of Capsule, which is still in use here; end its processes, "
-                f"then remove it: rm -r {self._earlier}"
-            )
-            raise Refused(reason, path=self._earlier) from error
-
-    def ensure(self) -> None:
-        """Make it where it is missing, and bar earlier versions. Raises `Refused`: it is a symlink."""
-        super().ensure()
-        self._bar()
-
-    def _bar(self) -> None:
-        """Have earlier versions fail, durably."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with suppress(FileExistsError):
-            with opened(self._sys, self._earlier, flags, self.file_mode) as fd:
-                self._sys.pwrite(fd, _NEWER, 0)
-            sync_directory(self._sys, self._around)
 
 
 def refuse_symlinks(sys: Syscalls, paths: list[str]) -> None:
