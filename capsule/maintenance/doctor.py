@@ -1,13 +1,16 @@
 """The doctor: examines every document of a store, and repairs what is safe to repair.
 
-What must stay true: without `repair` nothing is changed. A repair keeps the original in the quarantine or the trash. A
-file is judged only under its mutex, so that a write in progress is no finding.
+What must stay true: each document is examined by itself. An error in one is a finding, and the others are examined.
+Without `repair` nothing is changed. A repair keeps the original in the quarantine or the trash. A file is judged only
+under its mutex, so that a write in progress is no finding.
 """
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from capsule.engines.capabilities import HeldFile, InDatabase, Scanned
@@ -44,11 +47,13 @@ class Finding:
         column: Column in characters, from 1; 0 likewise.
         kind: `damaged`, `torn`, `name`, `copy` (a file synchronizer's conflict copy), `twice`, `odd`, `layout`,
             `overwritten`, `interrupted` (a write that was not acknowledged), `lock`, `leftover`, `vanished`,
-            `settings`, `behind` (a summary whose source has moved on) and `durability` (what an acknowledged message
-            survives in a database), which are no errors.
+            `settings`, `failed` (its examination ended with an unexpected error), `behind` (a summary whose source has
+            moved on) and `durability` (what an acknowledged message survives in a database). The last two are no
+            errors.
         what: The finding, in words.
         repaired: The repair, in words; None: it was not repaired.
         repairable: Whether a repair can be expected to succeed; else `what` says what a person can do.
+        traceback: Of `failed`, the type of the error and the places in the code that led to it, the last one first.
     """
 
     id: str
@@ -59,12 +64,26 @@ class Finding:
     what: str
     repaired: str | None = None
     repairable: bool = False
+    traceback: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, id: str, kind: str, problem: Problem) -> Finding:
         """The finding about a document that is a problem of its file."""
         text = f"{problem.where}: {problem.what}" if problem.where else problem.what
         return cls(id, problem.path, problem.line, problem.column, kind, text)
+
+    @classmethod
+    def of_error(cls, id: str, path: str, error: Exception) -> Finding:
+        """Return the finding about a document whose examination raised this."""
+        if isinstance(error, CapsuleError):
+            return cls(id, path, 0, 0, "damaged", error.message)
+        name = type(error).__name__
+        text = f"could not be examined: {name}: {error}; this is an error in Capsule: report it with what "
+        text += "`capsule doctor --report` prints"
+        places = []
+        for frame, line in traceback.walk_tb(error.__traceback__):
+            places.append(f"{frame.f_globals.get('__name__')}:{line} {frame.f_code.co_name}")
+        return cls(id, path, 0, 0, "failed", text, traceback=(name, *reversed(places)))
 
     @property
     def is_trouble(self) -> bool:
@@ -99,32 +118,61 @@ def examine(
     scanned = [(kind, file) for kind in kinds for file in sorted(files.scan(kind), key=lambda file: file.id)]
     claimed: dict[str, dict[str, list[str]]] = {kind: {} for kind in WITH_ENTRIES}
     for done, (kind, file) in enumerate(scanned, 1):
-        copy = copy_in(store, file, kind) if kind in KINDS else None
-        if copy is not None:
-            if repair:
-                copy.merge(store, ancestor)
-            yield Finding(copy.id, file.path, copy.line, copy.column, "copy", copy.text, copy.repaired, not copy.line)
-        elif kind in claimed:
-            examination = _Examination(store, kind, file, claimed[kind], repair)
-            yield from examination.findings()
-            yield from examination.lock()
-            yield from examination.source()
-        else:
-            yield from _record(store, file, kind)
+        find = partial(_of_file, store, kind, file, claimed, repair, ancestor)
+        yield from _caught(file.id, file.path, find)
         if progress:
             progress(done, len(scanned))
     for id, paths in (item for ids in claimed.values() for item in ids.items()):
         for path in paths[1:]:
             text = f"has the id {id}, and so has {paths[0]}; give one of them an id of its own, and a name to match"
             yield Finding(id, path, 0, 0, "twice", text)
+    yield from _caught("", str(store.root), partial(_waiting, store))
+    for kind in kinds:
+        yield from _caught("", str(store.root), partial(_leftovers, store, kind, repair))
+
+
+def _caught(id: str, path: str, examine: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """Yield findings, and an error that their search raises as a finding."""
+    try:
+        yield from examine()
+    except Exception as error:
+        yield Finding.of_error(id, path, error)
+
+
+def _of_file(
+    store: CoreStore,
+    kind: str,
+    file: Scanned,
+    claimed: dict[str, dict[str, list[str]]],
+    repair: bool,
+    ancestor: Ancestor | None,
+) -> Iterator[Finding]:
+    copy = copy_in(store, file, kind) if kind in KINDS else None
+    if copy is not None:
+        if repair:
+            copy.merge(store, ancestor)
+        yield Finding(copy.id, file.path, copy.line, copy.column, "copy", copy.text, copy.repaired, not copy.line)
+    elif kind in claimed:
+        examination = _Examination(store, kind, file, claimed[kind], repair)
+        yield from examination.findings()
+        yield from examination.lock()
+        yield from examination.source()
+    else:
+        yield from _record(store, file, kind)
+
+
+def _waiting(store: CoreStore) -> Iterator[Finding]:
     for problem in waiting_problems(store.engine):
         yield Finding.of("", "damaged", problem)
-    for kind in kinds:
-        for leftover in files.leftovers(kind):
-            if kind == KIND or leftover.kind != "instance":  # An instance is one of the store, and found with either.
-                said = "vanished" if leftover.kind == "vanished" else "leftover"
-                swept = files.sweep(kind, leftover) if repair else None
-                yield Finding(leftover.id, leftover.path, 0, 0, said, leftover.what, swept, True)
+
+
+def _leftovers(store: CoreStore, kind: str, repair: bool) -> Iterator[Finding]:
+    files = store.engine.outside_edits()
+    for leftover in files.leftovers(kind):
+        if kind == KIND or leftover.kind != "instance":  # An instance is one of the store, and found with either.
+            said = "vanished" if leftover.kind == "vanished" else "leftover"
+            swept = files.sweep(kind, leftover) if repair else None
+            yield Finding(leftover.id, leftover.path, 0, 0, said, leftover.what, swept, True)
 
 
 class _Examination:
@@ -319,14 +367,7 @@ def _in_database(
     yield Finding("", str(store.root), 0, 0, "durability", rows.durability())
     there = [(kind, id) for kind in kinds for id in store.engine.ids(kind)]
     for done, (kind, id) in enumerate(there, 1):
-        name = store.engine.name(kind, id)
-        try:
-            data = store.engine.read(kind, id)
-            KINDS[kind].read(data, name) if kind in KINDS else decoded(data, name, id)
-        except NotFound:
-            pass  # It was deleted meanwhile.
-        except InvalidDocument as error:
-            yield from (Finding.of(id, "damaged", problem) for problem in error.problems)
+        yield from _caught(id, store.engine.name(kind, id), partial(_row, store, kind, id))
         if progress:
             progress(done, len(there))
     for kind, id, flaw in rows.flaws():
@@ -338,6 +379,17 @@ def _in_database(
             "damaged",
             f"{flaw}; take it from a backup",
         )
+
+
+def _row(store: CoreStore, kind: str, id: str) -> Iterator[Finding]:
+    name = store.engine.name(kind, id)
+    try:
+        data = store.engine.read(kind, id)
+        KINDS[kind].read(data, name) if kind in KINDS else decoded(data, name, id)
+    except NotFound:
+        pass  # It was deleted meanwhile.
+    except InvalidDocument as error:
+        yield from (Finding.of(id, "damaged", problem) for problem in error.problems)
 
 
 def _with_own_ids(document: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Rebuilding a file that an editor emptied or a disk cut, from what is left of it and whatever else knows the document.
+"""Rebuilding a file that an editor emptied or a disk damaged, from what is left of it and what else knows the document.
 
-What must stay true: a file that lacks no more than a typing error takes away is left to the person, and so is any that
-is JSON. A message that the log or the index has is taken from there, as what is left of two messages in the file can
+What must stay true: a file whose damage a person can have typed is left to the person, and so is any that is JSON. A
+message that the log or the index has is taken from there, as what is left of two messages in the file can
 look like one message. Messages that the log or the index knows as removed stay out. The report names what is missing.
 The module writes nothing.
 """
@@ -18,17 +18,22 @@ from capsule.errors import CapsuleError, InvalidDocument, InvalidInput
 from capsule.format import migrations
 from capsule.format.documents.message import check_message
 from capsule.format.json import codec
+from capsule.format.json.anatomy import context_in
 from capsule.format.json.canonical import order_message
 from capsule.format.merge.order import in_one_order
 from capsule.format.saved import records
 from capsule.format.saved.repair import Mended
 from capsule.format.validation import decoded
+from capsule.ids import message_id_for
 from capsule.store.reading import KIND
 from capsule.store.store import CoreStore
 
 Document = dict[str, Any]
-#: More bytes than a typing error takes away.
+#: More bytes than a typing error takes away or overwrites.
 _TYPED = 16
+#: Control characters that no editor enters. Tabs and line ends are typed.
+_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+_BLOCK = 4096
 _HISTORY = re.compile(rb'^  "history": \[', re.M)
 _ENTRY = re.compile(rb"^    \{\n(?:      .*\n)+    \}(?=,?$)", re.M)
 
@@ -87,7 +92,8 @@ def rebuilt(held: HeldFile, data: bytes, places: dict[str, Known]) -> Mended | N
         codec.decode(data, held.path)
         return None
     commit, index = places.values()
-    file, log = _left(data, held), _logged(held)
+    log = _logged(held)
+    file = _left(data, held, [place.entries for place in (log, index, commit)])
     head: Document = {"id": held.id}
     entries: dict[str, Document] = {}
     order: list[str] = []
@@ -107,7 +113,8 @@ def rebuilt(held: HeldFile, data: bytes, places: dict[str, Known]) -> Mended | N
         decoded(whole, held.path, held.id)
     except InvalidDocument:
         return None
-    if len(whole) - len(data.replace(b"\0", b"").strip()) <= _TYPED:
+    is_cut = len(whole) - len(data.replace(b"\0", b"").strip()) > _TYPED
+    if not is_cut and not _is_overwritten(data, whole):
         return None
     origins = {"the file": file, "the log": log, "the index": index, "the last commit": commit}
     came = Counter(next(name for name, place in origins.items() if entry["id"] in place.entries) for entry in history)
@@ -124,22 +131,73 @@ def rebuilt(held: HeldFile, data: bytes, places: dict[str, Known]) -> Mended | N
     return Mended(whole, f"rebuilt with {said}" + (f"; missing: {lost}" if lost else ""))
 
 
+def _is_overwritten(data: bytes, whole: bytes) -> bool:
+    """Return whether bytes of the file were overwritten in place by what nobody types.
+
+    A disk keeps the length of the file. An editor saves UTF-8 without control characters, and keeps the length only
+    where it replaced a few characters.
+    """
+    if len(data) != len(whole):
+        return False
+    if _CONTROL.search(data):
+        return True
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return True
+    different = 0
+    for at in range(0, len(data), _BLOCK):
+        block = data[at : at + _BLOCK]
+        known = whole[at : at + _BLOCK]
+        if block != known:
+            different += sum(a != b for a, b in zip(block, known, strict=True))
+    return different > _TYPED
+
+
 def _messages(many: int) -> str:
     return f"{many} message{'' if many == 1 else 's'}"
 
 
-def _left(data: bytes, held: HeldFile) -> Known:
-    """What is left in the file itself, if it has the canonical layout."""
-    begin, head = _HISTORY.search(data), {}
-    if begin is not None:
-        with suppress(InvalidDocument):
-            head = codec.decode(data[: begin.start()].rstrip().removesuffix(b",") + b"\n}", held.path)
-    entries = {}
+def _left(data: bytes, held: HeldFile, known: list[dict[str, Document]]) -> Known:
+    """Return what is left in the file itself, if it has the canonical layout.
+
+    Args:
+        data: The file.
+        held: The document.
+        known: The messages that other places have, by their ids. A message without an id in the file is the one of the
+            same role and text there, each once. If there is none, it gets an id of its own.
+    """
+    begin = _HISTORY.search(data)
+    pieces = []
     for piece in _ENTRY.findall(data, begin.end() if begin else 0):
         with suppress(InvalidDocument, InvalidInput):
-            entry = codec.decode(piece, held.path)
-            entries[entry["id"]] = check_message(entry)
-    return Known(head if head.get("id") == held.id else {}, entries)
+            pieces.append(check_message(codec.decode(piece, held.path)))
+    ids = {entry["id"] for entry in pieces if "id" in entry}
+    free: dict[tuple[str, str], list[str]] = {}
+    for place in known:
+        for id, entry in place.items():
+            if id not in ids:
+                ids.add(id)
+                free.setdefault((entry["role"], entry["content"]), []).append(id)
+    entries = {}
+    for n, entry in enumerate(pieces):
+        if "id" not in entry:
+            same = free.get((entry["role"], entry["content"]))
+            id = same.pop(0) if same else message_id_for(held.id, n, entry["role"], "", entry["content"])
+            entry = order_message(entry | {"id": id})
+        entries[entry["id"]] = entry
+    return Known(_left_head(data[: begin.start()] if begin else data, held), entries)
+
+
+def _left_head(data: bytes, held: HeldFile) -> Document:
+    """Return what the bytes before the history have of the head: all of it, or else the project context."""
+    with suppress(InvalidDocument):
+        head = codec.decode(data.rstrip().removesuffix(b",") + b"\n}", held.path)
+        return head if head.get("id") == held.id else {}
+    if place := context_in(data):
+        with suppress(InvalidDocument):
+            return {"context": codec.decode(data[slice(*place)], held.path)}
+    return {}
 
 
 def _logged(held: HeldFile) -> Known:

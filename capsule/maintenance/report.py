@@ -57,6 +57,7 @@ def report(store: CoreStore, progress: Progress | None = None) -> dict[str, Any]
         "locks": _or_error(lambda: Counter(lock.state for lock in store.locks.list())),
         "completed": completed,
         "findings": Counter(finding.kind for finding in findings),
+        "failures": tuple(" < ".join(finding.traceback) for finding in findings if finding.traceback),
         "exitCode": InvalidDocument.exit_code if any(finding.is_trouble for finding in findings) else 0,
     }
 

@@ -11,7 +11,7 @@ import pytest
 from capsule import Store
 from capsule.engines.files import checkouts
 from capsule.maintenance.doctor import Finding, examine
-from tests.core.store.files import contents, file_of, quarantined
+from tests.core.store.files import by_hand, contents, file_of, quarantined, text_of
 from tests.git.repositories import Clone, new
 from tests.processes import PATIENCE_S
 
@@ -27,6 +27,26 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "head cut, and the halves of two messages joined": lambda data: (
         data[200 : data.index(b"he firs")] + data[data.index(b"d one") :]
     ),
+}
+
+
+def overwritten(at: bytes, new: bytes) -> Callable[[bytes], bytes]:
+    """Return what overwrites as many bytes from a place on."""
+
+    def damage(data: bytes) -> bytes:
+        place = data.index(at)
+        return data[:place] + new + data[place + len(new) :]
+
+    return damage
+
+
+DAMAGES |= {
+    "a byte in a text that is no UTF-8": overwritten(b"second one", b"\xff"),
+    "a zero in a text": overwritten(b"second one", b"\0"),
+    "a control character in a text": overwritten(b"second one", b"\x07"),
+    "a control character in the head": overwritten(b"New plan", b"\x07"),
+    "a control character before the history": overwritten(b'"history"', b"\x07"),
+    "a block of ordinary characters": overwritten(b"second one", b"x = y[0] + y[1];" * 4),
 }
 
 
@@ -115,9 +135,36 @@ def test_messages_that_nothing_knows_any_more_are_counted(tmp_path: Path) -> Non
         assert contents(store) == ["3", "4", "5", "6", "late"]
 
 
+def test_a_message_without_an_id_in_a_damaged_file_is_the_one_that_the_index_has(tmp_path: Path) -> None:
+    clone = new(tmp_path / "repo")
+    texts = ["one", "two", "two", "three"]
+    document = {"id": "plan", "title": "Plan", "history": [{"role": "user", "content": text} for text in texts]}
+    path = file_of(clone.root, "plan")
+    path.write_bytes(text_of(document))
+    with clone.store() as store:
+        list(store.heads())
+        damaged(clone, overwritten(b"three", b"\xff")(path.read_bytes()))
+        assert finding(store, repair=True).repaired is not None
+        assert contents(store) == texts and list(examine(store)) == []
+
+
+def test_a_message_without_an_id_that_nothing_else_knows_is_kept(tmp_path: Path) -> None:
+    clone = new(tmp_path / "repo")
+    with clone.store() as store:
+        store.create(id="plan", title="Plan", messages=[{"role": "user", "content": "one"}])
+        by_hand(clone.root, "plan", lambda document: document["history"].append({"role": "user", "content": "two"}))
+        path = file_of(clone.root, "plan")
+        damaged(clone, path.read_bytes()[100:])
+        assert finding(store, repair=True).repaired is not None
+        assert contents(store) == ["one", "two"]
+
+
 @pytest.mark.parametrize(
     "typed",
     [
+        lambda data: data.replace(b"second one", b'second "one'),
+        lambda data: data.replace(b"second one", "second ön".encode("latin-1")),
+        lambda data: data.replace(b'"the third"', b"'the third'"),
         lambda data: data.replace(b'"title": "New plan",', b'"title": oops'),
         lambda data: data.replace(b'    },\n    {\n', b"    }\n    {\n"),
         lambda data: data.replace(b'"version": "2.1"', b'"version": "3.0"'),

@@ -147,7 +147,11 @@ def _named_values(value: Any, name: str = "") -> Iterator[str]:
         for key, part in value.items():
             yield from _named_values(part, f"{name}.{key}" if name else key)
     else:
-        yield f"{name}: {' '.join(value) if isinstance(value, tuple) else 'none' if value in (None, {}) else value}"
+        if isinstance(value, tuple):
+            value = " ".join(value)
+        if value in (None, {}, ""):
+            value = "none"
+        yield f"{name}: {value}"
 
 
 def _flushed(store: CoreStore) -> int:

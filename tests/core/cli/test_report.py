@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from capsule.maintenance import doctor
 from tests.core.cli.conftest import Program
 
 #: In everything that a report must not tell.
@@ -89,3 +90,23 @@ def test_a_report_says_whether_the_index_is_kept(capsule: Any) -> None:
     (capsule.root / ".capsule" / "index.sqlite3").mkdir()
     facts = capsule.json("doctor", "--report")
     assert facts["index"]["kept"] is False and facts["index"]["conversations"] == 1
+
+
+def test_an_unexpected_error_in_one_document_is_a_finding_and_its_places_in_the_code_are_in_the_report(
+    secretive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError(f"{SECRET}-key")
+
+    monkeypatch.setattr(doctor, "remembered", fail)
+    secretive.file(secretive.new("A", "--message", "one")).write_text("{", encoding="utf-8")
+    (secretive.root / "agents").mkdir()
+    (secretive.root / "agents" / "anna.json").write_text("{", encoding="utf-8")
+    for words in ((), ("--repair",)):
+        found = secretive.json("doctor", *words, expect=5)["findings"]
+        assert {"failed", "damaged"} <= {one["kind"] for one in found}
+    report = secretive.json("doctor", "--report", expect=5)
+    (failure,) = report["failures"]
+    assert failure.startswith("KeyError < ") and "capsule.maintenance.doctor:" in failure and SECRET not in failure
+    assert report["findings"]["failed"] == 1
+    assert "failures: KeyError < " in secretive("doctor", "--report", expect=5).stdout
