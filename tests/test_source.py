@@ -113,7 +113,9 @@ OF_THE_STORE = "projects.unlink"
 #: Finds the store's directory before there is an engine.
 FINDS_THE_STORE = "capsule.locate"
 #: Programs that git runs or has in its configuration, and the notice for an agent: who reads their text has a shell.
+#: A notice about failed messages names the command for the person of the store, whatever program its reader has.
 READ_IN_A_SHELL = ("capsule.git.drivers", "capsule.git.setup", "capsule.messaging.notices")
+READ_IN_A_SHELL += ("capsule.sessions.rules.deliveries",)
 
 
 def module_name(path: Path) -> str:

@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import orjson
 
 from capsule.errors import NotFound
-from capsule.sessions.events import Event, failed
-from capsule.sessions.inbound import Fold, Inbound, InMessage
+from capsule.sessions.events import Event
+from capsule.sessions.inbound import Fold, Inbound, InMessage, Notice
 from capsule.sessions.outbound import Outbound, OutMessage
 
 #: The last three are final.
@@ -79,6 +79,18 @@ class Folds(NamedTuple):
             else:
                 yield message
 
+    def notices(self) -> dict[str, Notice]:
+        """Return the notices to senders that are not delivered, by their ids.
+
+        They leave out messages that were answered after all.
+        """
+        notices = {}
+        for id, notice in self.inbound.notices.items():
+            failed = tuple(message for message in notice.messages if self.status(message) == "failed")
+            if failed:
+                notices[id] = Notice(failed, notice.reason)
+        return notices
+
     def compacted_inbound(self, now: str) -> list[Event]:
         """The events that a compacted inbound file has at a time. Cost: proportional to the file."""
         inbound, outbound = self
@@ -86,8 +98,8 @@ class Folds(NamedTuple):
         settled = min((message.seq - 1 for message in undelivered), default=outbound.highest)
         ahead = {message.id for message in outbound.messages.values() if message.seq > settled}
         heads, said = set(inbound.series.values()), {message.in_reply_to for message in undelivered}
-        notices = [notice for notice in inbound.notices.values() if self.status(notice[0]) == "failed"]
-        telling = {id for id, _ in notices}
+        notices = self.notices()
+        telling = {id for notice in notices.values() for id in notice.messages}
         kept: list[InMessage] = []
         gone: list[InMessage] = []
         ended, idle = dict(inbound.ended), 0
@@ -122,12 +134,13 @@ class Folds(NamedTuple):
                 for id, tried in inbound.attempts.items()
                 if id in outbound.messages or id in inbound.notices
             },
+            notices={id: [list(notice.messages), notice.reason] for id, notice in notices.items()},
+            failures={sender: list(counts) for sender, counts in _windowed(inbound.failures, ()).items()},
             destinations=inbound.destinations,
             route=inbound.route.written() if inbound.route else None,
             paused=sorted(inbound.paused & ({""} | inbound.series.keys())),
         )
-        failures = [failed(messages=[id], reason=reason) for id, reason in notices]
-        return [snapshot, *(message.event for message in reversed(kept)), *failures, *inbound.others[-KEPT:]]
+        return [snapshot, *(message.event for message in reversed(kept)), *inbound.others[-KEPT:]]
 
     def compacted_outbound(self, now: str) -> list[Event]:
         """As `compacted_inbound`, of the outbound file: an ack leaves if its message left the inbound."""

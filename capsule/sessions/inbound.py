@@ -6,6 +6,8 @@ passed over. No file, no clock.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -74,6 +76,25 @@ class InMessage:
         """Where it came from."""
         return Route.of(self.event.get("route"))
 
+    @property
+    def sender(self) -> str:
+        """Who sent it. Empty: the host."""
+        return str(self.event.get("from") or "")
+
+
+class Notice(NamedTuple):
+    """What one sender is to be told about messages that failed together."""
+
+    messages: tuple[str, ...]  # The ids of the messages, all of one sender and one route.
+    reason: str
+
+
+class Failures(NamedTuple):
+    """How many messages of one sender failed, and of how many of them the sender was told."""
+
+    failed: int = 0
+    told: int = 0
+
 
 class Attempts(NamedTuple):
     """How far the delivery of a message out came."""
@@ -92,8 +113,8 @@ class Inbound(Fold):
         default_factory=dict
     )  # Digests of the last messages that a compaction took out, by id.
     ended: dict[str, str] = field(default_factory=dict)  # The ids that the host ended, as `failed` or `cancelled`.
-    #: Of each notice to a sender that is not delivered, its message and the reason.
-    notices: dict[str, tuple[str, str]] = field(default_factory=dict)
+    notices: dict[str, Notice] = field(default_factory=dict)  # The notices to deliver, by their ids.
+    failures: dict[str, Failures] = field(default_factory=dict)  # By sender, since the session began.
     settled: int = 0  # Up to which number a compaction found all messages out delivered or given up.
     delivered: dict[str, str] = field(default_factory=dict)  # The ids on their platforms of messages out.
     undeliverable: dict[str, str] = field(default_factory=dict)  # Why messages out could not be delivered.
@@ -130,19 +151,44 @@ class Inbound(Fold):
             if event.get("again") and self.ended.get(id) != "cancelled":
                 self._change(id, again=tries)
                 self.ended.pop(id, None)
-                self.notices = {notice: about for notice, about in self.notices.items() if about[0] != id}
+                self._leave_out_of_notices(id)
                 self.open = {key: None for key in self.messages if key == id or key in self.open}
 
     def _take_failed(self, event: Event) -> None:
-        routes = set()
+        by_sender = defaultdict[tuple[Route, str], list[str]](list)
         for id in event["messages"]:
-            self.ended.setdefault(id, "failed")
+            if id in self.ended:
+                continue
+            self.ended[id] = "failed"
             message = self.messages.get(id)
-            route = message.route if message else None
-            if message and route and route not in routes:
-                routes.add(route)
-                notice = reply_id(self.session, id, f"failed {message.tries}")
-                self.notices[notice] = (id, str(event.get("reason", "")))
+            if message is None:
+                continue
+            self._count(message.sender, failed=1)
+            if message.route is not None:
+                by_sender[message.route, message.sender].append(id)
+        for ids in by_sender.values():
+            self._notify(ids, str(event.get("reason", "")))
+
+    def _notify(self, ids: Sequence[str], reason: str) -> None:
+        """Note that the sender of some messages is to be told that they failed.
+
+        The id of the notice is made of all the ids, as a notice about other messages is another message.
+        """
+        tries = self.messages[ids[0]].tries
+        id = reply_id(self.session, " ".join(ids), f"failed {tries}")
+        self.notices[id] = Notice(tuple(ids), reason)
+
+    def _leave_out_of_notices(self, message: str) -> None:
+        for id, notice in list(self.notices.items()):
+            if message in notice.messages:
+                del self.notices[id]
+                others = [other for other in notice.messages if other != message]
+                if others:
+                    self._notify(others, notice.reason)
+
+    def _count(self, sender: str, *, failed: int = 0, told: int = 0) -> None:
+        before = self.failures.get(sender, Failures())
+        self.failures[sender] = Failures(before.failed + failed, before.told + told)
 
     def _take_cancelled(self, event: Event) -> None:
         self.ended.update(dict.fromkeys(event["messages"], "cancelled"))
@@ -177,6 +223,9 @@ class Inbound(Fold):
         self.notices.pop(id, None)
 
     def _take_delivered(self, event: Event) -> None:
+        notice = self.notices.get(event["message"])
+        if notice is not None:
+            self._count(self.messages[notice.messages[0]].sender, told=len(notice.messages))
         self._take_outcome(event, self.delivered, "platformId")
 
     def _take_undeliverable(self, event: Event) -> None:
@@ -195,5 +244,7 @@ class Inbound(Fold):
             getattr(self, name).update(event[name])
         self.attempts.update({id: Attempts(*tried) for id, tried in event["attempts"].items()})
         self.again.update(dict.fromkeys(event.get("again", ())))
+        self.notices.update({id: Notice(tuple(ids), reason) for id, (ids, reason) in event["notices"].items()})
+        self.failures.update({sender: Failures(*counts) for sender, counts in event["failures"].items()})
         self.route = Route.of(event.get("route"))
         self.paused.update(event["paused"])

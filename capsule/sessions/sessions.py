@@ -104,9 +104,10 @@ class Sessions(Setup):
 
         Returns:
             The fields of its `SessionRow`, and besides: `messages` (how many messages in are pending, processing,
-            released, completed, failed and cancelled), `undelivered` (how many messages out), `nextAt` (when work is
-            due), `paused` (series; an empty one is the whole session), `series` (their next messages), `destinations`
-            and `state` (what its workers keep, by provider and key).
+            released, completed, failed and cancelled), `undelivered` (how many messages out), `failures` (by sender,
+            `from`: how many of its messages ever `failed`, and of how many of these it was `told`; an empty `from` is
+            the host), `nextAt` (when work is due), `paused` (series; an empty one is the whole session), `series`
+            (their next messages), `destinations` and `state` (what its workers keep, by provider and key).
 
         Raises NotFound, InvalidInput, InvalidDocument. Cost: reading both files.
         """
@@ -117,6 +118,10 @@ class Sessions(Setup):
         return {camel(name): value for name, value in asdict(row).items()} | {
             "messages": dict(Counter(folds.status(id) for id in folds.inbound.messages)),
             "undelivered": len(list(folds.undelivered())),
+            "failures": [
+                {"from": sender, "failed": counts.failed, "told": counts.told}
+                for sender, counts in folds.inbound.failures.items()
+            ],
             "nextAt": messages.next_due(folds, now) or "",
             "paused": sorted(folds.inbound.paused),
             "series": {id: {name: row.event.get(name) for name in _OF_A_SERIES} for id, row in scheduled},

@@ -199,6 +199,44 @@ def test_the_sender_of_a_message_that_failed_is_told_once() -> None:
     assert (due(files), files.inbound.messages) == ([], {})
 
 
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_each_sender_of_a_batch_that_failed_is_told_with_its_messages_and_a_way_to_retry(is_compacted: bool) -> None:
+    files = Files()
+    senders = {"m1": "anna", "m2": "bob", "m3": "anna", "m4": "carol"}
+    files.arrive(*(chat(id, sender=sender) for id, sender in senders.items()))
+    give_up(files)
+    if is_compacted:
+        files.compact()
+    notices = due_out(files.folds, files.now)
+    assert [notice.in_reply_to for notice in notices] == ["m1", "m2", "m4"]
+    for notice, ids in zip(notices, (["m1", "m3"], ["m2"], ["m4"]), strict=True):
+        commands = [line for line in notice.event["content"].splitlines() if line.startswith("capsule worker retry")]
+        assert commands == [f"capsule worker retry {id}" for id in ids]
+    assert files.inbound.failures == {"anna": (2, 0), "bob": (1, 0), "carol": (1, 0)}
+    deliver(files, platform_id="p1")
+    deliver(files, error="refused", is_final=True)
+    files.compact()
+    assert files.inbound.failures == {"anna": (2, 2), "bob": (1, 0), "carol": (1, 0)}
+    assert [notice.in_reply_to for notice in due_out(files.folds, files.now)] == ["m4"]
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_notice_does_not_name_a_message_that_a_person_has_tried_again(is_compacted: bool) -> None:
+    files = Files()
+    files.arrive(chat("m1", sender="anna"), chat("m2", sender="anna"))
+    give_up(files)
+    before = due_out(files.folds, files.now)[0]
+    files.tell(*retried(files.folds, ["m1"], files.now))
+    if is_compacted:
+        files.compact()
+    (notice,) = due_out(files.folds, files.now)
+    assert notice.in_reply_to == "m2" and "m1" not in notice.event["content"]
+    assert notice.id != before.id, "a notice that says something else has another id"
+    give_up(files)
+    assert [each.in_reply_to for each in due_out(files.folds, files.now)] == ["m1", "m2"]
+    assert files.inbound.failures == {"anna": (3, 0)}
+
+
 def test_a_notice_that_does_not_arrive_is_no_matter_of_the_worker() -> None:
     files = Files()
     files.arrive(chat("m1"), chat("m2", route=OPS))

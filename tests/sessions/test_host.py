@@ -101,6 +101,29 @@ def test_an_answer_that_may_not_be_given_any_more_is_undeliverable_and_the_worke
     assert said(store, made.id, "bot") == []
 
 
+def test_each_sender_of_a_batch_that_failed_gets_a_reply_and_the_session_counts_them(store: Store) -> None:
+    store.agents.register("carol")
+    made = store.groups.create("talk", with_=["bot", "carol"], agent="anna")
+    sent = {
+        store.messages.send(f"@bot {number}", agent=sender, conversation=made.id).message: sender
+        for number, sender in enumerate(("anna", "carol", "anna"))
+    }
+    with hosting(store, lambda prompt: Ended(65, "", "no such file")):
+        until(lambda: len(said(store, made.id, "bot")) == 2)
+        (row,) = store.sessions.list()
+        until(lambda: all(each["told"] for each in store.sessions.get(row.id)["failures"]))
+    history = store.engine.document("conversations", made.id)["history"]
+    notices = [entry for entry in history if entry["from"] == "bot"]
+    for notice in notices:
+        assert {id for id in sent if id in notice["content"]} == {
+            id for id, sender in sent.items() if sender == sent[notice["replyTo"]]
+        }
+    assert store.sessions.get(row.id)["failures"] == [
+        {"from": "anna", "failed": 2, "told": 2},
+        {"from": "carol", "failed": 1, "told": 1},
+    ]
+
+
 def test_a_thread_that_mentioned_an_agent_goes_on_with_it_and_others_are_ignored(store: Store) -> None:
     made = store.groups.create("talk", with_=["bot"], agent="anna")
     sticky = Wiring("conversations", made.id, "bot", "mention-sticky")

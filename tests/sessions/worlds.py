@@ -39,6 +39,7 @@ def answers(folds: Folds, ids: list[str], now: str) -> dict[str, Any]:
         "held": {id: claim for id, claim in folds.outbound.claims.items() if state_of.get(id) == "processing"},
         "state": folds.outbound.state,
         "paused": folds.inbound.paused,
+        "failures": folds.inbound.failures,
     }
 
 
@@ -89,7 +90,8 @@ class World:
         trigger, after = "accumulate" if number % 5 == 4 else "wake", None
         if number % 7 == 6:
             after = later(self.files.now, number)
-        new = chat(id, trigger=trigger, process_after=after, on_wake=number == 13)
+        sender = ("anna", "bob", None)[number % 3]
+        new = chat(id, trigger=trigger, sender=sender, process_after=after, on_wake=number == 13)
         self.tell(*receive(self.files.folds, [new]))
 
     def _again(self, number: int) -> None:
@@ -240,8 +242,8 @@ class World:
             assert numbers == sorted(set(numbers))
         assert {id: folds.status(id) for id in self.ids} == self.states
         assert all(self.states[id] == "completed" for id in self.answered)
-        notices = (message for message in due_out(folds, later(self.files.now, 3600)) if message.kind == "system")
-        assert all(self.states[message.in_reply_to] == "failed" for message in notices)
+        told = Counter(id for notice in folds.notices().values() for id in notice.messages)
+        assert all(self.states[id] == "failed" and times == 1 for id, times in told.items())
 
     def settle(self) -> None:
         """From now on nobody dies, and whoever waits is woken."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -77,22 +78,38 @@ def said(store: Store, conversation: str, agent: str) -> tuple[dict[str, Counter
             first, *named = entry["content"].split()
             pairs = [word.partition("@") for word in named if "@" in word]
             counts[first].update(id for id, _, _ in pairs)
-            counts[first][entry.get("replyTo", "")] += first == "This"
             times |= {id: at for id, _, at in pairs}
     return counts, times
 
 
-def assert_answered(store: Store, session: Session, conversation: str, agent: str, ids: list[str]) -> Counter[str]:
-    """Assert that each message was answered once, or failed and its sender was told; how many became what."""
+def notices(store: Store, conversation: str, agent: str) -> Counter[tuple[str, str]]:
+    """How often an agent told a sender of a failed message: by the sender and the message."""
+    history = store.engine.document("conversations", conversation)["history"]
+    senders = {entry["id"]: entry["from"] for entry in history}
+    told = Counter[tuple[str, str]]()
+    for entry in history:
+        ids = re.findall("capsule worker retry (.*)", entry["content"])
+        if entry["from"] == agent and ids:
+            assert entry["replyTo"] in ids
+            told.update((senders[entry["replyTo"]], id) for id in ids)
+    return told
+
+
+def assert_answered(
+    store: Store, session: Session, conversation: str, agent: str, senders: dict[str, str]
+) -> Counter[str]:
+    """Assert that each message was answered once, or failed and its sender was told once; how many became what."""
     counts, _ = said(store, conversation, agent)
-    states = {id: state_of(session, id) for id in ids}
+    states = {id: state_of(session, id) for id in senders}
     assert set(states.values()) <= {"completed", "failed"}
     for id, state in states.items():
         assert counts["answered"][id] == (state == "completed"), (conversation, id, state)
         assert counts["meanwhile"][id] <= 1, (conversation, id, "said twice what is said once")
-    told = sum(counts["This"].values())
-    assert bool(told) == ("failed" in states.values())
-    return Counter(states.values())
+    failed = Counter((senders[id], id) for id, state in states.items() if state == "failed")
+    assert notices(store, conversation, agent) == failed
+    by_sender = Counter(sender for sender, _ in failed)
+    assert session.folds().inbound.failures == {sender: (count, count) for sender, count in by_sender.items()}
+    return Counter(states.values()) + Counter(told=len(by_sender))
 
 
 def assert_ran(store: Store, session: Session, catch_up: str, agent: str) -> int:
@@ -130,14 +147,18 @@ def test_killed_hosts_and_workers_answer_every_message_once_whatever_the_clock_d
         series = {agent: schedule(store, agent) for agent in AGENTS}
         body = "import tests.torture.nursery as n; os.chdir(sys.argv[1]); n.run(*json.loads(sys.argv[2]), say, 0)"
         nursery = child(body, str(tmp_path), json.dumps([str(root), rng.getrandbits(32), KILLS, LIFE_S]))
-        sent = defaultdict[tuple[str, str], list[str]](list)
+        team = store.groups.create("team", with_=[*people[1:], *AGENTS], agent=people[0]).id
+        sent = defaultdict[tuple[str, str], dict[str, str]](dict)
         for number in range(MESSAGES):
             if number % (MESSAGES // KILLS) == 0 and number // (MESSAGES // KILLS) < KILLS:
                 nursery.hear()
             person, agent = rng.choice(people), rng.choice(AGENTS)
-            text = f"hopeless {number}" if rng.random() < 1 / 300 else f"message {number}"
-            done = store.messages.send(text, agent=person, to=agent)
-            sent[done.conversation, agent].append(done.message)
+            text = f"hopeless {number}" if rng.random() < 1 / 100 else f"message {number}"
+            if rng.random() < 1 / 4:  # Messages of several senders come in one batch.
+                done = store.messages.send(f"@{agent} {text}", agent=person, conversation=team)
+            else:
+                done = store.messages.send(text, agent=person, to=agent)
+            sent[done.conversation, agent][done.message] = person
         deadline, serving = time.monotonic() + PATIENCE_S, {}
         while len(serving) < len(sent):
             rows = Registry(store.engine).read().serving
@@ -145,7 +166,7 @@ def test_killed_hosts_and_workers_answer_every_message_once_whatever_the_clock_d
             assert nursery.is_running, nursery.hear()
             assert time.monotonic() < deadline
         sessions = {key: Session(store.engine, id) for key, id in serving.items()}
-        waiting = [(sessions[key], ids) for key, ids in sent.items()]
+        waiting = [(sessions[key], list(senders)) for key, senders in sent.items()]
         waiting += [(session, []) for made in series.values() for session in made.values()]
         while any(not is_settled(*each) for each in waiting):
             assert nursery.is_running, nursery.hear()  # Which raises what it said at its end.
@@ -156,14 +177,14 @@ def test_killed_hosts_and_workers_answer_every_message_once_whatever_the_clock_d
         nursery.say("end")
         report = nursery.hear()
         total = Counter[str]()
-        for (conversation, agent), ids in sent.items():
-            total += assert_answered(store, sessions[conversation, agent], conversation, agent, ids)
+        for (conversation, agent), senders in sent.items():
+            total += assert_answered(store, sessions[conversation, agent], conversation, agent, senders)
         ran = {
             f"{way} {agent}": assert_ran(store, session, way, agent)
             for agent, made in series.items()
             for way, session in made.items()
         }
         files = [path.stat().st_size for path in (root / "sessions").glob("*/*.json")]
-    assert total.total() == MESSAGES
+    assert total["completed"] + total["failed"] == MESSAGES
     leftovers = assert_only_leftovers(root)
     print(f"{report}, {dict(total)}, occurrences {ran}, largest file {max(files)} bytes, {leftovers} leftovers")

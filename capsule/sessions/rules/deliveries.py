@@ -6,14 +6,14 @@ message came from; and the map counts as it is at the delivery. No file, no cloc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from capsule.errors import InvalidInput, Refused
 from capsule.sessions.cron import next_at
 from capsule.sessions.events import Event, Route, attempt, delivered, incoming, outgoing, reply_id, undeliverable
 from capsule.sessions.folds import Folds
-from capsule.sessions.inbound import Attempts
+from capsule.sessions.inbound import Attempts, InMessage
 from capsule.sessions.outbound import OutMessage
 from capsule.sessions.rules.messages import later, next_seq
 
@@ -63,13 +63,21 @@ def _deliveries(folds: Folds, now: str) -> Iterator[tuple[OutMessage, str]]:
 
 def _notices(folds: Folds) -> Iterator[OutMessage]:
     """What the host tells the senders of messages that failed, unless an answer came after all."""
-    for notice, (id, reason) in folds.inbound.notices.items():
-        if folds.status(id) == "failed":
-            message = folds.inbound.messages[id]
-            became = "answer does not count" if message.event.get("question") else "message was not answered"
-            text, hops = f"This {became}: {reason}.", message.event.get("hops", 0) + 1
-            said = outgoing(id=notice, kind="system", content=text, in_reply_to=id, hops=hops)
-            yield OutMessage.of(said | {"seq": message.seq})
+    for id, notice in folds.notices().items():
+        messages = [folds.inbound.messages[message] for message in notice.messages]
+        first = messages[0]
+        hops = 1 + max(message.event.get("hops", 0) for message in messages)
+        text = _notice_text(messages, notice.reason)
+        said = outgoing(id=id, kind="system", content=text, in_reply_to=first.id, hops=hops)
+        yield OutMessage.of(said | {"seq": first.seq})
+
+
+def _notice_text(messages: Sequence[InMessage], reason: str) -> str:
+    if messages[0].kind == "system":  # An answer to a question that is over: trying it again changes nothing.
+        return f"This answer does not count: {reason}."
+    what = "This message was" if len(messages) == 1 else f"{len(messages)} messages were"
+    commands = "\n".join(f"capsule worker retry {message.id}" for message in messages)
+    return f"{what} not answered: {reason}.\nSend again, or ask a person of this store to run:\n{commands}"
 
 
 def delivery_id(folds: Folds, message: OutMessage) -> str:
