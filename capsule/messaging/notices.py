@@ -32,6 +32,12 @@ _MOST, _MOST_SENDERS = 10, 5
 
 
 def update(store: CoreStore, agent: str) -> None:
+    """Bring the blocks for an agent in line with its inbox, as `write` does. An error is a warning in the log."""
+    with _as_warning(agent):
+        write(store, agent)
+
+
+def write(store: CoreStore, agent: str) -> None:
     """Bring the blocks for an agent in line with its inbox.
 
     An agent that is online gets no new block; one that is there is kept right, and goes with the last unread message.
@@ -40,20 +46,24 @@ def update(store: CoreStore, agent: str) -> None:
         store: The store; it acts for nobody, or for this agent.
         agent: The agent's id.
 
-    Raises nothing: a file that can't be changed is a warning in the log. Cost: reading the files, and, for a block that
-    is there or is wanted, asking the inbox; a flush of the file when it changes.
+    Raises the errors of `clean`: the first one, when all files have been tried. Cost: reading the files, and, for a
+    block that is there or is wanted, asking the inbox; a flush of the file when it changes.
     """
-    with _as_warning(agent):
-        files = [*_files(store, agent)]
-        wants = files and store.inner.part(People).documents.read(agent).get("notifications") is not False
+    files = [*_files(store, agent)]
+    wants = files and store.inner.part(People).documents.read(agent).get("notifications") is not False
 
-        def lines(has: bool) -> Sequence[str]:
-            is_told = wants and (has or agent not in store.inner.part(People).online())
-            return _lines(store, agent) if is_told else ()
+    def lines(has: bool) -> Sequence[str]:
+        is_told = wants and (has or agent not in store.inner.part(People).online())
+        return _lines(store, agent) if is_told else ()
 
-        for file in files:
-            with _as_warning(agent):
-                file.change(lines)
+    errors = []
+    for file in files:
+        try:
+            file.change(lines)
+        except CapsuleError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def clean(store: CoreStore, agent: str) -> list[str]:

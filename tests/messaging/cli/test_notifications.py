@@ -51,3 +51,13 @@ def test_a_broken_block_is_named_and_stays(capsule: Any, claude: Path) -> None:
     claude.write_text(claude.read_text() * 2)
     assert f"{claude}:1:1" in capsule("agent", "notify", "clean", expect=5).stderr
     assert f"{claude}:1:1" in capsule("send", "--as", "anna", "--to", "bob", "More").stderr
+
+
+def test_a_block_that_could_not_be_written_is_an_error(capsule: Any, tmp_path: Path) -> None:
+    too_long = "A" * 250  # As a file it would do, but the temporary one beside it has a longer name.
+    (Path(capsule.root) / "capsule.toml").write_text(f'[notifications]\nfiles = ["{too_long}"]\n')
+    capsule("agent", "register", "--as", "anna")
+    capsule("agent", "register", "--as", "bob", "--project", str(tmp_path))
+    assert too_long in capsule("send", "--as", "anna", "--to", "bob", "Hello").stderr
+    failed = capsule("agent", "notify", "on", "--as", "bob", expect=1)
+    assert too_long in failed.stderr and "File name too long" in failed.stderr and not failed.stdout

@@ -45,7 +45,7 @@ def _switch(is_on: bool) -> None:
 
     with acting() as (store, agent):
         store.agents.set_notifications(agent, is_on)
-        notices.update(store, agent)
+        notices.write(store, agent)
         files = notices.blocks(store, agent)
     value: dict[str, Any] = {"agent": agent, "notifications": is_on, "files": files}
     answer(value, f"{agent}: notifications {on_or_off(is_on)}")
