@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import orjson
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 KIND_OF_COMMANDS = "commands"
 REGISTRY = Kind("sessions", "registry", "registry", is_id, check_id)
 _ID = "registry"
+T = TypeVar("T")
 #: The session whose file says why messages came to none; it has no row, and no worker.
 UNSERVED = "unserved"
 #: The pattern of a wiring that fits every message, an empty one too.
@@ -249,6 +250,27 @@ class Registry:
 
         self._documents.edit(_ID, apply, make)
         return after
+
+    def decide(self, change: Callable[[State], tuple[State, T]]) -> T:
+        """Change the registry as `edit` does.
+
+        Args:
+            change: Makes the new state of the present one, and says what was decided.
+
+        Returns:
+            What was decided on the state that was really changed.
+
+        Raises and costs what `edit` does.
+        """
+        decisions: list[T] = []
+
+        def apply(state: State) -> State:
+            after, decision = change(state)
+            decisions.append(decision)
+            return after
+
+        self.edit(apply)
+        return decisions[-1]
 
     def ensure_session(self, serves: Serves, now: str, place: MessagingGroup | None = None) -> SessionRow:
         """The session that serves a place, made if there is none.

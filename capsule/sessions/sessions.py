@@ -265,7 +265,8 @@ class Sessions(Setup):
         Returns:
             The ids of the sessions.
 
-        Raises NotFound. InvalidInput: the message is answered, failed or cancelled, or the series over. Cost: as `why`.
+        Raises NotFound. InvalidInput: the message is answered, failed or cancelled, the question is answered or its
+        time over, or the series over. Cost: as `why`.
         """
 
         def one(folds: Folds) -> Events:
@@ -286,11 +287,10 @@ class Sessions(Setup):
             return [events.cancelled(messages=waiting)] if waiting else []
 
         state = self.registry.read()
-        if id in state.questions and state.questions[id].state == "open":
+        if id in state.questions:
             now = timestamps.now()
-            ((session, outcome),) = questions.cancelled(state, id, now)[1]
+            ((session, outcome),) = self.registry.decide(lambda state: questions.cancelled(state, id, now))
             Session(self._engine, session).tell(partial(questions.tell, events=outcome))
-            self.registry.edit(lambda state: questions.cancelled(state, id, now)[0])
             return [session]
         if id not in state.sessions:
             return self._each(id, one)

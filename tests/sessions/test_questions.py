@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
 
 import pytest
 
-from capsule.errors import NotFound, Refused
+from capsule import Store
+from capsule.errors import InvalidInput, NotFound, Refused, StorageFailed
 from capsule.sessions import why
 from capsule.sessions.adapters.interface import Arrived
-from capsule.sessions.events import Route, outgoing
+from capsule.sessions.events import Route, delivered, outgoing
+from capsule.sessions.host.opened import Opened
+from capsule.sessions.host.router import Router
 from capsule.sessions.outbound import OutMessage
-from capsule.sessions.registry import AgentGroup, SessionRow, State
+from capsule.sessions.registry import AgentGroup, Registry, SessionRow, State
 from capsule.sessions.rules import destinations, questions
 from capsule.sessions.rules.deliveries import due_out, route_of, send
 from capsule.sessions.rules.messages import next_due
+from capsule.sessions.session import Session
+from capsule.sessions.work.toolkit import Toolkit
 from tests.sessions.files import START, Files, later
 
 ROW = SessionRow("s1", "anna", "chat", "room")
@@ -109,6 +117,115 @@ def test_a_cancelled_question_takes_no_answer_that_wakes() -> None:
     assert event["question"] == "q" and "value" not in event
     ((_, (event, end)),) = questions.answer(state, "q", "y", REPLY, START)[1]
     assert event["trigger"] == "accumulate" and "withdrawn" in end["reason"]
+
+
+# An answer and a withdrawal at once. The registry decides, and the session is told what it decided.
+
+
+@dataclass
+class Asking:
+    """A question that is delivered, and open.
+
+    Attributes:
+        store: The store.
+        question: The id of the question.
+        session: The id of the session that asks.
+    """
+
+    store: Store
+    question: str
+    session: str
+
+    def receive_reply(self) -> None:
+        """Take REPLY in as a host does."""
+        opened = Opened(self.store.engine, self.store.sessions.registry, lambda step, **about: None)
+        Router(opened, lambda session: None).receive([REPLY])
+
+    def cancel(self) -> None:
+        """Withdraw the question as another process does."""
+        with self.store.beside() as beside:
+            beside.sessions.cancel(self.question)
+
+    def answer(self) -> object:
+        """What the tool of the agent says."""
+        answer = Toolkit(self.store, self.session).answer(self.question)
+        return answer and answer["value"]
+
+    @property
+    def state(self) -> str:
+        return Registry(self.store.engine).read().questions[self.question].state
+
+
+@pytest.fixture
+def asking(store: Store) -> Asking:
+    row = store.sessions.registry.ensure_session(("bot", "chat", "room", ""), START)
+    session = Session.create(store.engine, row.id, row.id)
+    question = Toolkit(store, row.id).ask_question("Sure?", YES_NO, limit_s=3600).id
+    message = session.folds().outbound.messages[question]
+    store.sessions.registry.edit(partial(questions.asked, row=row, message=message, route=ROOM))
+    session.tell(lambda folds: [delivered(message=question, platform_id="P1")])
+    return Asking(store, question, row.id)
+
+
+def after_look(number: int, asking: Asking, act: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do something when the registry was read for the `number`-th time, before that is used."""
+    registry = asking.store.sessions.registry
+    read, looks = registry.read, count(1)
+
+    def read_and_act() -> State:
+        state = read()
+        if next(looks) == number:
+            monkeypatch.undo()
+            act()
+        return state
+
+    monkeypatch.setattr(registry, "read", read_and_act)
+
+
+def test_a_question_that_is_answered_between_the_look_and_the_withdrawal_stays_answered(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after_look(1, asking, asking.receive_reply, monkeypatch)
+    with pytest.raises(InvalidInput, match="answered"):
+        asking.store.sessions.cancel(asking.question)
+    inbound = Session(asking.store.engine, asking.session).folds().inbound
+    assert list(inbound.messages) == [REPLY.id], "the session does not hear of a withdrawal"
+    assert (asking.state, asking.answer()) == ("answered", "y")
+
+
+@pytest.mark.parametrize("look", [1, 2])
+def test_a_question_that_is_withdrawn_between_a_look_and_the_answer_stays_withdrawn(
+    look: int, asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after_look(look, asking, asking.cancel, monkeypatch)
+    asking.receive_reply()
+    assert asking.state == "cancelled"
+    with pytest.raises(Refused):
+        asking.answer()
+    (notice,) = due_out(Session(asking.store.engine, asking.session).folds(), later(3600))
+    assert (notice.in_reply_to, "withdrawn" in notice.event["content"]) == (REPLY.id, True)
+
+
+@pytest.mark.parametrize("settle", [Asking.receive_reply, Asking.cancel])
+def test_a_session_that_did_not_hear_what_was_decided_hears_it_with_the_repetition(
+    asking: Asking, settle: Callable[[Asking], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(session: Session, edit: object) -> None:
+        raise StorageFailed("the disk is full", path="inbound.json")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Session, "tell", fail)
+        with pytest.raises(StorageFailed):
+            settle(asking)
+    decided = asking.state
+    assert asking.answer() is None
+    settle(asking)
+    assert asking.state == decided
+    if decided == "answered":
+        assert asking.answer() == "y"
+    else:
+        with pytest.raises(Refused):
+            asking.answer()
 
 
 def test_a_name_is_made_of_the_title_and_a_second_one_gets_a_number() -> None:

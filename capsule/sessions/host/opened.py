@@ -70,14 +70,21 @@ class Opened:
             self.log("registry", error=str(error))
         return self._state
 
-    def answer(self, change: Callable[[State], Result]) -> None:
-        """Tell sessions of their questions, and note it in the registry. A store without sessions gets no registry."""
+    def answer(self, change: Callable[[State], Result]) -> list[str]:
+        """Change the questions in the registry, and tell their sessions what was decided.
+
+        A store without sessions gets no registry.
+
+        Returns:
+            The ids of the sessions that were told.
+        """
         before = self.state()
-        after, news = change(before)
+        if change(before) == (before, []):
+            return []
+        news = self.registry.decide(change)
         for id, events in news:
             self.tell(id, partial(tell, events=events))
-        if after != before:
-            self.registry.edit(lambda state: change(state)[0])
+        return [id for id, _ in news]
 
     def tell(self, id: str, rule: Edit) -> None:
         """Write what a rule says into the inbound file of a session, durably, and into the log."""

@@ -75,8 +75,7 @@ class Router:
         answer = partial(questions.answered, arrived=arrived, delivered=self._delivered, now=now)
         for id, _ in answer(state)[1]:
             if not arrived.to or state.sessions[id].agent in arrived.to:
-                self._opened.answer(answer)
-                return id
+                return next(iter(self._opened.answer(answer)), "")
         return ""
 
     def _delivered(self, id: str, message: str) -> str | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from capsule import timestamps
-from capsule.errors import NotFound
+from capsule.errors import InvalidInput, NotFound
 from capsule.sessions.adapters.interface import Arrived
 from capsule.sessions.events import Event, Route, failed, incoming, reply_id
 from capsule.sessions.folds import Folds
@@ -19,11 +19,13 @@ from capsule.sessions.outbound import OutMessage
 from capsule.sessions.registry import Question, SessionRow, State
 from capsule.sessions.rules.messages import brought, receive
 
-#: The new registry, and what the sessions are told, for `tell`. That comes first: the registry's word alone would be
-#: lost with the process that writes both.
+#: The new registry, and what its sessions are told then, for `tell`. If a session could not be
+#: told, the answer or the withdrawal comes again, and its result tells the same.
 Result = tuple[State, list[tuple[str, list[Event]]]]
 #: For how many seconds a question that is over is kept, so that a late answer is known as one.
 KEPT_S = 24 * 3600
+#: Why an answer does not count, by the state of its question.
+_LATE = {"answered": "the question was answered before", "cancelled": "the question was withdrawn"}
 
 
 def asked(state: State, row: SessionRow, message: OutMessage, route: Route) -> State:
@@ -54,16 +56,20 @@ def answered(state: State, arrived: Arrived, delivered: Callable[[str, str], str
 def answer(state: State, id: str, value: str, arrived: Arrived, now: str) -> Result:
     """Answer a question by the value of one of its options, or any text if it has none, as a message says it.
 
+    The message that answered it before gives the same result again.
+
     Raises NotFound: there is no such question any more.
     """
     question = _question(state, id)
-    late = {"answered": "the question was answered before", "cancelled": "the question was withdrawn"}
-    reason = "" if is_open(question, now) else late.get(question.state, "it came too late")
     said = {"value": value, "from": arrived.sender, "at": now, "message": arrived.id}
-    if not reason:
+    known = [each.get("message") for each in question.answers]
+    reason = ""
+    if is_open(question, now):
         question = replace(question, answers=(said, *question.answers), state="answered", closed_at=now)
-    elif not any(each.get("message") == arrived.id for each in question.answers):
-        question = replace(question, answers=(*question.answers, said))
+    elif question.state != "answered" or known[0] != arrived.id:
+        reason = _LATE.get(question.state, "it came too late")
+        if arrived.id not in known:
+            question = replace(question, answers=(*question.answers, said))
     kind, trigger = ("system", "accumulate") if reason else ("chat", "wake")
     about = {"kind": kind, "trigger": trigger, "attachments": (), "question": question.id, "value": value}
     event = brought(arrived, content=value, **about)
@@ -78,10 +84,15 @@ def tell(folds: Folds, events: Sequence[Event]) -> list[Event]:
 
 
 def cancelled(state: State, id: str, now: str) -> Result:
-    """Withdraw a question: who waits learns that there is no answer. Raises NotFound: there is none such any more."""
+    """Withdraw a question: who waits learns that there is no answer.
+
+    Raises NotFound: there is no such question any more. InvalidInput: it was answered, or its time was over.
+    """
     question = _question(state, id)
     if question.state == "open":
         question = replace(question, state="cancelled", closed_at=now)
+    elif question.state != "cancelled":
+        raise InvalidInput(f"question {id} is {question.state}", id=id)
     return state.put(question), [_closed(question)]
 
 
