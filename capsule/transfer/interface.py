@@ -139,6 +139,7 @@ class Draft:
         is_own: Whether its ids are those of a capsule: it was exported from one.
         edited: For a writer: the ids of messages that were changed here since they were imported.
         is_edited: For a writer: whether the head was changed here since it was imported.
+        folder: For a writer: the folder that the conversation is about. Empty: it is not known.
     """
 
     head: Fields
@@ -148,6 +149,7 @@ class Draft:
     edited: frozenset[str] = field(default_factory=frozenset)
     is_edited: bool = False
     lines: dict[str, int] = field(default_factory=dict)
+    folder: str = ""
 
     @classmethod
     def of_head(cls, head: Pair, record: Fields, line: int | None = None) -> Draft:

@@ -97,7 +97,7 @@ class Head:
         more: list[Any] = [about.get("type") or "chat", tuple(tags), *flags, *named]
         on = switches_in(servers) if servers else {}
         whose = members_in(members) if members else (), history or "", created_by, description, channel_in(about)
-        origin = _source_in(about), _folder_in(about, document)
+        origin = _source_in(about), folder_of(document)
         return cls(*(*texts, *more, on, _fields_in(about.get("conflicts")), *whose, *origin, holder, path, size))
 
     @property
@@ -199,9 +199,12 @@ def _source_in(about: dict[str, Any]) -> str:
     return format if type(format) is str else ""
 
 
-def _folder_in(about: dict[str, Any], document: dict[str, Any]) -> str:
-    """The folder that a program kept in `metadata.source`, or in the first of its lines there; or that of a context."""
-    source = _object(about.get("source"))
+def folder_of(document: dict[str, Any]) -> str:
+    """Return the folder of a conversation. Empty: it has none.
+
+    It is the one that a program kept in `metadata.source`, or in the first of its lines there; or that of a context.
+    """
+    source = _object(_object(document.get("metadata")).get("source"))
     lines = source.get("lines")
     payload = _object(_object(lines[0]).get("payload")) if type(lines) is list and lines else {}
     found = [place.get(name) for place in (source, payload) for name in _FOLDERS]

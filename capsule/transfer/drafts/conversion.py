@@ -20,6 +20,7 @@ import orjson
 from capsule import timestamps
 from capsule.errors import InvalidInput
 from capsule.format.documents import new
+from capsule.format.documents.head import folder_of
 from capsule.format.documents.message import check_message
 from capsule.format.fields import MODES, TYPES, names
 from capsule.format.json import codec
@@ -331,6 +332,7 @@ def draft_of(document: Document, format: str, load: Load | None = None) -> Draft
         is_own=is_own,
         edited=frozenset(id for id, origin in origins.items() if id in edited for id in (origin or id,)),
         is_edited=not is_own and about.get("digest") != digests.digests_of_head(document),
+        folder=folder_of(document),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,8 @@ import orjson
 import pytest
 
 from capsule import Store
-from capsule.transfer.drafts.conversion import draft_of
+from capsule.transfer.drafts.conversion import document_of, draft_of
+from capsule.transfer.interface import Draft
 from capsule.transfer.registry import formats
 from tests.transfer.exchange import DATA, STAMP, Shelf, read, read_data, take, written
 
@@ -185,6 +188,107 @@ def test_a_session_that_was_interrupted_at_once_has_another_title(more: list[dic
     found = document(record("a", None, content=stopped), *(record("b", "a", **fields) for fields in more))
 
     assert found["title"] == title
+
+
+def foreign(*entries: dict[str, Any], **head: Any) -> dict[str, Any]:
+    """A conversation that was made here."""
+    history = [{"timestamp": STAMP, "id": f"m{place}", **entry} for place, entry in enumerate(entries)]
+    draft = Draft({"id": "here", "title": "T", "createdAt": STAMP, "updatedAt": STAMP, **head}, history, is_own=True)
+    return document_of(draft, "capsule", STAMP, lambda reason, id: None, Shelf().keep)
+
+
+def test_a_call_without_a_result_gets_one_so_that_its_answer_is_resumed_and_no_import_takes_it() -> None:
+    calls = [{"id": id, "name": "Bash", "arguments": {}} for id in ("t1", "t2")]
+    made = foreign(
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "I look.", "toolCalls": calls},
+        {"role": "tool", "content": "one", "toolCallId": "t1"},
+        {"role": "user", "content": "And?"},
+        {"role": "assistant", "content": "I look again.", "toolCalls": [calls[0] | {"id": "t3"}]},
+    )
+    (data,) = written([made], FORMAT)
+
+    said = [(one["uuid"], one["parentUuid"], one["message"]["content"]) for one in lines(data) if "message" in one]
+    fillers = [(uuid, parent, content[0]) for uuid, parent, content in said if "not recorded" in str(content)]
+    assert [block["tool_use_id"] for _, _, block in fillers] == ["t2", "t3"]
+    assert [parent for _, parent, _ in fillers] == [said[1][0], said[-2][0]]
+    assert said[3][1] == fillers[0][0]
+    assert [parent for _, parent, _ in said] == [None, *(uuid for uuid, _, _ in said[:-1])]
+    again, problems = read_data(data)
+    assert (again, problems.first) == ([made], [])
+
+
+def test_an_open_call_at_the_end_of_the_active_branch_is_resumed_too() -> None:
+    call = {"id": "t1", "name": "Bash", "arguments": {}}
+    made = foreign(
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "I look.", "toolCalls": [call]},
+        {"role": "user", "content": "other", "parent": "m0"},
+        metadata={"currentNode": "m1"},
+    )
+    (data,) = written([made], FORMAT)
+
+    *_, leaf = [one["leafUuid"] for one in lines(data) if one["type"] == "last-prompt"]
+    (filler,) = [one for one in lines(data) if "not recorded" in str(one.get("message"))]
+    assert filler["uuid"] == leaf
+    assert read_data(data)[0] == [made]
+
+
+@pytest.mark.parametrize("format", ["claude-code", "codex"])
+def test_calls_are_written_as_the_models_accept_them_and_come_back_as_they_were(format: str) -> None:
+    calls = [
+        {"id": "call:1|x", "name": "mcp.read file", "arguments": "no JSON"},
+        {"name": "", "arguments": '{"a": 1}'},
+        {"id": "é" * 70, "name": "n" * 99, "arguments": [1]},
+        {"id": "toolu_1", "name": "Bash", "arguments": {"command": "ls"}},
+    ]
+    results = [{"role": "tool", "content": "r", "toolCallId": id} for id in ("call:1|x", "é" * 70, "toolu_1")]
+    made = foreign({"role": "user", "content": "q"}, {"role": "assistant", "content": "", "toolCalls": calls}, *results)
+    (data,) = written([made], formats()[format])
+
+    def objects(value: Any) -> Iterator[dict[str, Any]]:
+        if isinstance(value, dict):
+            yield value
+        for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            yield from objects(inner)
+
+    records = [{key: value for key, value in one.items() if key != "capsule"} for one in lines(data)]
+    named = [one for one in objects(records) if one.get("type") in ("tool_use", "function_call")]
+    ids = [one.get("call_id") or one["id"] for one in named]
+    answered = [one.get("tool_use_id") or one.get("call_id") for one in objects(records) if one not in named]
+    arguments = [orjson.loads(one["arguments"]) if "arguments" in one else one["input"] for one in named]
+    assert all(re.fullmatch("[A-Za-z0-9_-]{1,64}", text) for text in [*ids, *(one["name"] for one in named)])
+    assert (ids[3], named[3]["name"]) == ("toolu_1", "Bash")
+    assert {ids[0], *ids[2:]} <= {*answered}
+    assert arguments == [{"input": "no JSON"}, {"a": 1}, {"input": [1]}, {"command": "ls"}]
+    assert read_data(data)[0] == [made]
+
+
+def test_a_session_that_goes_to_another_program_keeps_the_folder_of_its_project() -> None:
+    (ours, _), _ = read(SITE)
+    (theirs,), _ = read(DATA / "codex" / "shell")
+    folder, other = "/home/dev/site.v2", "/home/dev/api"
+
+    (rollout,) = written([ours], formats()["codex"])
+    assert lines(rollout)[0]["payload"]["cwd"] == folder
+    (session,) = written([theirs], FORMAT)
+    assert {one["cwd"] for one in lines(session) if "message" in one} == {other}
+    assert name_of(draft_of(theirs, "claude-code")).startswith("-home-dev-api/")
+    assert read_data(session)[0] == [theirs]
+
+
+@pytest.mark.parametrize(
+    ("folder", "key"),
+    [
+        ("/home/dev/site.v2", "-home-dev-site-v2"),
+        ("/" + "x" * 199, "-" + "x" * 199),
+        # Claude Code 2.1.197 gave these names.
+        ("/tmp/cc/" + "x" * 120 + "/" + "yé😀" * 30, "-tmp-cc-" + "x" * 120 + "-" + "y---" * 17 + "y--" + "-jqa1k1"),
+    ],
+)
+def test_the_folder_of_a_project_has_the_name_that_the_program_gives_it(folder: str, key: str) -> None:
+    made = foreign({"role": "user", "content": "q"}, metadata={"source": {"cwd": folder}})
+    assert name_of(draft_of(made, "claude-code")).partition("/")[0] == key
 
 
 def test_what_is_odd_about_a_message_is_told_by_the_line_of_its_record() -> None:

@@ -18,12 +18,17 @@ from typing import Any
 
 from capsule.transfer.formats.agents.claude_records import APART, Message, records_of
 from capsule.transfer.interface import Draft, Format, Source, around, by_record, first, kept_of, read_records, read_text
-from capsule.transfer.records.coercion import encoded_lines, json_of, uuid_of
+from capsule.transfer.records.calls import acceptable
+from capsule.transfer.records.coercion import encoded_lines, is_text, json_of, objects_of, uuid_of
 from capsule.transfer.records.pairs import OWN, Fields, applied, difference, with_source, without_source
 
 #: What all records of a session say, and what they say if nothing else is known.
 _COMMON = ("isSidechain", "userType", "entrypoint", "cwd", "sessionId", "version", "gitBranch", "slug", "agentId")
 _DEFAULT = {"isSidechain": False, "userType": "external", "cwd": "/", "version": "2.1.0", "gitBranch": ""}
+#: What stands for the result of a call that has none.
+_NO_RESULT = "not recorded"
+#: From this length on, the name of the folder of a project ends with a hash.
+_LONGEST_KEY = 200
 _TITLES = ("summary", "aiTitle", "customTitle")
 #: How a result begins that was too large, and the name of the file that has it.
 _MOVED = r"(?s)<persisted-output>.{,1000}?tool-results[/\\]([\w-]+\.\w+)"
@@ -54,8 +59,9 @@ class _Talk:
         """Take the next record."""
         kind, uuid, parent = record.get("type"), record.get("uuid"), record.get("parentUuid")
         self.sessions[record.get("sessionId") or ""] += 1
-        if kind == "progress":
+        if kind == "progress" or _is_filler(record):
             self._past[uuid] = self._past.get(parent, parent)
+            self._owner[uuid] = self._owner.get(parent, parent)
             return
         if parent in self._past:
             parent = self._past[parent]
@@ -142,10 +148,13 @@ class _Talk:
             metadata["currentNode"] = current
         head |= {"metadata": metadata} if metadata else {}
         after = [record for record in self.pending if record != _title(chosen, session, agent)]
-        source = difference(self.common, common) if self.common else {}
-        own = {name: value for name, value in self.own.items() if name != "id"}
-        head = applied(with_source(head, source | ({"records": after} if after else {})), own)
         is_own = "id" in self.own
+        source: Fields = {}
+        if not is_own:
+            source = difference(self.common, common) if self.common else {}
+            source |= {"records": after} if after else {}
+        own = {name: value for name, value in self.own.items() if name != "id"}
+        head = applied(with_source(head, source), own)
         return Draft(head | ({"id": self.own["id"]} if is_own else {}), history, 1, is_own, lines=self.lines)
 
 
@@ -255,6 +264,8 @@ def _groups(draft: Draft, common: Fields) -> tuple[list[list[Fields]], dict[Any,
         time = said.get("timestamp") or time
         if draft.is_own:
             said |= {"id": uuid_of(said["id"])} | ({"timestamp": time} if time else {})
+        if draft.is_own or entry.get("id") in draft.edited:
+            said = acceptable(said)
         if entry.get("id") in draft.edited:
             source = {key: value for key, value in source.items() if key not in ("blocks", "records")}
         made = records_of(said, source, common)
@@ -297,10 +308,68 @@ def _in_order(records: list[Fields]) -> list[Fields]:
     return result + [record for circle in waiting.values() for record in circle]
 
 
+def _is_filler(record: Fields) -> bool:
+    """Whether a record has the results that `_with_results` put in place of those that were not recorded."""
+    parent = record.get("parentUuid")
+    return isinstance(parent, str) and record.get("uuid") == _filler_id(parent)
+
+
+def _filler_id(parent: str) -> str:
+    return uuid_of(f"{parent}:{_NO_RESULT}")
+
+
+def _with_results(records: list[Fields], after: list[Fields]) -> list[Fields]:
+    """Return all records, and a result for each call that has none: Claude Code resumes no answer with an open call.
+
+    The record of the result is told by its id. It stands behind the last record of the answer, and what answered that
+    one answers it.
+    """
+    blocks = [(record, block) for record in records for block in _blocks(record)]
+    known = [block.get("tool_use_id") for _, block in blocks if block.get("type") == "tool_result"]
+    resolved = set(filter(is_text, known))
+    calls: dict[str, list[str]] = {}
+    for record, block in blocks:
+        id = block.get("id")
+        if block.get("type") == "tool_use" and isinstance(id, str) and id not in resolved:
+            calls.setdefault(_answer_of(record), []).append(id)
+    ends = {answer: record for record in records if (answer := _answer_of(record))}
+    moved: dict[str, str] = {}
+    result: list[Fields] = []
+    for record in records:
+        result.append(_relinked(record, "parentUuid", moved))
+        answer, uuid = _answer_of(record), record.get("uuid")
+        if answer in calls and record is ends[answer] and isinstance(uuid, str):
+            moved[uuid] = _filler_id(uuid)
+            content = [{"type": "tool_result", "tool_use_id": id, "content": _NO_RESULT} for id in calls[answer]]
+            about = {name: record[name] for name in (*_COMMON, "timestamp") if name in record}
+            links = {"uuid": moved[uuid], "parentUuid": uuid}
+            result.append({**about, "type": "user", "message": {"role": "user", "content": content}, **links})
+    return result + [_relinked(record, "leafUuid", moved) for record in after]
+
+
+def _relinked(record: Fields, key: str, moved: dict[str, str]) -> Fields:
+    """A record that names the moved end of an answer, if it named its end."""
+    link = record.get(key)
+    return record | {key: moved[link]} if isinstance(link, str) and link in moved else record
+
+
+def _blocks(record: Fields) -> list[Fields]:
+    """The blocks of the content of a record."""
+    return objects_of(record["message"].get("content")) if isinstance(record.get("message"), dict) else []
+
+
+def _answer_of(record: Fields) -> str:
+    """What the records of one answer share. Empty: it is no answer."""
+    message = record.get("message")
+    if record.get("type") != "assistant" or not isinstance(message, dict):
+        return ""
+    return str(message.get("id") or record.get("uuid"))
+
+
 def _write(draft: Draft) -> bytes:
     head, source = without_source(draft.head)
     session, agent = (uuid_of(draft.id), "") if draft.is_own else draft.id.split(":")[:2] + [""] * (":" not in draft.id)
-    common = _common(session, agent)
+    common = _common(session, agent) | ({"cwd": draft.folder} if draft.is_own and draft.folder else {})
     rest = {name: value for name, value in source.items() if name != "records"}
     groups, ends = _groups(draft, applied(common, rest))
     after = list(source.get("records", ()))
@@ -319,16 +388,37 @@ def _write(draft: Draft) -> bytes:
     if draft.is_own:
         own["id"] = draft.id
     marker = [{"type": OWN, **_about(session, agent), OWN: own}] if own else []
-    return encoded_lines(marker + records + after)
+    return encoded_lines(marker + _with_results(records, after))
 
 
 def _file_name(draft: Draft) -> str:
     """Its place below `~/.claude/projects`, as far as the folder is known in which the session was."""
-    _, source = without_source(draft.head)
     session, _, agent = draft.id.partition(":")
     path = f"{session}/subagents/agent-{agent}.jsonl" if agent else f"{uuid_of(session)}.jsonl"
-    folder = source.get("cwd")
-    return f"{re.sub('[^A-Za-z0-9]', '-', folder)[:200]}/{path}" if isinstance(folder, str) else path
+    return f"{_key_of(draft.folder)}/{path}" if draft.folder else path
+
+
+def _key_of(folder: str) -> str:
+    """Return the name that Claude Code gives to the folder of a project. It counts in UTF-16, as JavaScript does."""
+    data = folder.encode("utf-16-le", "surrogatepass")
+    units = [int.from_bytes(data[at : at + 2], "little") for at in range(0, len(data), 2)]
+    key = "".join(chr(unit) if unit < 128 and chr(unit).isalnum() else "-" for unit in units)
+    if len(key) <= _LONGEST_KEY:
+        return key
+    hash = 0
+    for unit in units:
+        hash = (hash * 31 + unit) % (1 << 32)
+    if hash >= 1 << 31:  # It has a sign there, which is left out.
+        hash = (1 << 32) - hash
+    return f"{key[:_LONGEST_KEY]}-{_base36(hash)}"
+
+
+def _base36(number: int) -> str:
+    digits = ""
+    while number or not digits:
+        number, digit = divmod(number, 36)
+        digits = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + digits
+    return digits
 
 
 def _is_ours(record: Fields) -> bool:

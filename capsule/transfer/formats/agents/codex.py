@@ -18,6 +18,7 @@ from itertools import chain
 from capsule.transfer.drafts.branches import active_line
 from capsule.transfer.formats.agents.codex_lines import EVENTS, Talk, parts_of, texts_of, unfolded, url_of
 from capsule.transfer.interface import Draft, Fields, Format, Source, around, by_record, kept_of, read_records
+from capsule.transfer.records.calls import acceptable
 from capsule.transfer.records.coercion import UUID, encoded_lines, milliseconds, moment, objects_of, text_of, uuid_of
 from capsule.transfer.records.pairs import OWN, difference, without_source
 
@@ -91,7 +92,7 @@ def _lines(draft: Draft, history: list[Fields], clock: int) -> list[list[Fields]
             made.append([unfolded(line, said) for line in source["lines"]])
             continue
         made.append([])
-        for payload in _made(said):
+        for payload in _made(acceptable(said)):
             kind = "event_msg" if payload["type"] in EVENTS else "response_item"
             made[-1].append({"timestamp": moment(clock), "type": kind, "payload": payload})
             clock += 1
@@ -131,7 +132,8 @@ def _began(draft: Draft) -> str:
 
 def _meta(draft: Draft) -> Fields:
     """The first line of a session, with what Codex needs to list it."""
-    about = {"cwd": "/", "originator": "codex_cli_rs", "cli_version": "0.0.0", "instructions": None, "source": "cli"}
+    folder = draft.folder or "/"
+    about = {"cwd": folder, "originator": "codex_cli_rs", "cli_version": "0.0.0", "instructions": None, "source": "cli"}
     payload = {"id": uuid_of(draft.id), "timestamp": _began(draft), **about}
     return {"timestamp": _began(draft), "type": "session_meta", "payload": payload}
 
