@@ -208,14 +208,17 @@ def parse(data: bytes, path: str) -> Settings:
     import tomllib
 
     try:
-        table = tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        leaves = list(_leaves(tomllib.loads(data.decode())))
+    except RecursionError:
+        reason = "its tables and lists are nested too deep inside each other; make it flatter"
+        raise InvalidDocument.of([Problem(path, 0, 0, "", reason)]) from None
+    except ValueError as error:  # Also a number that has too many digits.
         place = re.search(r"line (\d+), column (\d+)", str(error))
         line, column = (int(place[1]), int(place[2])) if place else (0, 0)
         raise InvalidDocument.of([Problem(path, line, column, "", f"is no TOML: {error}")]) from error
     values: dict[str, Any] = {}
     unknown = []
-    for keys, value in _leaves(table):
+    for keys, value in leaves:
         name = ".".join((keys[0], "NAME", *keys[2:]) if keys[0] in _DECLARED and keys[1:] else keys)
         if name in _KNOWN:
             attribute, check = _KNOWN[name]
@@ -266,5 +269,5 @@ def _keys_in(dotted: str) -> _Keys:
 
     try:
         return next(_leaves(tomllib.loads(f"{dotted}=0")))[0]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return ()

@@ -11,10 +11,11 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, get_args
 
 from capsule import timestamps
@@ -31,8 +32,8 @@ from capsule.transfer.drafts.report import Report, Taken
 from capsule.transfer.drafts.revision import OnConflict, Revised, contradicts, revised
 from capsule.transfer.interface import Draft, Format, Source, around, read_bytes
 from capsule.transfer.reading.files import File
-from capsule.transfer.reading.sources import OpenFile, files_at, from_disk, opened, spooled
-from capsule.transfer.registry import drafts_of, format_named, format_of, tell_unknown
+from capsule.transfer.reading.sources import OpenFile, files_at, from_disk, is_stream, opened, spooled
+from capsule.transfer.registry import drafts_of, format_named, format_of, has_value, tell_unknown
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
@@ -96,9 +97,17 @@ class Import:
             raise InvalidInput(f"{only.name} is only written; the content of a file tells its format")
         run = _Run(self._store, only, on_conflict, is_dry_run=is_dry_run, is_trusted=is_trusted)
         with ExitStack() as stack:
-            files = deque(file for path in paths for file in files_at(path, run.report.problems, open_file))
+            problems = run.report.problems
+            files = deque[File]()
+            streams = []
+            for path in paths:
+                if is_stream(path):
+                    streams.append(File(os.fspath(path), 0, partial(open_file, Path(path)), problems))
+                else:
+                    files.extend(files_at(path, problems, open_file))
             if stream is not None:
-                files.append(stack.enter_context(spooled(stream, run.report.problems)))
+                streams.append(File("-", 0, lambda: nullcontext(stream), problems))
+            files.extend(stack.enter_context(spooled(each, has_value)) for each in streams)
             stack.callback(run.finish)
             run.take(files, progress or (lambda done, total, report: None))
         return run.report

@@ -15,7 +15,7 @@ from functools import cache
 from importlib import import_module, metadata
 
 from capsule.errors import CapsuleError, InvalidInput
-from capsule.transfer.interface import ODD, Draft, Format, Source, shape
+from capsule.transfer.interface import ODD, Draft, Format, Source, first, shape
 from capsule.transfer.reading.values import records
 
 GROUP = "capsule.formats"
@@ -66,6 +66,11 @@ def format_of(source: Source, only: Format | None = None) -> Format | None:
             if only is not None or _asked(format.recognizes, source):
                 return format
     return None
+
+
+def has_value(source: Source) -> bool:
+    """Return whether a file begins with what can be read: an archive, an object of JSON, or a known format."""
+    return source.is_packed or any(first(source)) or format_of(source, None) is not None
 
 
 def tell_unknown(source: Source, note: Callable[[str, str, int | None], object] | None) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import random
+import threading
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -13,6 +15,8 @@ import pytest
 import zstandard
 
 from capsule import Store
+from capsule.transfer.reading.files import CHUNK
+from capsule.transfer.reading.values import MOST
 from tests.transfer.exchange import DATA, said, take, zipped
 
 
@@ -25,6 +29,57 @@ def test_a_stream_has_no_files_beside_it(store: Store, tmp_path: Path, monkeypat
 
     history = store.document(id)["history"]
     assert not [file for entry in history for file in entry.get("attachments", ()) if "sha256" in file]
+
+
+class Endless(io.RawIOBase):
+    """A stream without an end: its beginning, and then the same bytes again and again.
+
+    Attributes:
+        read_bytes: How many bytes were read.
+    """
+
+    def __init__(self, begin: bytes, then: bytes) -> None:
+        self._begin = begin
+        self._then = then * (CHUNK // len(then))
+        self.read_bytes = 0
+
+    def read(self, size: int = -1) -> bytes:
+        data, self._begin = self._begin or self._then, b""
+        self.read_bytes += len(data)
+        assert self.read_bytes < 1 << 30, "it is read for ever"
+        return data
+
+
+@pytest.mark.parametrize("then", [b"\0", b" \n", b"\x93\xfe\n{\x01", b"no conversation\n"])
+def test_a_stream_in_which_no_conversation_begins_is_refused(store: Store, then: bytes) -> None:
+    stream = Endless(b"", then)
+    report = store.import_(stream=stream)
+    assert [(one.path, "refused" in one.reason) for one in report.problems.first] == [("-", True)]
+    assert stream.read_bytes <= MOST + CHUNK and not report.conversations
+
+
+def test_a_device_without_an_end_is_refused_and_the_other_files_are_imported(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(said("a"))
+    report = store.import_("/dev/zero", tmp_path / "a.jsonl")
+    assert [(one.path, "refused" in one.reason) for one in report.problems.first] == [("/dev/zero", True)]
+    assert len(report.conversations) == 1
+
+
+@pytest.mark.slow
+def test_a_long_stream_whose_conversation_begins_at_once_is_read_to_its_end(store: Store) -> None:
+    blank = b" " * (CHUNK - 1) + b"\n"
+    stream = io.BytesIO(said("a", id="1") + blank * (MOST // CHUNK + 1) + said("b", id="2"))
+    assert [taken.source for taken in store.import_(stream=stream).conversations] == ["1", "2"]
+
+
+def test_a_pipe_is_read_once(store: Store, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=[said("a", "b", id="1")])
+    writer.start()
+    report = store.import_(pipe)
+    writer.join()
+    assert [(taken.source, taken.messages) for taken in report.conversations] == [("1", 2)]
 
 
 class Pipe(io.RawIOBase):

@@ -9,7 +9,7 @@ import sqlite3
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
@@ -24,6 +24,8 @@ from capsule.transfer.reading.databases import opened_database
 HEAD, CHUNK = 1 << 17, 1 << 20
 #: Problems of one import that are reported in full; the others are counted.
 _MOST_PROBLEMS = 1_000
+#: How zips and files in Zstandard begin.
+ZIP, ZSTD = (b"PK\x03\x04", b"PK\x05\x06"), b"\x28\xb5\x2f\xfd"
 #: The largest database that is copied out of a zip, in bytes.
 _LARGEST_DATABASE = 1 << 31
 DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError, ValueError)
@@ -74,7 +76,7 @@ class File:
 
     name: str
     size: int
-    opened: Callable[[], IO[bytes]]
+    opened: Callable[[], AbstractContextManager[IO[bytes]]]
     problems: Problems
     path: Path | None = None
     matching: Callable[[str], Iterator[File]] = lambda path: iter(())
@@ -134,6 +136,11 @@ class File:
         except DAMAGED as error:
             self.tell(f"can't be read: {error}")
             return b""
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether it is a zip, or in Zstandard."""
+        return self.head.startswith((*ZIP, ZSTD))
 
     @cached_property
     def tables(self) -> frozenset[str]:

@@ -18,19 +18,18 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import IO, BinaryIO
+from typing import IO
 
 from capsule.errors import NotFound
-from capsule.transfer.reading.files import CHUNK, DAMAGED, File, Problems
+from capsule.transfer.reading.files import CHUNK, DAMAGED, ZIP, ZSTD, File, Problems
 from capsule.transfer.reading.folders import walked
+from capsule.transfer.reading.values import MOST
 
 #: How deep zips may lie in zips, and how large such a zip may be, in bytes.
 _DEEPEST, _LARGEST_INNER = 3, 1 << 28
 #: A zip, or a file in it, may not unpack to more than this many times its size, if it is larger than this.
 _MOST_TIMES, _HARMLESS = 200, 1 << 24
 _MOST_MEMBERS = 200_000
-_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
-_ZSTD = b"\x28\xb5\x2f\xfd"
 #: The largest window of a file in Zstandard, and how much of it is unpacked at once: to 32 MB at most, in bytes.
 _WINDOW, _PIECE = 1 << 27, 1 << 10
 #: Before each file in a zip: of it the flags, how it is packed, its size so, and the lengths of its name and of more.
@@ -90,13 +89,38 @@ def on_disk(path: Path, problems: Problems, open_file: OpenFile = from_disk) -> 
     return File(name, path.stat().st_size, lambda: open_file(path), problems, path, matching)
 
 
+def is_stream(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path is a pipe or a device, which can be read only once and may have no end."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
 @contextmanager
-def spooled(stream: BinaryIO, problems: Problems) -> Iterator[File]:
-    """The file of a stream that can be read once: it is copied to a temporary file first."""
+def spooled(stream: File, has_value: Callable[[File], bool]) -> Iterator[File]:
+    """Copy a stream, which can be read once, to a temporary file, and give that.
+
+    A stream may have no end. It is refused, and its file is empty, if no value begins in the first 64 MB of it.
+
+    Args:
+        stream: The stream.
+        has_value: Whether something that can be read begins in a file with the first bytes of the stream.
+    """
     with NamedTemporaryFile(prefix="capsule-import-") as copy:
-        while chunk := stream.read(CHUNK):
+        source = replace(stream, opened=lambda: from_disk(Path(copy.name)), is_named=True)
+        is_checked = False
+        for chunk in stream.chunks():
             copy.write(chunk)
-        yield _copied(File("-", 0, lambda: from_disk(Path(copy.name)), problems, is_named=True), copy)
+            if not is_checked and copy.tell() >= MOST:
+                is_checked = True
+                if not has_value(_copied(source, copy)):
+                    source.tell(f"refused: no conversation begins in the first {MOST >> 20} MB of this stream")
+                    copy.seek(0)
+                    copy.truncate()
+                    break
+        yield _copied(source, copy)
 
 
 def _copied(file: File, copy: IO[bytes]) -> File:
@@ -108,11 +132,11 @@ def _copied(file: File, copy: IO[bytes]) -> File:
 
 def opened(file: File, depth: int = 1) -> Iterator[File]:
     """The file; of a zip, the files in it; of one in Zstandard, what is in it."""
-    if not file.head.startswith((*_ZIP, _ZSTD)):
+    if not file.is_packed:
         yield file
     elif depth > _DEEPEST:
         file.tell(f"refused: a zip inside {_DEEPEST} others")
-    elif file.head.startswith(_ZSTD):
+    elif file.head.startswith(ZSTD):
         yield from _decompressed(file, depth)
     else:
         try:
@@ -157,7 +181,7 @@ def _without_directory(file: File, data: IO[bytes], depth: int) -> Iterator[File
     with NamedTemporaryFile(prefix="capsule-import-") as copy:
         with suppress(zlib.error), zipfile.ZipFile(copy, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
             size, names = 0, set[str]()
-            while (header := data.read(_HEADER.size)).startswith(_ZIP[0]) and len(header) == _HEADER.size:
+            while (header := data.read(_HEADER.size)).startswith(ZIP[0]) and len(header) == _HEADER.size:
                 flags, method, packed, length, extra = _HEADER.unpack(header)
                 name = data.read(length).decode("utf-8", "replace")
                 data.seek(extra, os.SEEK_CUR)
@@ -172,7 +196,7 @@ def _without_directory(file: File, data: IO[bytes], depth: int) -> Iterator[File
                             raise zlib.error
                 if flags & 8:  # Sizes follow, in one of four lengths.
                     after = data.read(24)
-                    data.seek(max(after.find(_ZIP[0]), 0) - len(after), os.SEEK_CUR)
+                    data.seek(max(after.find(ZIP[0]), 0) - len(after), os.SEEK_CUR)
         yield from opened(_copied(file, copy), depth)
 
 
@@ -222,7 +246,7 @@ def _members(file: File, archive: zipfile.ZipFile, depth: int) -> Iterator[File]
 
     for name in names:
         member = made(name)
-        if not member.head.startswith(_ZIP):
+        if not member.head.startswith(ZIP):
             yield from opened(member, depth)
         elif member.size > _LARGEST_INNER:
             member.tell(f"refused: a zip in a zip with more than {_LARGEST_INNER >> 20} MB")

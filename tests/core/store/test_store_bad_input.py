@@ -148,6 +148,10 @@ def test_invalid_settings_are_refused_by_name(root: Path) -> None:
         ("[links]\n'my.app' = 'web'", ":2:1: links.my.app: "),
         ("agents.bob = 1", ":1:1: agents.bob: "),
         ("[notifications]\nfiles = 'CLAUDE.md'", ":2:1: notifications.files: "),
+        ("[" * 100_000, ":1:"),
+        ("a = " + "[" * 100_000, ": its tables and lists are nested too deep"),
+        (".".join("a" * 2_000) + " = 1", ": its tables and lists are nested too deep"),
+        ("a = " + "1" * 100_000, ": is no TOML: "),
     ]:
         (root / "capsule.toml").write_text(text)
         with pytest.raises(InvalidDocument, match=re.escape(f"capsule.toml{place}")):
