@@ -23,7 +23,7 @@ from benchmarks.fixtures import texts
 from benchmarks.harness import Samples
 from benchmarks.report import Bar, Bench, Report, Table, micro, times
 from capsule import Store
-from capsule.disk.notices import DirectoryNotices
+from capsule.disk.directory_tracker import DirectoryTracker
 
 __all__ = ["run"]
 
@@ -77,12 +77,12 @@ def run(bench: Bench) -> Report:
 @contextmanager
 def _without_trackers() -> Iterator[None]:
     """Notices come from watchfiles alone, as on other systems than Linux."""
-    sooner = DirectoryNotices.sooner
-    DirectoryNotices.sooner = staticmethod(lambda directory, suffix: None)
+    sooner = DirectoryTracker.sooner
+    DirectoryTracker.sooner = staticmethod(lambda directory, suffix: None)
     try:
         yield
     finally:
-        DirectoryNotices.sooner = staticmethod(sooner)
+        DirectoryTracker.sooner = staticmethod(sooner)
 
 
 def _idle(bench: Bench, report: Report, made: corpus.Corpus, name: str) -> None:

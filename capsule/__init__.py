@@ -12,14 +12,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from capsule.engines.answers import Facets as Facets
-    from capsule.engines.answers import Found as Found
-    from capsule.engines.answers import Hit as Hit
-    from capsule.engines.answers import Listed as Listed
-    from capsule.engines.answers import Stats as Stats
     from capsule.engines.changes import Change as Change
     from capsule.engines.changes import Changes as Changes
-    from capsule.engines.questions import Filter as Filter
+    from capsule.engines.queries import Facets as Facets
+    from capsule.engines.queries import Filter as Filter
+    from capsule.engines.queries import Found as Found
+    from capsule.engines.queries import Hit as Hit
+    from capsule.engines.queries import Listed as Listed
+    from capsule.engines.queries import Stats as Stats
     from capsule.engines.values import Trashed as Trashed
     from capsule.errors import CapsuleError as CapsuleError
     from capsule.errors import GitFailed as GitFailed
@@ -66,8 +66,8 @@ __version__ = "0.1.0"
 #: The public names, by module. A module is imported on first use: the validation library alone takes 50 ms to import.
 _MODULES = {
     "capsule.engines.changes": "Change Changes",
+    "capsule.engines.queries": "Facets Filter Found Hit Listed Stats",
     "capsule.engines.values": "Trashed",
-    "capsule.engines.answers": "Facets Found Hit Listed Stats",
     "capsule.errors": "CapsuleError GitFailed InvalidDocument InvalidInput LockLost Locked "
     "NotFound Problem Refused Remedy StorageFailed StoreBusy",
     "capsule.format.documents.head": "Head",
@@ -79,7 +79,6 @@ _MODULES = {
     "capsule.messaging.mail.mail": "Heard History Inbox InboxItem Mail Mention Sent",
     "capsule.messaging.people.contacts": "Agent Contact",
     "capsule.messaging.people.projects": "Project",
-    "capsule.engines.questions": "Filter",
     "capsule.store.pages": "Page",
     "capsule.public": "Store",
     "capsule.store.objects.summaries": "Mark Standing Summary",

@@ -1,13 +1,17 @@
-"""What happened to conversations, as the index noticed it.
+"""Changes of conversations, as an engine reports them to followers.
 
-What must stay true: a change names what changed and no more: whoever wants the text reads it from the store, which
-has the truth by then. The names of kinds and fields are part of the plain output, and stay.
+What must stay true: a change names what changed, and has no text. A program that wants the text reads it from the
+store, which has the current version by then. The names of kinds and fields are part of the plain output, and stay.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    pass
+
 
 KINDS = (
     "created",

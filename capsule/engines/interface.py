@@ -18,7 +18,7 @@ from capsule.errors import NotFound, Remedy
 if TYPE_CHECKING:
     from capsule.engines.capabilities import OutsideEdits
     from capsule.engines.machine import Machine
-    from capsule.engines.questions import Questions
+    from capsule.engines.queries import Queries
     from capsule.format.documents.head import ParsedHead
     from capsule.rules.consent import State
     from capsule.rules.policy import Object
@@ -332,7 +332,7 @@ class Engine(Protocol):
 
     # -- All conversations -----------------------------------------------------------------------------------------
 
-    def questions(self, asker: Sight | None = None) -> Questions:
+    def questions(self, asker: Sight | None = None) -> Queries:
         """The questions of an agent about the conversations, or of the store's owner (None)."""
 
     def tracker(self, kind: str | None = None) -> Tracker:

@@ -1,6 +1,6 @@
 """How far an agent has read: marks, and what is asked and answered by them.
 
-What must stay true: nothing here belongs to one kind of engine. A quick command loads this, and not `answers.py`.
+What must stay true: nothing here belongs to one kind of engine. A quick command loads this, and not `queries.py`.
 """
 
 from __future__ import annotations

@@ -67,8 +67,8 @@ def remembered(store: CoreStore, kind: str, file: Scanned) -> dict[str, Known]:
         if data is not None:
             commit = _known(migrations.current(decoded(data, file.path, file.id), file.path)[0])
     with suppress(CapsuleError):
-        if kind == KIND and (recalled := store.questions.recalled(file.id)) is not None:
-            index = _known(*recalled)
+        if kind == KIND and (last_valid := store.questions.last_valid_version(file.id)) is not None:
+            index = _known(*last_valid)
     if commit.head and index.head and index.head["updatedAt"] >= commit.head["updatedAt"]:
         commit = commit._replace(entries={id: entry for id, entry in commit.entries.items() if id in index.entries})
     elif commit.head:  # The commit came by git since.

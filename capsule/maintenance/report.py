@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from capsule.disk.mounts import mount_of
+from capsule.disk.directory_tracker import mount_of
 from capsule.engines.interface import CONVERSATIONS, WITH_ENTRIES
 from capsule.errors import CapsuleError, InvalidDocument
 from capsule.format.kinds import KINDS

@@ -15,7 +15,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import Completion, CompletionArgument
 from pydantic import Field
 
-from capsule.engines.questions import Filter
+from capsule.engines.queries import Filter
 from capsule.fence import quoted, visible, word
 from capsule.format import schema
 from capsule.format.references import one_of

@@ -15,7 +15,7 @@ import orjson
 from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import Resource
 
-from capsule.engines.questions import Filter
+from capsule.engines.queries import Filter
 from capsule.fence import escaped, visible
 from capsule.format import schema as schemas
 from capsule.mcp_server.stores import store_of

@@ -27,7 +27,7 @@ from capsule.store.creation import TakenId, write_new
 from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
-    from capsule.engines.answers import Value
+    from capsule.engines.queries import FieldValue
     from capsule.format.documents.head import Head
 
 Source = Literal["manual", "frontmatter", "default"]
@@ -282,7 +282,7 @@ class Channels(OfOneType):
         """
         return [member for member in self._head(channel, agent).participants if member.is_in]
 
-    def topics(self, channel: str, *, agent: str | None = None) -> list[Value]:
+    def topics(self, channel: str, *, agent: str | None = None) -> list[FieldValue]:
         """List the topics of a channel, the latest first: each with the number of its messages and the last one's time.
 
         Args:
@@ -372,9 +372,9 @@ class Channels(OfOneType):
         """
         who = self._who(agent)
         state = self._people.directory.state(who)
-        from capsule.engines.questions import Listing
+        from capsule.engines.queries import ListRequest
 
-        heads = self._store.inner.whole.questions().conversations(Listing()).heads
+        heads = self._store.inner.whole.questions().conversations(ListRequest()).heads
         channels = (head for head in heads if head.channel and not head.channel.owner)
         listed = (_listed(Object.listed(head), head.description, who, state) for head in channels)
         return sorted((each for each in listed if each and (archived or not each.archived)), key=lambda each: each.id)

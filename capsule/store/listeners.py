@@ -113,9 +113,9 @@ class Listeners:
         questions = self._store.inner.whole.questions()  # Other agents' stores wait on this hub too.
         news = questions.changes(since, _MOST)
         if since is None:
-            from capsule.engines.questions import Filter, Listing
+            from capsule.engines.queries import Filter, ListRequest
 
-            locked = questions.conversations(Listing(Filter(archived=None, locked=True))).heads
+            locked = questions.conversations(ListRequest(Filter(archived=None, locked=True))).heads
             self._locks = {head.id: head.lock for head in locked if head.lock is not None}
         for change in news.changes:
             if change.kind == "locked" and change.lock is not None:

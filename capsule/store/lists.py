@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from capsule.engines.answers import Facets, Listed
     from capsule.engines.interface import Engine
-    from capsule.engines.questions import Filter, Order, Questions
+    from capsule.engines.queries import Facets, Filter, Listed, Order, Queries
     from capsule.store.inner import Inner
 
 
@@ -26,7 +25,7 @@ class Lists:
     agent: str | None
 
     @property
-    def questions(self) -> Questions:
+    def questions(self) -> Queries:
         """What the engine answers about all conversations to whom this store acts for."""
         return self.engine.questions()
 
@@ -59,9 +58,9 @@ class Lists:
         Cost: as `heads`, and a tenth of a microsecond for each conversation in the store and each condition. The first
             list in an order sorts them all; later ones do not, whatever changed.
         """
-        from capsule.engines.questions import Listing
+        from capsule.engines.queries import ListRequest
 
-        asked = Listing(self._meant(filter), order, limit=limit, cursor=cursor)
+        asked = ListRequest(self._meant(filter), order, limit=limit, cursor=cursor)
         return self.questions.conversations(asked, progress)
 
     def facets(self, filter: Filter | None = None, progress: Callable[[int, int], None] | None = None) -> Facets:
@@ -78,7 +77,7 @@ class Lists:
 
     def _meant(self, filter: Filter | None) -> Filter:
         """A filter by the ids of agents."""
-        from capsule.engines.questions import Filter, is_within
+        from capsule.engines.queries import Filter, is_within
 
         chosen = filter or Filter()
         if chosen.agent is not None:  # The guard is asked only where it has to be: it loads a room.

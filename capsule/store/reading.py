@@ -22,8 +22,8 @@ from capsule.store.lists import Lists
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from capsule.engines.answers import Found, Stats
     from capsule.engines.changes import Changes
+    from capsule.engines.queries import Found, Stats
     from capsule.format.documents.head import Head
     from capsule.format.models import Capsule, Message
     from capsule.settings import Settings
@@ -146,9 +146,9 @@ class Reading(Lists):
         Cost: bringing the index up to date: one scan of the directory with an lstat for each file, and reading the new
             part of each file that changed since it was indexed.
         """
-        from capsule.engines.questions import Listing
+        from capsule.engines.queries import ListRequest
 
-        return iter(self.questions.conversations(Listing(), progress).heads)
+        return iter(self.questions.conversations(ListRequest(), progress).heads)
 
     def search(
         self,
@@ -198,11 +198,11 @@ class Reading(Lists):
 
         Cost: as `heads`, and about a microsecond for each match that is ranked.
         """
-        from capsule.engines.questions import Search
+        from capsule.engines.queries import SearchRequest
         from capsule.format.filters import parse
 
         # In one order: the cursor of a search fits only the same options.
-        asked = Search(
+        asked = SearchRequest(
             query=query,
             roles=tuple(sorted({*roles})),
             senders=tuple(sorted({*senders})),
@@ -293,10 +293,10 @@ class Reading(Lists):
 
         Cost: one scan of the directory; for `@last` and for a name, as `heads`.
         """
-        from capsule.engines.questions import Listing
+        from capsule.engines.queries import ListRequest
 
         if text == "@last":
-            latest = self.questions.conversations(Listing(order="latest", limit=1)).heads
+            latest = self.questions.conversations(ListRequest(order="latest", limit=1)).heads
             if not latest:
                 raise NotFound("there is no conversation yet", remedy=Remedy("new"), id=text)
             return latest[0].id
@@ -307,7 +307,7 @@ class Reading(Lists):
         try:
             return one_of(fitting, check_id(text))
         except (NotFound, InvalidInput):
-            heads = self.questions.conversations(Listing()).heads if ids and text else ()
+            heads = self.questions.conversations(ListRequest()).heads if ids and text else ()
             named = self.inner.guard.named(self.agent, text, heads)
             if len(named) > 1:
                 raise InvalidInput(

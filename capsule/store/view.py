@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from capsule.engines.interface import Engine, Transaction, Trash
     from capsule.engines.leases import Leases
     from capsule.engines.machine import Machine
-    from capsule.engines.questions import Questions
+    from capsule.engines.queries import Queries
     from capsule.engines.values import Reads, Tracker, Trashed, Version
     from capsule.rules.policy import StateOf
 
@@ -71,7 +71,7 @@ class AgentView:
         self.name, self.close = engine.name, engine.close
         self.leases = LeasesView(engine.leases, self._finds)
 
-    def questions(self, asker: Sight | None = None) -> Questions:
+    def questions(self, asker: Sight | None = None) -> Queries:
         """The questions of this agent, whatever `asker` is."""
         return self._engine.questions(Sight(self.agent, self._state_of(None, ())))
 
@@ -178,9 +178,9 @@ class AgentView:
         ids = self._of(kind).ids(kind)
         if kind != CONVERSATIONS:
             return ids
-        from capsule.engines.questions import Listing
+        from capsule.engines.queries import ListRequest
 
-        seen = {head.id for head in self.questions().conversations(Listing()).heads}
+        seen = {head.id for head in self.questions().conversations(ListRequest()).heads}
         return [id for id in ids if id in seen]
 
     def head(self, id: str) -> tuple[Document, int]:

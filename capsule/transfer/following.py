@@ -13,7 +13,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
-from capsule.disk.notices import Watcher
+from capsule.disk.directory_tracker import WatchfilesWatcher
 from capsule.errors import NotFound
 from capsule.transfer.importing import Import
 from capsule.transfer.reading.files import HEAD, Damage, Problems
@@ -145,7 +145,7 @@ class FolderWatch:
         folders: set[str] | None = None
         while folders != (folders := self._there()):  # One that came in between is watched too.
             try:
-                self._watcher = Watcher(sorted(folders))
+                self._watcher = WatchfilesWatcher(sorted(folders))
             except FileNotFoundError:  # One of them is gone again.
                 folders = None
         #: Each by the path by which it is reported.

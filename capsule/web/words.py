@@ -10,7 +10,7 @@ from markupsafe import Markup
 from capsule.timestamps import known
 
 if TYPE_CHECKING:
-    from capsule.engines.answers import Snippet
+    from capsule.engines.queries import Snippet
 
 
 def when(stamp: Any) -> Markup:

@@ -53,7 +53,7 @@ def _named() -> AbstractContextManager[CoreStore]:
 
 def complete_id(incomplete: str) -> list[tuple[str, str]]:
     """The ids of the conversations that begin with `incomplete`, in the order of a list, with their titles."""
-    from capsule.engines.questions import Filter
+    from capsule.engines.queries import Filter
 
     heads = _read(_named, lambda store: store.list(Filter(archived=None)).heads)
     pairs = [(head.id, "damaged" if head.damaged else one_line(head.title) or "untitled") for head in heads]

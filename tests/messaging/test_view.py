@@ -13,9 +13,9 @@ import pytest
 
 from capsule import Changes, InvalidDocument, InvalidInput, NotFound, Refused, Store, timestamps
 from capsule.engines.files.engine import FilesEngine
-from capsule.engines.index.search.ranking import PROFILES
+from capsule.engines.index.search.search import PROFILES
 from capsule.engines.interface import Engine
-from capsule.engines.questions import Search
+from capsule.engines.queries import SearchRequest
 from capsule.ids import new_id
 from capsule.store.view import AgentView
 from capsule.timestamps import ms_of
@@ -236,7 +236,7 @@ def test_what_others_write_changes_no_score_no_order_no_count_and_no_cursor(
 
     def seen() -> Any:
         basic: dict[str, Any] = {"query": "fish", "limit": 3, "now_ms": ms_of(LATE)}
-        asked = [Search(**(basic | search)) for search in SEARCHES]
+        asked = [SearchRequest(**(basic | search)) for search in SEARCHES]
         hits = [late.questions.search(each).as_json() for each in asked]
         page = late.list(limit=2)
         return json.dumps(hits), late.stats(), page.cursor(), page.total, late.changes(since)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from capsule import Store
-from capsule.disk import notices
+from capsule.disk import directory_tracker
 from capsule.transfer import following
 from capsule.transfer.drafts.report import Taken
 from capsule.transfer.following import FolderWatch, follow
@@ -24,7 +24,7 @@ class Enough(Exception):
 @pytest.fixture(params=["notices", "polling"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "polling":
-        monkeypatch.setattr(notices, "must_poll", lambda directory: True)
+        monkeypatch.setattr(directory_tracker, "must_poll", lambda directory: True)
 
 
 def test_what_is_written_is_imported_and_half_a_line_is_no_damage(store: Store, tmp_path: Path, way: None) -> None:
@@ -136,12 +136,12 @@ def test_a_folder_that_goes_while_it_is_found_takes_none_beside_it_away(
         file.parent.mkdir(parents=True)
         file.write_bytes(said("a"))
 
-    def opened(directories: list[str]) -> notices.Watcher:
+    def opened(directories: list[str]) -> directory_tracker.WatchfilesWatcher:
         if all(map(Path.exists, files)):
             shutil.rmtree(folder / "b")
-        return notices.Watcher(directories)
+        return directory_tracker.WatchfilesWatcher(directories)
 
-    monkeypatch.setattr(following, "Watcher", opened)
+    monkeypatch.setattr(following, "WatchfilesWatcher", opened)
     others = sorted(str(file) for file in files if file.parent.name != "b")
     heard: set[str] = set()
     while not heard >= set(others):
@@ -159,11 +159,11 @@ def test_a_folder_that_comes_while_others_are_found_or_replaces_one_is_watched(
 ) -> None:
     file = tmp_path / "new" / "chat.jsonl"
 
-    def opened(directories: list[str]) -> notices.Watcher:
+    def opened(directories: list[str]) -> directory_tracker.WatchfilesWatcher:
         file.parent.mkdir(exist_ok=True)
-        return notices.Watcher(directories)
+        return directory_tracker.WatchfilesWatcher(directories)
 
-    monkeypatch.setattr(following, "Watcher", opened)
+    monkeypatch.setattr(following, "WatchfilesWatcher", opened)
     watch = FolderWatch([str(tmp_path)])
     for text in ("a", "b"):
         for content in (text, text * 2):  # The first may be found by looking.

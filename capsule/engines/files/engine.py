@@ -36,8 +36,8 @@ from capsule.format.validation import decoded
 from capsule.settings import FILE_NAME
 
 if TYPE_CHECKING:
-    from capsule.engines.index.asking import Asking
     from capsule.engines.index.index import Index
+    from capsule.engines.index.queries import IndexQueries
     from capsule.engines.machine import Machine
     from capsule.rules.visibility import Sight
 
@@ -69,7 +69,7 @@ class FilesEngine:
         self._caches = Caches()
         self._guard = threading.Lock()
         self._index: Index | None = None
-        self._owners: Asking | None = None
+        self._owners: IndexQueries | None = None
 
     # -- One document ----------------------------------------------------------------------------------------------
 
@@ -270,12 +270,12 @@ class FilesEngine:
                     self._index = FilesIndex(self.storage, CONVERSATIONS, self._settled_soon)
         return self._index
 
-    def questions(self, asker: Sight | None = None) -> Asking:
+    def questions(self, asker: Sight | None = None) -> IndexQueries:
         if asker is None and self._owners is not None:
             return self._owners
-        from capsule.engines.index.asking import Asking
+        from capsule.engines.index.queries import IndexQueries
 
-        asking = Asking(self.index, asker, self)
+        asking = IndexQueries(self.index, asker, self)
         if asker is None:
             self._owners = asking
         return asking

@@ -296,20 +296,20 @@ class FileStorage:
 
     def tracker(self, kind: str) -> Tracker | None:
         """What tells which documents of a kind are touched from now on; None where the system can't."""
-        from capsule.disk.notices import open_tracker
+        from capsule.disk.directory_tracker import open_tracker
 
         return open_tracker(self.layout.documents(kind), _SUFFIX)
 
     def notices(self, kind: str | None) -> Tracker:
         """What wakes those who wait for documents of a kind, or for any mutex file (None). Raises `StorageFailed`,
         `Refused`."""
-        from capsule.disk.notices import DirectoryNotices  # Seldom needed, and ctypes with it.
+        from capsule.disk.directory_tracker import DirectoryTracker  # Seldom needed, and ctypes with it.
 
         directory = self.mutex_files.path if kind is None else self.layout.documents(kind)
         with whole_files.naming(directory, "watch"):
             if kind is None:
                 self.mutex_files.ensure()
-            return DirectoryNotices(directory, _SUFFIX if kind else "")
+            return DirectoryTracker(directory, _SUFFIX if kind else "")
 
     committed = staticmethod(committed)
 

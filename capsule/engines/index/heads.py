@@ -1,6 +1,6 @@
-"""The heads of conversations as the index keeps them, and what it makes of them for a list.
+"""The heads of conversations as the index stores them, and their order in a list.
 
-What must stay true: a list imports nothing that only reading messages needs, so that it is quick to start.
+What must stay true: a list imports nothing that only reading messages needs, so that it starts quickly.
 """
 
 from __future__ import annotations
@@ -17,10 +17,16 @@ from capsule.format.documents.head import Head
 from capsule.format.documents.members import as_json, members_in
 
 if TYPE_CHECKING:
-    from capsule.engines.questions import Order
+    from capsule.engines.queries import (
+        Order,
+    )
+    from capsule.format.documents.head import Head
+
 
 #: What `head_of` makes a head of, in its order.
 HEAD_COLUMNS = "id, updated_at, size, damaged, lock, head"
+
+
 #: The fields of a `Head` in the JSON array of the column `head`.
 HEAD_FIELDS = tuple(
     field.name for field in fields(Head) if field.name not in ("id", "updated_at", "lock", "path", "bytes", "damaged")
@@ -52,7 +58,7 @@ def fields_of(head: Head) -> bytes:
     return orjson.dumps(values)
 
 
-class Sorted:
+class SortedHeads:
     """All heads in one order, which is repaired where one changes: sorting 100,000 takes longer than showing a page.
 
     Args:
@@ -61,7 +67,7 @@ class Sorted:
     """
 
     def __init__(self, order: Order, heads: Iterable[Head]) -> None:
-        from capsule.engines.questions import key_of
+        from capsule.engines.queries import key_of
 
         self._key, self._is_reversed = key_of(order), order != "title"
         keyed = sorted((self._key(head), head) for head in heads)  # No two keys are the same: no head is compared.

@@ -1,4 +1,4 @@
-"""The index of a store's conversations, and what all its questions share; `Asking` has the questions.
+"""The index of a store's conversations, and what all its questions share; `IndexQueries` has the questions.
 
 What must stay true: an answer is that of the files at the time of the question or later, whoever wrote them; and an
 index that is of no use is built anew without an error.
@@ -15,15 +15,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule.engines.index.database import Database, Progress, Unusable, is_busy, is_of_no_use
-from capsule.engines.index.hidden import NOTHING, Hidden, hide
+from capsule.engines.index.visibility import SEES_ALL, VisibilityFilter, hide
 from capsule.errors import CapsuleError, InvalidInput, StoreBusy
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Change
     from capsule.engines.files.disk.derived import Derived
-    from capsule.engines.index.heads import Sorted
+    from capsule.engines.index.heads import SortedHeads
     from capsule.engines.machine import Machine
-    from capsule.engines.questions import Order
+    from capsule.engines.queries import Order
     from capsule.engines.sealed import Seal
     from capsule.format.documents.head import Head
     from capsule.rules.visibility import Sight
@@ -61,7 +61,7 @@ class Index:
         self._heads: dict[str, Head] | None = None
         #: The numbers of their rows, which stay; and they in the orders that were asked for.
         self.numbers: dict[str, int] = {}
-        self._sorted: dict[str, Sorted] = {}
+        self._sorted: dict[str, SortedHeads] = {}
         self._stale: set[str] = set()
         #: Everything that was acknowledged before this time is in the rows.
         self._fresh_ns = 0
@@ -135,7 +135,7 @@ class Index:
     def query(
         self,
         asker: Sight | None,
-        ask: Callable[[sqlite3.Connection, Hidden], T],
+        ask: Callable[[sqlite3.Connection, VisibilityFilter], T],
         ids: Iterable[str] | None = None,
         progress: Progress | None = None,
     ) -> T:
@@ -152,7 +152,7 @@ class Index:
 
         reader, db = self._reader
         if reader == threading.get_ident():
-            return ask(db, NOTHING if asker is None else self.hide(db, self.hidden(asker)))
+            return ask(db, SEES_ALL if asker is None else self.hide(db, self.hidden(asker)))
 
         def read() -> T:
             db, self.generation = self._database.connection, self._database.generation
@@ -167,7 +167,7 @@ class Index:
         # Who may read these conversations depends on others.
         return self._doing(read, ids if asker is None or not ids else None, progress)
 
-    def hide(self, db: Any, hidden: Mapping[str, int | None]) -> Hidden:
+    def hide(self, db: Any, hidden: Mapping[str, int | None]) -> VisibilityFilter:
         """Hide conversations from the questions to `db`; see `hidden.hide`."""
         return hide(db, hidden)
 
@@ -199,11 +199,11 @@ class Index:
 
     def sorted_heads(self, order: Order) -> Iterable[Head]:
         """The same in an order. Costs sorting them for the first who asks, and little when some changed since."""
-        from capsule.engines.index.heads import Sorted
+        from capsule.engines.index.heads import SortedHeads
 
         heads = self.heads()
         if order not in self._sorted:
-            self._sorted[order] = Sorted(order, heads.values())
+            self._sorted[order] = SortedHeads(order, heads.values())
         return self._sorted[order]
 
     def heads_where(self, condition: str, *values: str | int) -> Iterator[Head]:

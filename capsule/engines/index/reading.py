@@ -16,7 +16,7 @@ import orjson
 
 from capsule.disk.whole_files import Signature
 from capsule.engines.files.protocols import Known, Scanned
-from capsule.engines.index.search.folding import count as count_words
+from capsule.engines.index.search.query import count as count_words
 from capsule.errors import CapsuleError, InvalidDocument
 from capsule.format import migrations, validation
 from capsule.format.documents.head import Head

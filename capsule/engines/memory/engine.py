@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from capsule import timestamps
-from capsule.disk.touched import Touched
+from capsule.disk.directory_tracker import TouchedNames
 from capsule.engines.interface import CONVERSATIONS, Document, missing
 from capsule.engines.leases import Lease, is_instance
 from capsule.engines.machine import Machine, MemoryMachine
@@ -26,7 +26,7 @@ from capsule.ids import check_id
 from capsule.settings import TEMPLATE
 
 if TYPE_CHECKING:
-    from capsule.engines.index.asking import Asking
+    from capsule.engines.index.queries import IndexQueries
     from capsule.engines.memory.index import MemoryIndex
     from capsule.rules.visibility import Sight
 
@@ -50,7 +50,7 @@ class MemoryEngine:
         self.machine: Machine = MemoryMachine()
         self.leases = MemoryLeases()
         #: By tracker, which kind it tells of; None: all.
-        self._trackers: weakref.WeakKeyDictionary[Touched, str | None] = weakref.WeakKeyDictionary()
+        self._trackers: weakref.WeakKeyDictionary[TouchedNames, str | None] = weakref.WeakKeyDictionary()
         self._serial = 0
         self._index: MemoryIndex | None = None
         self._toml = TEMPLATE.encode()
@@ -194,17 +194,17 @@ class MemoryEngine:
 
     # -- All conversations -----------------------------------------------------------------------------------------
 
-    def questions(self, asker: Sight | None = None) -> Asking:
+    def questions(self, asker: Sight | None = None) -> IndexQueries:
         """The questions of an asker; the first one makes the index."""
-        from capsule.engines.index.asking import Asking
+        from capsule.engines.index.queries import IndexQueries
         from capsule.engines.memory.index import MemoryIndex
 
         with self._guard:
             self._index = self._index or MemoryIndex(self)
-            return Asking(self._index, asker, self)
+            return IndexQueries(self._index, asker, self)
 
-    def tracker(self, kind: str | None = None) -> Touched:
-        tracker = Touched()
+    def tracker(self, kind: str | None = None) -> TouchedNames:
+        tracker = TouchedNames()
         with self._guard:
             self._trackers[tracker] = kind
         return tracker

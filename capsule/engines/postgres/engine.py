@@ -31,8 +31,8 @@ from capsule.format.json import codec
 from capsule.ids import check_id
 
 if TYPE_CHECKING:
-    from capsule.disk.touched import Touched
-    from capsule.engines.index.asking import Asking
+    from capsule.disk.directory_tracker import TouchedNames
+    from capsule.engines.index.queries import IndexQueries
     from capsule.engines.machine import Machine
     from capsule.engines.postgres.database import Database
     from capsule.engines.postgres.index import PostgresIndex
@@ -310,7 +310,7 @@ class PostgresEngine:
 
     # -- All conversations -----------------------------------------------------------------------------------------
 
-    def questions(self, asker: Sight | None = None) -> Asking:
+    def questions(self, asker: Sight | None = None) -> IndexQueries:
         """The questions of an asker; each takes into the index what was written since the last one of anybody."""
         from capsule.engines.postgres.index import PostgresAsking
 
@@ -325,7 +325,7 @@ class PostgresEngine:
             self._index = self._index or PostgresIndex(self.feed)
             return self._index
 
-    def tracker(self, kind: str | None = None) -> Touched:
+    def tracker(self, kind: str | None = None) -> TouchedNames:
         return self.feed.tracker(kind)
 
     def flush(self, kind: str = "", id: str = "") -> int:

@@ -21,7 +21,7 @@ from uuid import uuid4
 
 import orjson
 
-from capsule.disk.touched import Touched
+from capsule.disk.directory_tracker import TouchedNames
 from capsule.engines.changes import Change
 from capsule.engines.index.tables.journal import Cursor
 from capsule.engines.interface import CONVERSATIONS
@@ -55,7 +55,7 @@ class Feed:
 
     def _begin(self) -> None:
         self._guard = threading.Lock()
-        self._trackers: weakref.WeakKeyDictionary[Touched, str | None] = weakref.WeakKeyDictionary()
+        self._trackers: weakref.WeakKeyDictionary[TouchedNames, str | None] = weakref.WeakKeyDictionary()
         self._follower: _Follower | None = None
         self._bell: _Bell | None = None
 
@@ -125,9 +125,9 @@ class Feed:
             if time.monotonic() > self._bell.quiet_until_s:
                 self._bell.rung.set()
 
-    def tracker(self, kind: str | None) -> Touched:
+    def tracker(self, kind: str | None) -> TouchedNames:
         """What tells of documents that are written from now on; see `Engine.tracker`."""
-        tracker = Touched()
+        tracker = TouchedNames()
         with self._guard:
             self._trackers[tracker] = kind
             if self._follower is None:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import orjson
 
-from capsule.engines.index.asking import Asking
-from capsule.engines.index.hidden import ALWAYS_MS, Hidden, numbers
 from capsule.engines.index.index import Index
+from capsule.engines.index.queries import IndexQueries
 from capsule.engines.index.reading import Found, Version, _with_head, lines_of, messages_of, whole
 from capsule.engines.index.tables import journal
+from capsule.engines.index.visibility import ALWAYS_MS, VisibilityFilter, numbers
 from capsule.engines.interface import CONVERSATIONS
 from capsule.engines.postgres import layout
 from capsule.engines.postgres.rows import PostgresRows
@@ -31,12 +31,12 @@ from capsule.errors import CapsuleError, InvalidInput
 from capsule.format.documents.head import Head
 
 if TYPE_CHECKING:
-    from capsule.engines.answers import Value
     from capsule.engines.changes import Change, Changes
     from capsule.engines.index.database import Progress
-    from capsule.engines.index.search.search import Searching
+    from capsule.engines.index.search.search import SearchPage
     from capsule.engines.index.tables.facts import Fits
     from capsule.engines.postgres.feed import Feed
+    from capsule.engines.queries import FieldValue
     from capsule.rules.visibility import Sight
 
 T = TypeVar("T")
@@ -247,7 +247,7 @@ class PostgresIndex(Index):
     def query(
         self,
         asker: Sight | None,
-        ask: Callable[[Any, Hidden], T],
+        ask: Callable[[Any, VisibilityFilter], T],
         ids: Iterable[str] | None = None,
         progress: Progress | None = None,
     ) -> T:
@@ -257,11 +257,13 @@ class PostgresIndex(Index):
 
     # -- Questions -------------------------------------------------------------------------------------------------
 
-    def hide(self, db: Any, hidden: Mapping[str, int | None]) -> Hidden:
+    def hide(self, db: Any, hidden: Mapping[str, int | None]) -> VisibilityFilter:
         wholly, partly = numbers(db, hidden)
         since = orjson.dumps({str(num): since for num, since in partly.items()}).decode()
         since = since.replace("{", "{{").replace("}", "}}")
-        return Hidden.of(wholly, partly, f"coalesce(('{since}'::jsonb ->> ({{}})::text)::bigint, {ALWAYS_MS})")
+        return VisibilityFilter.of(
+            wholly, partly, f"coalesce(('{since}'::jsonb ->> ({{}})::text)::bigint, {ALWAYS_MS})"
+        )
 
     def changes(self, db: Any, since: str | None, limit: int, *, of_all: bool = False) -> tuple[list[Change], str]:
         """As `Index.changes`; `of_all`: whatever the index has, as nobody is asked who may hear of them."""
@@ -271,17 +273,17 @@ class PostgresIndex(Index):
         return self.feed.changes(self._of, self._now if of_all else self._snapshot, cursor, limit)
 
 
-class PostgresAsking(Asking):
-    """The questions of one asker. See `Questions`, which describes the methods."""
+class PostgresAsking(IndexQueries):
+    """The questions of one asker. See `Queries`, which describes the methods."""
 
     _index: PostgresIndex
 
-    def _searches(self) -> tuple[type[Searching], type[Fits]]:
+    def _searches(self) -> tuple[type[SearchPage], type[Fits]]:
         from capsule.engines.postgres.search import PostgresFits, PostgresSearching
 
         return PostgresSearching, PostgresFits
 
-    def values(self, path: str, conversation: str) -> list[Value]:
+    def values(self, path: str, conversation: str) -> list[FieldValue]:
         from capsule.engines.postgres.search import values_of
 
         return self._index.query(self._asker, lambda db, hidden: values_of(db, path, conversation, hidden))
@@ -306,7 +308,7 @@ class PostgresAsking(Asking):
             return self._opened(cursor)
         return str(journal.Cursor.of(cursor)._replace(seq=0, skip=0))
 
-    def recalled(self, conversation: str) -> tuple[dict[str, Any], frozenset[str]] | None:
+    def last_valid_version(self, conversation: str) -> tuple[dict[str, Any], frozenset[str]] | None:
         """The conversation as it is: no document in a database is damaged."""
         if self._asker is None and self._engine.exists(CONVERSATIONS, conversation):
             return self._engine.document(CONVERSATIONS, conversation), frozenset()

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from capsule.engines.index.reading import Row
-from capsule.engines.index.search.folding import fold
+from capsule.engines.index.search.query import fold
 from capsule.engines.index.search.words import Title
 from capsule.engines.index.tables.rows import Placed, Rows
 from capsule.engines.postgres.tables import Tables

@@ -15,16 +15,15 @@ from typing import Any
 import orjson
 
 from capsule import timestamps
-from capsule.engines.answers import Value
-from capsule.engines.index.hidden import Hidden
 from capsule.engines.index.reading import tools_of
-from capsule.engines.index.search import ranking
-from capsule.engines.index.search.corpus import Corpus, corpus_of
+from capsule.engines.index.search import search
 from capsule.engines.index.search.query import Phrase
-from capsule.engines.index.search.search import TITLE_WEIGHTS, Match, Searching
+from capsule.engines.index.search.search import TITLE_WEIGHTS, Corpus, Match, SearchPage, corpus_of
 from capsule.engines.index.tables.facts import Fits, compared
+from capsule.engines.index.visibility import VisibilityFilter
 from capsule.engines.postgres import layout
 from capsule.engines.postgres.rows import LONGEST_WORD
+from capsule.engines.queries import FieldValue
 from capsule.format.facts import IN_LIST, NUMBER, TEXT
 from capsule.format.filters import Test
 
@@ -53,7 +52,7 @@ def _operators(text: str) -> str:
     return text
 
 
-class PostgresSearching(Searching):
+class PostgresSearching(SearchPage):
     """One page of one search."""
 
     def _tagged(self, tags: list[str]) -> str:
@@ -65,7 +64,7 @@ class PostgresSearching(Searching):
         conditions, values = self._conditions()
         fit, asked = self._fit()
         matches, found = self._match("w", self._words)
-        order, most = "w.num DESC", ranking.WINDOW + 1
+        order, most = "w.num DESC", search.WINDOW + 1
         if self._ranks_all:
             order, most = "1 DESC, m.time_ms DESC, w.num DESC", self._asked.limit + len(self._page.given) + 1
         rows = self._db.execute(
@@ -73,7 +72,7 @@ class PostgresSearching(Searching):
             f" WHERE {matches} AND w.num BETWEEN ? AND ? AND {conditions} ORDER BY {order} LIMIT {most}",
             (*asked, *found, *self._reach(), *values),
         ).fetchall()
-        return (rows, len(rows) == most) if self._ranks_all else (rows[: ranking.WINDOW], len(rows) > ranking.WINDOW)
+        return (rows, len(rows) == most) if self._ranks_all else (rows[: search.WINDOW], len(rows) > search.WINDOW)
 
     def _fit(self) -> tuple[str, list[str]]:
         """How well a message fits, as SQL, and the values bound in it."""
@@ -178,7 +177,7 @@ class PostgresFits(Fits):
         return {number for number, value in rows if matches(value)}
 
 
-def values_of(db: Any, path: str, conversation: str, hidden: Hidden) -> list[Value]:
+def values_of(db: Any, path: str, conversation: str, hidden: VisibilityFilter) -> list[FieldValue]:
     """As `facts.values_of`."""
     conditions = " AND ".join(["c.id = ?", "f.path = ?", *hidden.conditions("m.capsule", "m.time_ms")])
     rows = db.execute(
@@ -189,6 +188,6 @@ def values_of(db: Any, path: str, conversation: str, hidden: Hidden) -> list[Val
         (conversation, path),
     )
     return [
-        Value(value if is_text else orjson.loads(value), total, timestamps.known(timestamps.from_ms(time_ms)))
+        FieldValue(value if is_text else orjson.loads(value), total, timestamps.known(timestamps.from_ms(time_ms)))
         for value, is_text, total, time_ms in rows
     ]

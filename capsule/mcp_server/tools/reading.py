@@ -15,7 +15,7 @@ from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult
 from pydantic import Field
 
-from capsule.engines.questions import Filter
+from capsule.engines.queries import Filter
 from capsule.errors import InvalidInput
 from capsule.fence import Fence, many, quoted, visible, word
 from capsule.mcp_server.stores import store_of
@@ -25,8 +25,8 @@ from capsule.mcp_server.tools.answers.results import Changed, Changes, Found, Hi
 from capsule.mcp_server.tools.waiting import waited
 
 if TYPE_CHECKING:
-    from capsule.engines.answers import Hit as FoundHit
     from capsule.engines.changes import Change
+    from capsule.engines.queries import Hit as FoundHit
 
 #: What an answer may cost, unless more is asked for.
 BUDGET = 10_000

@@ -130,9 +130,9 @@ class Directory(Guard):
 
         Raises StoreBusy. Cost: taking the mutex of each group, of each channel and of each direct of these agents.
         """
-        from capsule.engines.questions import Listing
+        from capsule.engines.queries import ListRequest
 
-        for head in self._engine.questions().conversations(Listing()).heads:
+        for head in self._engine.questions().conversations(ListRequest()).heads:
             is_theirs = head.type == "direct" and any(member.id in agents for member in head.participants)
             if is_theirs or head.type in ("group", "channel"):
                 with suppress(NotFound, InvalidDocument), self._engine.transaction(CONVERSATIONS, head.id):

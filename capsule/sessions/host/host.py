@@ -21,7 +21,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
-from capsule.disk.touched import Touched
+from capsule.disk.directory_tracker import TouchedNames
 from capsule.engines.interface import INBOUND, OUTBOUND
 from capsule.engines.values import Notices
 from capsule.errors import CapsuleError, StoreBusy
@@ -90,7 +90,7 @@ class Host:
         self._looked_at = ""
         #: By how many seconds the clock on the wall is ahead of that of this process.
         self._ahead_s = timestamps.ms_of(self._since) / 1000 - time.monotonic()
-        self._bell = Touched()  # It ends the wait of the loop.
+        self._bell = TouchedNames()  # It ends the wait of the loop.
         self.broken: dict[tuple[str, str], str] = {}
 
     def _log(self, step: str, **about: Any) -> None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from capsule import ids, timestamps
-from capsule.engines.questions import Listing
+from capsule.engines.queries import ListRequest
 from capsule.engines.values import Trashed
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound
 from capsule.format.documents import new
@@ -172,7 +172,7 @@ class Forks:
         """
         all_, left = dict[str, None](), [id]
         for source in left:
-            forks = self._store.questions.conversations(Listing(forks_of=source)).heads
+            forks = self._store.questions.conversations(ListRequest(forks_of=source)).heads
             new = [head.id for head in forks if head.id not in all_]
             all_ |= dict.fromkeys(new)
             left += new if deep else ()

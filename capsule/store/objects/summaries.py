@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
-from capsule.engines.questions import Filter
+from capsule.engines.queries import Filter
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.fence import many
 from capsule.format.documents import new

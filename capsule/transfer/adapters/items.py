@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from capsule.engines.questions import Filter
+from capsule.engines.queries import Filter
 from capsule.errors import InvalidInput, NotFound
 from capsule.format.documents.message import check_message
 from capsule.ids import imported_conversation_id, imported_message_id

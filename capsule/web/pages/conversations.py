@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from capsule.engines.questions import Filter
+from capsule.engines.queries import Filter
 from capsule.web.view import ON, View, get
 
 #: The number of conversations in a page.

@@ -26,7 +26,7 @@ _RIGHTS: Final = {"can_send": "write", "can_invite": "invite", "can_manage": "ma
 
 
 def _people(view: View) -> Response:
-    from capsule.engines.questions import Filter
+    from capsule.engines.queries import Filter
 
     store, after = view.store, view.asked("after")
     agents = [agent for agent in store.agents.list() if agent.id > after]

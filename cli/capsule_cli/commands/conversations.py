@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from capsule.engines.questions import Filter, Order
+from capsule.engines.queries import Filter, Order
 from capsule.errors import NotFound
 from capsule.ids import is_id
 from capsule_cli.completion import complete_agent, complete_id, complete_tag

@@ -10,7 +10,7 @@ import pytest
 from capsule import Store
 from capsule.engines.interface import CONVERSATIONS
 from capsule.engines.marks import Behind, Said
-from capsule.engines.questions import Questions
+from capsule.engines.queries import Queries
 from capsule.format.documents.new import new_capsule
 from capsule.ids import new_message_id
 from capsule.timestamps import ms_of
@@ -36,7 +36,7 @@ def set_members(store: Store, id: str, members: list[Any], stamp: str = LATE) ->
         transaction.set_head(head | {"updatedAt": stamp, "metadata": head["metadata"] | {"participants": members}})
 
 
-def conversations(questions: Questions, agent: str) -> list[str]:
+def conversations(questions: Queries, agent: str) -> list[str]:
     return [mine.id for mine in questions.mine(agent)]
 
 

@@ -12,7 +12,7 @@ from capsule import InvalidInput, Store
 from capsule.engines.changes import Changes
 from capsule.engines.interface import CONVERSATIONS
 from capsule.engines.marks import Behind
-from capsule.engines.questions import Filter, Listing, Questions, Search
+from capsule.engines.queries import Filter, ListRequest, Queries, SearchRequest
 from capsule.format.documents.new import new_capsule
 from capsule.rules.policy import State
 from capsule.rules.visibility import Sight
@@ -39,13 +39,13 @@ def filled(store: Store) -> Store:
     return store
 
 
-def eve_of(store: Store) -> Questions:
+def eve_of(store: Store) -> Queries:
     return store.engine.questions(Sight("eve", State()))
 
 
-def found(questions: Questions, query: str = "fish", **asked: Any) -> set[str]:
+def found(questions: Queries, query: str = "fish", **asked: Any) -> set[str]:
     """What a search finds on all its pages: messages, and the conversations of titles."""
-    hits, search = [], Search(query, limit=2, now_ms=ms_of(LATE), **asked)
+    hits, search = [], SearchRequest(query, limit=2, now_ms=ms_of(LATE), **asked)
     while True:
         page = questions.search(search)
         hits += [hit.message or hit.id for hit in page.hits]
@@ -55,9 +55,9 @@ def found(questions: Questions, query: str = "fish", **asked: Any) -> set[str]:
         search = replace(search, cursor=page.cursor)
 
 
-def listed(questions: Questions, **asked: Any) -> set[str]:
+def listed(questions: Queries, **asked: Any) -> set[str]:
     """The conversations on the pages of a list, with the numbers of their messages."""
-    page = questions.conversations(Listing(**asked))
+    page = questions.conversations(ListRequest(**asked))
     rest = set() if (cursor := page.cursor()) is None else listed(questions, **asked | {"cursor": cursor})
     return rest | {head.id for head in page.heads} | {f"{id}:{count}" for id, count in page.messages.items()}
 
@@ -73,7 +73,7 @@ def of(places: Iterable[Any]) -> set[str]:
 IDS, HERS = {*MEMBERS}, {"open", "late"}
 FIRST = "1.0.0"  # The cursor of an index that is gone, before everything.
 #: Of each question: what the owner hears, and what eve does.
-ASKED: list[tuple[str, Callable[[Questions], Any], Any, Any]] = [
+ASKED: list[tuple[str, Callable[[Queries], Any], Any, Any]] = [
     ("search", lambda ask: found(ask), ALL | IDS, SEEN | HERS),
     ("search", lambda ask: found(ask, "!", profile="exact"), ALL, SEEN),
     ("search", lambda ask: found(ask, profile="exact", ids=("closed",)), {"closed", "closed-0", "closed-1"}, set()),
@@ -104,14 +104,19 @@ ASKED: list[tuple[str, Callable[[Questions], Any], Any, Any]] = [
     ("marks", lambda ask: [[*ask.marks(id, [0, 1])] for id in MEMBERS], [[0, 1]] * 3, [[0, 1], [], [1]]),
     ("find", lambda ask: {id for id in ALL if ask.find(id) == (id[:-2], int(id[-1]))}, ALL, SEEN),
     ("find", lambda ask: ask.find("closed-1", "closed"), ("closed", 1), None),
-    ("recalled", lambda ask: len((ask.recalled("closed") or [{"history": ()}])[0]["history"]), 2, 0),
+    (
+        "last_valid_version",
+        lambda ask: len((ask.last_valid_version("closed") or [{"history": ()}])[0]["history"]),
+        2,
+        0,
+    ),
     ("changes", lambda ask: reported(ask.changes(FIRST, 9)), ALL, SEEN),
 ]
 
 
 @pytest.mark.parametrize(("name", "ask", "owners", "eves"), ASKED, ids=[f"{name}" for name, *_ in ASKED])
 def test_a_question_is_answered_without_what_is_hidden_from_who_asks(
-    filled: Store, name: str, ask: Callable[[Questions], Any], owners: Any, eves: Any
+    filled: Store, name: str, ask: Callable[[Queries], Any], owners: Any, eves: Any
 ) -> None:
     assert (ask(filled.questions), ask(eve_of(filled))) == (owners, eves)
     filled.questions.refresh(["open"])
@@ -120,7 +125,7 @@ def test_a_question_is_answered_without_what_is_hidden_from_who_asks(
 
 
 def test_every_question_is_asked_here() -> None:
-    names = {name for name in vars(Questions) if not name.startswith("_")}
+    names = {name for name in vars(Queries) if not name.startswith("_")}
     assert names == {name for name, *_ in ASKED} | {"refresh", "advance", "together"} and len(names) <= 16
 
 

@@ -11,9 +11,9 @@ from typing import Any, TypeVar, cast
 
 from capsule import Store
 from capsule.engines.changes import Change
-from capsule.engines.index.asking import Asking
 from capsule.engines.index.index import Index
-from capsule.engines.index.search.folding import fold
+from capsule.engines.index.queries import IndexQueries
+from capsule.engines.index.search.query import fold
 
 MESSAGES = """
     SELECT capsules.id, at, messages.id, parent, role, sender, time_ms, messages.words, active, content, tools,
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 def index_of(store: Store) -> Index:
-    return cast(Asking, store.questions)._index
+    return cast(IndexQueries, store.questions)._index
 
 
 def asked(store: Store, ask: Callable[[sqlite3.Connection], T]) -> T:

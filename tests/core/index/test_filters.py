@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule import InvalidInput, Store
-from capsule.engines.index.hidden import NOTHING
 from capsule.engines.index.tables import facts
+from capsule.engines.index.visibility import SEES_ALL
 from capsule.format.facts import LONGEST_TEXT, facts_of
 from capsule.format.filters import DEEPEST, MOST_TESTS, parse
 from capsule.format.json import codec
@@ -137,7 +137,7 @@ def test_nothing_that_a_caller_gives_becomes_sql(store: Store, where: dict[str, 
             self._db.create_function(*arguments)
 
     def ask(db: Any) -> None:
-        statements.append(facts.Fits(cast(Any, Recording(db)), NOTHING).condition(parse(where))[0])
+        statements.append(facts.Fits(cast(Any, Recording(db)), SEES_ALL).condition(parse(where))[0])
 
     asked(store, ask)
     words = set(re.findall(r"[^\s()?,<>=]+", " ".join(statements)))

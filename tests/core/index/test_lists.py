@@ -10,8 +10,7 @@ from typing import Any, get_args
 import pytest
 
 from capsule import Filter, Store
-from capsule.engines.answers import Facets
-from capsule.engines.questions import Listing, Order, key_of
+from capsule.engines.queries import Facets, ListRequest, Order, key_of
 from capsule.format.text.tokens import estimate
 
 CLAUDE, CODEX = {"cwd": "/work/app"}, {"lines": [{"payload": {"cwd": "/work/api"}}, {"payload": {"cwd": "/tmp"}}]}
@@ -130,7 +129,7 @@ def test_an_order_is_the_same_whether_it_was_repaired_or_made_anew(store: Store)
         else:
             store.append(id, content="on")
         kept = listed(lambda order: store.list(order=order).heads)
-        heads = store.questions.conversations(Listing()).heads
+        heads = store.questions.conversations(ListRequest()).heads
         anew = {order: sorted(heads, key=key_of(order), reverse=order != "title") for order in get_args(Order)}
         assert kept == listed(lambda order, anew=anew: Filter().of(anew[order])), step
         with Store.open(store.root, keep_locks=False) as other:

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule.engines.index.search import words
-from capsule.engines.index.search.folding import composed, count, fold, tokens
-from capsule.engines.index.search.query import MOST_WORDS, Phrase, parse
+from capsule.engines.index.search.query import MOST_WORDS, Phrase, composed, count, fold, parse, tokens
 
 TEXTS = (
     "a plan for the garden",

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule import InvalidInput, Store
-from capsule.engines.index.search import ranking as module
-from capsule.engines.index.search.folding import composed, is_continuous, tokens
+from capsule.engines.index.search import search as search_module
+from capsule.engines.index.search.query import composed, is_continuous, tokens
 from capsule.engines.index.tables import rows
 
 #: Several languages, with and without spaces; what a person looks for in them.
@@ -302,7 +302,7 @@ def test_pages_repeat_nothing_and_skip_nothing_while_others_append(store: Store,
 def test_pages_go_on_behind_the_newest_matches_that_are_ranked(
     store: Store, monkeypatch: pytest.MonkeyPatch, query: str, profile: str
 ) -> None:
-    monkeypatch.setattr(module, "WINDOW", 8)
+    monkeypatch.setattr(search_module, "WINDOW", 8)
     store.create(id="c", title="word :)", messages=[{"role": "user", "content": "word :)"} for _ in range(30)])
     first = store.search(query, limit=3, profile=profile)
     assert first.total is None
@@ -312,7 +312,7 @@ def test_pages_go_on_behind_the_newest_matches_that_are_ranked(
 
 @pytest.mark.parametrize("query", ["word", "~"])
 def test_pages_of_titles_go_on_too(store: Store, monkeypatch: pytest.MonkeyPatch, query: str) -> None:
-    monkeypatch.setattr(module, "WINDOW", 4)
+    monkeypatch.setattr(search_module, "WINDOW", 4)
     for number in range(15):
         store.create(id=f"c{number}", title="word ~", messages=[{"role": "user", "content": "word ~"}])
     met = [f"{hit.id}@{hit.at}" for page in pages(store, query, 3) for hit in page.hits]

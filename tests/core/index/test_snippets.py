@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.engines.index.search.folding import composed, tokens
-from capsule.engines.index.search.query import parse
-from capsule.engines.index.search.snippets import snippet
+from capsule.engines.index.search.query import composed, parse, tokens
+from capsule.engines.index.search.search import snippet
 
 
 def shown(text: str, query: str, width: int = 40) -> str:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from capsule.disk import notices
-from capsule.disk.mounts import of_longest
-from capsule.disk.notices import InotifyTracker, open_tracker
+from capsule.disk import directory_tracker
+from capsule.disk.directory_tracker import InotifyTracker, of_longest, open_tracker
 from tests.processes import Child
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
@@ -26,7 +25,7 @@ def tracked(tmp_path: Path) -> Iterator[InotifyTracker]:
 
 def test_notices_end_where_the_tracker_does(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
-    found = notices.DirectoryNotices(str(tmp_path / "d"), ".json")
+    found = directory_tracker.DirectoryTracker(str(tmp_path / "d"), ".json")
     (tmp_path / "d").rename(tmp_path / "aside")
     (tmp_path / "aside").rename(tmp_path / "d")
     assert found.changed() is None and not found.is_open
@@ -157,7 +156,7 @@ def test_no_tracker_opens_without_a_free_descriptor(tmp_path: Path, child: Calla
     taker = child(
         """
         import resource
-        from capsule.disk.notices import open_tracker
+        from capsule.disk.directory_tracker import open_tracker
         resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
         kept = []
         while (tracker := open_tracker(sys.argv[1], ".json")) is not None: kept.append(tracker)
@@ -171,7 +170,7 @@ def test_no_tracker_opens_without_a_free_descriptor(tmp_path: Path, child: Calla
 def test_a_file_system_without_reliable_notices_has_no_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_tracker("/proc", ".json") is None
     assert open_tracker(str(tmp_path / "nowhere" / "at all"), ".json") is None
-    monkeypatch.setattr(notices, "_LOCAL", frozenset({"nfs4"}))
+    monkeypatch.setattr(directory_tracker, "_LOCAL", frozenset({"nfs4"}))
     assert open_tracker(str(tmp_path), ".json") is None
 
 

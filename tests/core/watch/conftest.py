@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from capsule import Store
-from capsule.disk.notices import DirectoryNotices
+from capsule.disk.directory_tracker import DirectoryTracker
 from capsule.engines.changes import Change
 from tests.processes import PATIENCE_S
 
@@ -53,7 +53,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if getattr(request, "param", "") == "watchfiles":
-        monkeypatch.setattr(DirectoryNotices, "sooner", staticmethod(lambda directory, suffix: None))
+        monkeypatch.setattr(DirectoryTracker, "sooner", staticmethod(lambda directory, suffix: None))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from capsule import Store
-from capsule.disk.notices import Watcher
+from capsule.disk.directory_tracker import WatchfilesWatcher
 from capsule.engines.index import refreshing
 from capsule.engines.values import Notices, Tracker
 from capsule.errors import StorageFailed
@@ -90,7 +90,7 @@ def test_a_file_name_that_is_not_utf_8_does_not_stop_the_watch(
 
 
 def test_after_a_name_that_is_not_utf_8_notices_come_one_by_one_again(tmp_path: Path) -> None:
-    watcher = Watcher([str(tmp_path)])
+    watcher = WatchfilesWatcher([str(tmp_path)])
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")).write_bytes(b"")
     assert watcher.wait(10) is None
     (tmp_path / "plan").write_bytes(b"")

@@ -226,7 +226,7 @@ def test_an_agent_gets_its_id_from_the_folder(capsule: Any, tmp_path: Path, monk
 def test_messages_import_nothing_heavy(capsule: Any, words: str) -> None:
     for agent in ("anna", "bob"):
         capsule("agent", "register", "--as", agent)
-    unused = {"subprocess", "capsule.engines.answers", "capsule.engines.questions"}
+    unused = {"subprocess", "capsule.engines.queries"}
     unused |= {"capsule.messaging.people.contacts", "capsule.messaging.mail.receipts"}
     assert not ensure_light(capsule, words.split()) & unused
 

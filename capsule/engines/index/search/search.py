@@ -1,34 +1,290 @@
-"""A search: the matches of a query, narrowed, ranked, and shown.
+"""Search the index: match a query, filter and rank the matches, and cut a snippet of each hit.
 
-What must stay true: a hit is a message or a conversation that the index has within one transaction; filters apply
-before anything is cut off; and no text makes SQLite raise, because its errors count as damage of the index.
+What must stay true:
 
-To rank a match costs a microsecond or two, and for an agent about thirty. So only the newest matches are ranked
-(`ranking.WINDOW`), in the order in which they came into the index. When they are used up, the next page ranks the next
-ones. Only the owner's profile `exact` ranks all.
+- A hit is a message or a conversation that the index has within one transaction. Filters apply before anything is cut
+  off.
+- No text makes SQLite raise: its errors count as damage of the index.
+- The same texts, query and time give the same order. Of two equal scores the newer hit comes first.
+- A score depends only on texts that the asker may read, so it tells an agent nothing of what others write. FTS5's own
+  bm25 would measure among all texts; `corpus_of` and `measured` compute it among some.
+- A snippet is one line of at most `width` characters, with an ellipsis on each side where something was left out. The
+  marks are on words of the query as the index understands them. Neither the snippet nor a mark ends inside of a
+  character as it is drawn on a screen. FTS5's own `snippet` needs the text in the index, which has none.
+
+Ranking (docs/search.md has the formula) costs a microsecond or two for a match, and for an agent about thirty. So only
+the newest `WINDOW` matches are ranked, in the order in which they came into the index. When they are used up, the next
+page ranks the next ones. Only the owner's profile `exact` ranks all.
 """
 
 from __future__ import annotations
 
+import re
 import sqlite3
+import unicodedata
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from heapq import nlargest
-from math import inf
+from itertools import accumulate, islice
+from math import inf, log
 from typing import Any
 
 import orjson
 
 from capsule import timestamps
-from capsule.engines.answers import Found, Hit, Snippet
-from capsule.engines.index.hidden import Hidden
-from capsule.engines.index.pages import Continuation
-from capsule.engines.index.search import ranking
-from capsule.engines.index.search.corpus import measured
-from capsule.engines.index.search.query import Query, parse
-from capsule.engines.index.search.ranking import Profile, profile_of
-from capsule.engines.index.search.snippets import snippet
+from capsule.engines.index.page_cursor import PageCursor
+from capsule.engines.index.search.query import ParsedQuery, Phrase, composed, fold, parse, tokens
 from capsule.engines.index.tables.facts import Fits
-from capsule.engines.questions import Search
+from capsule.engines.index.visibility import VisibilityFilter
+from capsule.engines.queries import Found, Hit, SearchRequest, Snippet
 from capsule.errors import InvalidInput
+
+#: Unless a profile ranks them all, the newest so many matches are ranked, and behind them the next.
+WINDOW = 2048
+_HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class RankingProfile:
+    """How much age counts.
+
+    Attributes:
+        half_life_h: Hours until half of what being new is worth is gone; None: age is worth nothing.
+        floor: What is left of the score of a hit that is very old.
+    """
+
+    half_life_h: float | None
+    floor: float
+
+    @property
+    def ranks_all(self) -> bool:
+        """Whether every match is ranked, however many there are."""
+        return self.half_life_h is None
+
+    def weigh(self, matches: list[tuple[float, int, int]], now_ms: int) -> list[float]:
+        """The scores of matches: how well each fits (more is better), when it was written, and its number."""
+        if self.half_life_h is None:
+            return [fit for fit, _, _ in matches]
+        floor, rest, half_ms = self.floor, 1 - self.floor, self.half_life_h * _HOUR_MS
+        return [
+            # A clock that is ahead makes nothing newer than new.
+            fit * (floor + rest * 2.0 ** ((time_ms - now_ms) / half_ms)) if time_ms < now_ms else fit
+            for fit, time_ms, _ in matches
+        ]
+
+
+PROFILES = {
+    "recent": RankingProfile(24.0, 0.1),
+    "balanced": RankingProfile(168.0, 0.5),
+    "exact": RankingProfile(None, 1.0),
+}
+
+
+def profile_of(name: str) -> RankingProfile:
+    """The profile of this name. Raises InvalidInput when there is none."""
+    if name not in PROFILES:
+        raise InvalidInput(f"{name!r} is no ranking profile; there are: {', '.join(PROFILES)}")
+    return PROFILES[name]
+
+
+#: The parameters of bm25, as FTS5 has them.
+_K1, _B, _LEAST_IDF = 1.2, 0.75, 1e-6
+#: Characters of a text in which phrases are counted.
+_COUNTED = 20_000
+_LETTER, _OTHER = "[0-9a-z\x80-\U0010ffff]", "[^0-9a-z\x80-\U0010ffff]"
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """The statistics of the texts that fits are measured among.
+
+    Attributes:
+        length: Their average length.
+        idf: How rare each phrase of the query is among them.
+        phrases: What finds each phrase in a folded text.
+        weights: What a phrase counts in each column of a text.
+    """
+
+    length: float
+    idf: Sequence[float]
+    phrases: Sequence[re.Pattern[str]]
+    weights: Sequence[float]
+
+    def fit(self, length: int, *columns: str | None) -> float:
+        """How well a text fits, given its length and its columns. Costs about 20 ns for each character and phrase."""
+        folded = [fold((text or "")[:_COUNTED]).lower() for text in columns]
+        weighted = [*zip(folded, self.weights, strict=True)]
+        norm = _K1 * (1 - _B + _B * length / self.length)
+        fit = 0.0
+        for phrase, idf in zip(self.phrases, self.idf, strict=True):
+            count = sum(len(phrase.findall(text)) * weight for text, weight in weighted)
+            fit += idf * count * (_K1 + 1) / (count + norm)
+        return fit
+
+    def fit_in(self, length: str, counts: Iterable[str]) -> str:
+        """The same as SQL, given the length of a text and how often it has each phrase, as SQL."""
+        norm = f"{_K1} * ({1 - _B} + {_B / self.length} * {length})"
+        parts = [
+            f"{idf * (_K1 + 1)}::float8 * (1 - ({norm}) / ({count} + {norm}))"
+            for idf, count in zip(self.idf, counts, strict=True)
+        ]
+        return " + ".join(parts)
+
+
+def measured(
+    db: sqlite3.Connection,
+    rows: str,
+    length: str,
+    columns: dict[str, float],
+    matching: str,
+    matches: dict[Phrase, str],
+) -> str:
+    """How well a row fits, as SQL. Costs a pass over the rows, and over those that have a phrase.
+
+    Args:
+        db: The index, within a transaction.
+        rows: The rows that fits are measured among, as SQL behind FROM.
+        length: The length of a row, as SQL.
+        columns: Its texts, as SQL, each with what a phrase counts in it.
+        matching: Those of the rows that match, with a place for what FTS5 is asked.
+        matches: What FTS5 is asked for each phrase.
+    """
+    texts, average = db.execute(f"SELECT count(*), avg({length}) FROM {rows}").fetchone()
+    having = [db.execute(f"SELECT count(*) FROM {matching}", (match,)).fetchone()[0] for match in matches.values()]
+    corpus = corpus_of(texts, average, having, list(matches), list(columns.values()))
+    name = f"fit_{len(columns)}_{length[0]}"
+    db.create_function(name, 1 + len(columns), corpus.fit)
+    return f"{name}({', '.join((length, *columns))})"
+
+
+def corpus_of(
+    texts: int, average: float | None, having: Sequence[int], phrases: Sequence[Phrase], weights: Sequence[float]
+) -> Corpus:
+    """The statistics of so many texts of an average length, of which so many have each phrase."""
+    idf = [max(log((texts - count + 0.5) / (count + 0.5)), _LEAST_IDF) for count in having]
+    return Corpus(average or 1.0, idf, [*map(_pattern, phrases)], weights)
+
+
+def _pattern(phrase: Phrase) -> re.Pattern[str]:
+    first, *others = map(re.escape, phrase.words)
+    # What stands before the first word is looked at behind it: a pattern that begins with a text is found much faster.
+    words = f"{_OTHER}+".join([f"{first}(?<!{_LETTER}{first})", *others])
+    return re.compile(words + ("" if phrase.prefix else f"(?!{_LETTER})"))
+
+
+#: Characters of a snippet.
+WIDTH = 160
+#: A text is searched in pieces of so many characters, each with so many of the next one, up to the first match.
+_PIECE, _OVERLAP = 16_384, 1024
+#: The most matches of a phrase that are weighed against each other.
+_MOST = 200
+#: How far a cut is moved to fall between two words.
+_REACH = 16
+_ZWJ = "\u200d"
+_FLAGS = "".join(map(chr, range(0x1F1E6, 0x1F200)))
+
+Span = tuple[int, int]
+#: First character, the one behind the last, and which phrase was found.
+_Match = tuple[int, int, int]
+
+
+def snippet(text: str, phrases: Sequence[Phrase], literal: str = "", width: int = WIDTH) -> Snippet:
+    """The piece of `text` that holds the most of what was looked for.
+
+    Args:
+        text: The text; the beginning of it is the snippet when nothing of the kind stands in it.
+        phrases: What was looked for.
+        literal: Instead of them: a text without words, looked for as it is.
+        width: The most characters.
+    """
+    beginning = _line(text, 0)
+    for start in range(0, max(1, len(text)), _PIECE):
+        line = _line(text, start) if start else beginning
+        matches = sorted(set(_literally(line, literal) if literal else _matches(line, phrases, is_first=not start)))
+        if matches:
+            more = start + _PIECE + _OVERLAP < len(text)
+            return _cut(line, _best(matches, width), width, before=start > 0, after=more)
+    return _cut(beginning, [], width, before=False, after=len(text) > _PIECE + _OVERLAP)
+
+
+def _line(text: str, start: int) -> str:
+    return composed(" ".join(text[start : start + _PIECE + _OVERLAP].split()))
+
+
+def _literally(line: str, literal: str) -> Iterator[_Match]:
+    pattern = re.escape(" ".join(literal.split()))
+    return ((*match.span(), 0) for match in islice(re.finditer(pattern, line), _MOST))
+
+
+def _matches(line: str, phrases: Sequence[Phrase], *, is_first: bool) -> Iterator[_Match]:
+    # What a piece begins with may be the end of a word; the overlap of the piece before has it whole.
+    words = tokens(line) if is_first else tokens(line)[1:]
+    said = "".join([f" {word}" for word, _, _ in words]) + " "
+    starts = list(accumulate([len(word) + 1 for word, _, _ in words], initial=0))
+    for kind, phrase in enumerate(phrases):
+        wanted = " ".join(("", *phrase.words)) + ("" if phrase.prefix else " ")
+        at = -1
+        for _ in range(_MOST):
+            at = said.find(wanted, at + 1)
+            if at < 0:
+                break
+            word = bisect_left(starts, at)
+            yield words[word][1], words[word + len(phrase.words) - 1][2], kind
+
+
+def _best(matches: list[_Match], width: int) -> list[Span]:
+    """The matches from the one on around which the most phrases stand."""
+
+    def kinds(at: int) -> int:
+        # The context before the first mark takes some of the width.
+        return len({kind for _, last, kind in matches[at:] if last <= matches[at][0] + width * 3 // 4})
+
+    return [match[:2] for match in matches[max(range(len(matches)), key=kinds) :]]
+
+
+def _cut(line: str, marks: Sequence[Span], width: int, *, before: bool, after: bool) -> Snippet:
+    """The piece around the first mark, with the marks that lie in it."""
+    start, end = 0, len(line)
+    if end + before + after > width:
+        anchor, room = marks[0][0] if marks else 0, width - 2
+        start = max(0, min(anchor - width // 4, end - room))
+        if start:
+            start = line.find(" ", start - 1, min(start + _REACH, anchor)) + 1 or start
+            start = next((at for at in range(start, anchor) if not _belongs(line, at)), anchor)
+        if start + room < end:
+            end = start + room
+            space = line.rfind(" ", max(end - _REACH, start + 1), end + 1)
+            end = space if space > 0 else next((at for at in range(end, start, -1) if not _belongs(line, at)), end)
+    lead = "…" if start or before else ""
+    text = lead + line[start:end].strip() + ("…" if end < len(line) or after else "")
+    shift = len(lead) - start
+    placed = [(first + shift, min(last, end) + shift) for first, last in _joined(line, marks) if first < end]
+    return Snippet(text, tuple(placed))
+
+
+def _joined(line: str, spans: Iterable[Span]) -> list[Span]:
+    """Spans that overlap or touch, as one; each with all that makes one character with its last."""
+    made: list[Span] = []
+    for first, last in sorted(spans):
+        while last < len(line) and _belongs(line, last):
+            last += 1
+        if made and first <= made[-1][1]:
+            first, last = made[-1][0], max(last, made.pop()[1])
+        made.append((first, last))
+    return made
+
+
+def _belongs(line: str, at: int) -> bool:
+    """Whether the character at `at` makes one on a screen with the one before it."""
+    character, before = line[at], line[at - 1]
+    if character < "\u0300" or not at:
+        return False
+    if character in _FLAGS:  # A flag is two of these.
+        return (at - len(line[:at].rstrip(_FLAGS))) % 2 == 1
+    is_tone_or_tag = "\U0001f3fb" <= character <= "\U0001f3ff" or "\U000e0020" <= character <= "\U000e007f"
+    return _ZWJ in (before, character) or is_tone_or_tag or unicodedata.category(character)[0] == "M"
+
 
 BRANCHES = ("active", "all")
 #: What words in a title and in tags count among titles.
@@ -51,7 +307,12 @@ _Scored = tuple[float, int, int, bool]
 
 
 def search(
-    db: sqlite3.Connection, asked: Search, hidden: Hidden, generation: str, searches: type[Searching], finds: type[Fits]
+    db: sqlite3.Connection,
+    asked: SearchRequest,
+    hidden: VisibilityFilter,
+    generation: str,
+    searches: type[SearchPage],
+    finds: type[Fits],
 ) -> Found:
     """The hits of one search, or the next page of them.
 
@@ -71,12 +332,12 @@ def search(
     if any("\ud800" <= character <= "\udfff" for character in query.literal):
         return Found([], None, 0)  # Half a surrogate pair can't be written to a file, or asked for.
     if asked.cursor is not None:
-        page = Continuation.of(asked.cursor, generation, asked.words)
+        page = PageCursor.of(asked.cursor, generation, asked.words)
     else:
         newest = "SELECT num FROM {} WHERE {} ORDER BY num DESC LIMIT 1"
         message = db.execute(newest.format("messages AS m", hidden.of_messages)).fetchone() or (0,)
         title = db.execute(newest.format("capsules AS c", hidden.of_conversations)).fetchone() or (0,)
-        page = Continuation(asked.now_ms, *message, *title)
+        page = PageCursor(asked.now_ms, *message, *title)
     where = ("TRUE", []) if asked.where is None else finds(db, hidden).condition(asked.where)
     result = searches(db, asked, query, profile, page, hidden, where).found(generation)
     for page.having in [] if result.hits or asked.cursor is not None else query.weaker():
@@ -86,17 +347,17 @@ def search(
     return result
 
 
-class Searching:
+class SearchPage:
     """One page of one search. `where` is a condition about the row `m`, and the values bound in it."""
 
     def __init__(
         self,
         db: sqlite3.Connection,
-        asked: Search,
-        query: Query,
-        profile: Profile,
-        page: Continuation,
-        hidden: Hidden,
+        asked: SearchRequest,
+        query: ParsedQuery,
+        profile: RankingProfile,
+        page: PageCursor,
+        hidden: VisibilityFilter,
         where: tuple[str, list[Any]],
     ) -> None:
         self._db = db
@@ -216,10 +477,10 @@ class Searching:
                 table = "messages AS m INDEXED BY messages_narrow WHERE '' = ?"
         rows = self._db.execute(
             f"SELECT {fit}, m.time_ms, m.num FROM {table} AND {num} BETWEEN ? AND ? AND {conditions}"
-            f" ORDER BY {num} DESC LIMIT {ranking.WINDOW + 1}",
+            f" ORDER BY {num} DESC LIMIT {WINDOW + 1}",
             (match, *self._reach(), *values),
         ).fetchall()
-        return rows[: ranking.WINDOW], len(rows) > ranking.WINDOW
+        return rows[:WINDOW], len(rows) > WINDOW
 
     def _all_messages(self, conditions: str, values: list[Any]) -> tuple[list[Match], bool]:
         """The best matches of all, some more of them than are asked for; and whether there are others."""
@@ -276,7 +537,7 @@ class Searching:
             or not (asked.query.strip() or asked.title_only)
         ):
             return [], False
-        limit = -1 if self._ranks_all else ranking.WINDOW + 1
+        limit = -1 if self._ranks_all else WINDOW + 1
         conditions = ["c.num <= ?", _IS_THERE]
         values: list[Any] = [self._page.top_title]
         self._narrow(conditions, values, "c.updated_ms", "c.num")
@@ -284,7 +545,7 @@ class Searching:
             conditions.append("c.mode = ?")
             values.append(asked.mode)
         rows = self._titled(" AND ".join(conditions), values, limit)
-        return (rows, False) if limit < 0 else (rows[: ranking.WINDOW], len(rows) > ranking.WINDOW)
+        return (rows, False) if limit < 0 else (rows[:WINDOW], len(rows) > WINDOW)
 
     def _titled(self, conditions: str, values: list[Any], limit: int) -> list[Match]:
         """The newest matches that meet these conditions about the row `c`; -1: no limit."""
@@ -378,7 +639,7 @@ def _marks(values: tuple[str, ...]) -> str:
     return ", ".join("?" * len(values))
 
 
-def check(asked: Search) -> None:
+def check(asked: SearchRequest) -> None:
     """Raise InvalidInput unless a search can be made."""
     if asked.branch not in BRANCHES:
         raise InvalidInput(f"{asked.branch!r} is no branch to search; there are: {', '.join(BRANCHES)}")

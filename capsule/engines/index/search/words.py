@@ -15,7 +15,7 @@ from functools import partial
 
 import orjson
 
-from capsule.engines.index.search.folding import fold
+from capsule.engines.index.search.query import fold
 
 #: messages.num, content, tools.
 Row = tuple[int, str, str | None]

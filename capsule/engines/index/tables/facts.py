@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import orjson
 
 from capsule import timestamps
-from capsule.engines.answers import Value
-from capsule.engines.index.hidden import Hidden
-from capsule.engines.index.search.folding import composed, tokens
+from capsule.engines.index.search.query import composed, tokens
+from capsule.engines.index.visibility import VisibilityFilter
 from capsule.engines.marks import Place
+from capsule.engines.queries import FieldValue
 from capsule.errors import InvalidInput
 from capsule.format import filters
 from capsule.format.facts import BOOL, IN_LIST, LIST, NULL, NUMBER, OBJECT, TEXT
@@ -63,7 +63,7 @@ class Fits:
     #: So few messages are looked up by their numbers; where there are more, each message is asked whether it is one.
     few = 5000
 
-    def __init__(self, db: sqlite3.Connection, hidden: Hidden, conversation: str | None = None) -> None:
+    def __init__(self, db: sqlite3.Connection, hidden: VisibilityFilter, conversation: str | None = None) -> None:
         self._db = db
         self._until, self._is_late = time.monotonic() + _MATCHED_S, False
         self._scope = [] if conversation is None else [conversation]
@@ -163,7 +163,7 @@ def _has_words(words: set[str], text: str) -> bool:
 
 
 def messages_with(
-    db: sqlite3.Connection, filter: Filter, conversation: str | None, hidden: Hidden, finds: type[Fits] = Fits
+    db: sqlite3.Connection, filter: Filter, conversation: str | None, hidden: VisibilityFilter, finds: type[Fits] = Fits
 ) -> list[Place]:
     """The places of the messages that a filter lets through, of one conversation or of all (None), in their order."""
     fits, values = finds(db, hidden, conversation).condition(filter)
@@ -178,7 +178,7 @@ def messages_with(
     return [Place(*row) for row in db.execute(question, values)]
 
 
-def values_of(db: sqlite3.Connection, path: str, conversation: str, hidden: Hidden) -> list[Value]:
+def values_of(db: sqlite3.Connection, path: str, conversation: str, hidden: VisibilityFilter) -> list[FieldValue]:
     """The values of a field in a conversation, the last used first: each with its number of messages and last time."""
     conditions = " AND ".join(["c.id = ?", "f.path = ?", *hidden.conditions("m.capsule", "m.time_ms")])
     question = (
@@ -188,4 +188,4 @@ def values_of(db: sqlite3.Connection, path: str, conversation: str, hidden: Hidd
         " GROUP BY f.value ORDER BY 3 DESC, 1"
     )
     rows = db.execute(question, (conversation, path))
-    return [Value(value, total, timestamps.known(timestamps.from_ms(time_ms))) for value, total, time_ms in rows]
+    return [FieldValue(value, total, timestamps.known(timestamps.from_ms(time_ms))) for value, total, time_ms in rows]

@@ -16,7 +16,7 @@ from capsule.errors import InvalidInput
 from capsule.timestamps import from_ms
 
 if TYPE_CHECKING:
-    from capsule.engines.changes import Change  # Only who asks what changed loads it: a list does not.
+    from capsule.engines.changes import Change
 
 #: So many of the newest changes are kept.
 KEPT = 100_000

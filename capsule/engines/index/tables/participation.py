@@ -14,7 +14,7 @@ import orjson
 
 from capsule import timestamps
 from capsule.engines.index.heads import HEAD_FIELDS
-from capsule.engines.index.hidden import NOTHING, Hidden
+from capsule.engines.index.visibility import SEES_ALL, VisibilityFilter
 from capsule.engines.marks import Behind, Last, Mark, Mine, Place, Said, first_unread
 from capsule.format.documents.channels import Channel
 from capsule.format.documents.members import members_in
@@ -77,7 +77,7 @@ def _mine(
 
 
 def marks(
-    db: sqlite3.Connection, conversation: str, places: Iterable[int], hidden: Hidden
+    db: sqlite3.Connection, conversation: str, places: Iterable[int], hidden: VisibilityFilter
 ) -> dict[int, tuple[str, str]]:
     """By place: the id of the message there, and the digest of the ids up to it; hidden ones are left out."""
     wanted = ", ".join(map(str, map(int, places))) or "NULL"
@@ -91,10 +91,12 @@ def _first_behind(db: sqlite3.Connection, conversation: str | None, read: Sequen
     """The place behind what was read, of one conversation. Of all conversations (None) nothing was read."""
     if conversation is None or not read:
         return 0
-    return first_unread(read, marks(db, conversation, [at for at, _ in read], NOTHING))
+    return first_unread(read, marks(db, conversation, [at for at, _ in read], SEES_ALL))
 
 
-def find(db: sqlite3.Connection, message: str, conversation: str | None, hidden: Hidden) -> tuple[str, int] | None:
+def find(
+    db: sqlite3.Connection, message: str, conversation: str | None, hidden: VisibilityFilter
+) -> tuple[str, int] | None:
     """The conversation and the place of a message, looked for in one conversation or in all; None: it is not there."""
     # The newest have the highest numbers; an index of all ids would be a third of the texts.
     where, order, bound = ("", "num", ()) if conversation is None else (f"capsule = {_NUM} AND", "at", (conversation,))
@@ -108,7 +110,7 @@ def find(db: sqlite3.Connection, message: str, conversation: str | None, hidden:
 
 
 def _condition(
-    db: sqlite3.Connection, wanted: Behind, conversation: str | None, hidden: Hidden
+    db: sqlite3.Connection, wanted: Behind, conversation: str | None, hidden: VisibilityFilter
 ) -> tuple[str, list[Any]]:
     """What is wanted and not hidden, as a condition about the row `m` of `messages`, and the values bound in it."""
     conditions = ["m.at >= ? AND m.time_ms >= ? AND coalesce(m.sender, '') NOT IN (SELECT value FROM json_each(?))"]
@@ -126,7 +128,7 @@ def _condition(
     return " AND ".join([*conditions, hidden.of_messages]), values
 
 
-def said(db: sqlite3.Connection, conversation: str, wanted: Behind, hidden: Hidden) -> Said:
+def said(db: sqlite3.Connection, conversation: str, wanted: Behind, hidden: VisibilityFilter) -> Said:
     """How many messages of a conversation are wanted, who wrote them, and the last of them."""
     condition, values = _condition(db, wanted, conversation, hidden)
     rows = db.execute(
@@ -143,7 +145,7 @@ def said(db: sqlite3.Connection, conversation: str, wanted: Behind, hidden: Hidd
     return Said(sum(total for _, total, *_ in rows), tuple(sender or "" for sender, *_ in rows), last)
 
 
-def behind(db: sqlite3.Connection, wanted: Behind, conversation: str | None, hidden: Hidden) -> list[Place]:
+def behind(db: sqlite3.Connection, wanted: Behind, conversation: str | None, hidden: VisibilityFilter) -> list[Place]:
     """The places of the wanted messages, of one conversation or of all (None), the latest first."""
     condition, values = _condition(db, wanted, conversation, hidden)
     where, bound = ("", ()) if conversation is None else ("c.id = ? AND ", (conversation,))

@@ -188,7 +188,7 @@ def export(
     Several conversations make one file, or a zip if the format has a file for each. --site makes a folder, which needs
     no server; written again, only what changed is replaced.
     """
-    from capsule.engines.questions import Filter
+    from capsule.engines.queries import Filter
     from capsule.transfer.registry import format_named
 
     refuse((format is None) == (site is None), "give --format FORMAT or --site DIR")

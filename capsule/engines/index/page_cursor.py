@@ -1,17 +1,19 @@
-"""The cursor of a search, or of a list: where its next page begins.
+"""The cursor of a list or a search: where its next page begins.
 
-What must stay true: pages of one search never repeat a message and skip none, whatever is appended meanwhile. A
-score can change with every message that is indexed, so a cursor holds no score: it holds the time that ages are
-counted from, the newest message that counts, and which ones were given already.
+What must stay true: pages of one search never repeat a message and skip none, whatever is appended meanwhile. A score
+can change with every message that is indexed, so a cursor has no score. It has the time that ages are counted from, the
+newest message that counts, and the numbers of the messages that were returned already.
 
-A cursor is base64url of: version (1 byte), checksums of the generation of the index and of what was asked (4 bytes
-each), and, deflated, a JSON array: time, top, top of the titles, count of words, the numbers of the messages given and
-of the titles given; each number of a list as its distance from the one before.
+A cursor is base64url of: version (1 byte), checksums of the generation of the index and of the request (4 bytes each),
+and, deflated, a JSON array: time, newest message, newest title, count of words, the numbers of the returned messages
+and of the returned titles. Each number of a list is the distance from the one before.
 """
 
 from __future__ import annotations
 
+import sqlite3
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any
@@ -20,21 +22,32 @@ from zlib import error as DeflateError
 
 import orjson
 
-from capsule.engines.answers import Listed
-from capsule.engines.index.hidden import seen_of
+from capsule.engines.index.visibility import seen_of
+from capsule.engines.queries import Listed
 from capsule.errors import InvalidInput
+from capsule.format.documents.head import Head
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Mapping
 
     from capsule.engines.index.index import Index
-    from capsule.engines.questions import Listing
+    from capsule.engines.queries import (
+        Listed,
+        ListRequest,
+    )
     from capsule.format.documents.head import Head
 
+
 _VERSION = 4
+
+
 _HEAD = 1 + 4 + 4
+
+
 _LONGEST = 1 << 20
+
+
 #: The model that the last messages of a sound conversation name, with a condition about them.
 _MODEL = """(SELECT f.value FROM messages AS m CROSS JOIN facts AS f ON f.message = m.num
     WHERE m.capsule = c.num AND c.damaged = '' AND m.at >= c.entries - 50 AND {}
@@ -42,7 +55,7 @@ _MODEL = """(SELECT f.value FROM messages AS m CROSS JOIN facts AS f ON f.messag
 
 
 @dataclass(slots=True)
-class Continuation:
+class PageCursor:
     """What the next page is made from.
 
     Attributes:
@@ -75,7 +88,7 @@ class Continuation:
         return urlsafe_b64encode(data).rstrip(b"=").decode()
 
     @classmethod
-    def of(cls, cursor: str, generation: str, asked: str) -> Continuation:
+    def of(cls, cursor: str, generation: str, asked: str) -> PageCursor:
         """The page that a cursor stands for.
 
         Raises:
@@ -99,7 +112,7 @@ class Continuation:
 
 
 def listed(
-    db: sqlite3.Connection, heads: list[Head], asked: Listing, index: Index, since: Mapping[str, int | None]
+    db: sqlite3.Connection, heads: list[Head], asked: ListRequest, index: Index, since: Mapping[str, int | None]
 ) -> Listed:
     """The first page of these conversations, in their order, or what a cursor of the same list leaves of them.
 
@@ -108,7 +121,7 @@ def listed(
     if asked.limit is not None and asked.limit < 1:
         raise InvalidInput(f"a page of {asked.limit} conversations can't be given; ask for one or more")
     generation, numbers = index.generation, index.numbers
-    page = Continuation.of(asked.cursor, generation, asked.words) if asked.cursor else Continuation(0, 0, 0)
+    page = PageCursor.of(asked.cursor, generation, asked.words) if asked.cursor else PageCursor(0, 0, 0)
     left = (head for head in heads if numbers[head.id] not in page.given_titles)
     shown = list(islice(left, asked.limit))
     has_more = next(left, None) is not None

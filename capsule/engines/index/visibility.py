@@ -1,20 +1,26 @@
-"""The conversations that a question leaves out, as conditions about rows.
+"""Leave out of a query what the asker may not read, by conditions on the rows of the index.
 
-What must stay true: a message that is hidden counts in no answer. Who may read what is decided elsewhere.
+What must stay true: a hidden message counts in no answer. Who may read what is decided elsewhere
+(`capsule.rules.visibility`).
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Mapping
+
 
 ALWAYS_MS = -(1 << 62)
 
 
-class Hidden(NamedTuple):
+class VisibilityFilter(NamedTuple):
     """The conversations that are hidden from the asker, by their numbers.
 
     Attributes:
@@ -34,7 +40,7 @@ class Hidden(NamedTuple):
     of_conversations: str = "TRUE"
 
     @classmethod
-    def of(cls, wholly: list[int], partly: dict[int, int], from_ms: str) -> Hidden:
+    def of(cls, wholly: list[int], partly: dict[int, int], from_ms: str) -> VisibilityFilter:
         """What is hidden, by numbers."""
         hidden = cls(wholly, partly, from_ms=from_ms)
         of_messages = " AND ".join(["TRUE", *hidden.conditions("m.capsule", "m.time_ms")])
@@ -49,16 +55,16 @@ class Hidden(NamedTuple):
 
 
 #: The owner asks.
-NOTHING = Hidden([], {}, nothing=True)
+SEES_ALL = VisibilityFilter([], {}, nothing=True)
 
 
-def hide(db: sqlite3.Connection, hidden: Mapping[str, int | None]) -> Hidden:
+def hide(db: sqlite3.Connection, hidden: Mapping[str, int | None]) -> VisibilityFilter:
     """Hide conversations from the next questions; with a number: only their messages before this time, in milliseconds
     since 1970."""
     wholly, partly = numbers(db, hidden)
     if partly:
         db.create_function("seen_from", 1, lambda capsule: partly.get(capsule, ALWAYS_MS))
-    return Hidden.of(wholly, partly, "seen_from({})")
+    return VisibilityFilter.of(wholly, partly, "seen_from({})")
 
 
 def numbers(db: sqlite3.Connection, hidden: Mapping[str, int | None]) -> tuple[list[int], dict[int, int]]:

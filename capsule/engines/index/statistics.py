@@ -1,23 +1,38 @@
-"""What is in a store, counted."""
+"""Count what is in a store, without what is hidden from the asker."""
 
 from __future__ import annotations
 
 import sqlite3
 from datetime import date
+from typing import TYPE_CHECKING
 
-from capsule.engines.answers import Large, Stats, Tally
-from capsule.engines.index.hidden import Hidden, seen_of
+from capsule.engines.index.visibility import VisibilityFilter, seen_of
+from capsule.engines.queries import LargeConversation, Stats, Tally
 from capsule.format.documents.head import HERE
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from capsule.engines.queries import (
+        Stats,
+    )
+
 
 #: How many of the largest conversations are named.
 _LARGEST = 10
+
+
 #: So that every time of the years 1 to 9999 is counted from a day upwards.
 _DAYS_TO_1970 = date(1970, 1, 1).toordinal()
+
+
 _DAY_MS = 86_400_000
+
+
 _NO_TIME = "no time"
 
 
-def count(db: sqlite3.Connection, hidden: Hidden) -> Stats:
+def count(db: sqlite3.Connection, hidden: VisibilityFilter) -> Stats:
     """Count what is in the index, without what is hidden."""
     there = f"gone = 0 AND {hidden.of_conversations}"
     in_part = f"num IN ({', '.join(map(str, hidden.partly)) or 'NULL'})"
@@ -43,7 +58,7 @@ def count(db: sqlite3.Connection, hidden: Hidden) -> Stats:
         f"SELECT num, id, title, source FROM capsules WHERE gone = 0 AND damaged = '' AND {in_part}"
     ).fetchall():
         messages, words, bytes, tokens = seen_of(db, num, hidden.partly[num])
-        parts.append(Large(id, title, messages, words, bytes))
+        parts.append(LargeConversation(id, title, messages, words, bytes))
         by_source.setdefault(source or HERE, Tally()).add(messages, words, tokens)
     whole = f"FROM capsules AS c WHERE {there} AND damaged = '' AND ({in_part}) IS NOT TRUE"
     for source, *counts in db.execute(f"SELECT source, sum(entries), sum(words), sum(tokens) {whole} GROUP BY source"):
@@ -51,7 +66,9 @@ def count(db: sqlite3.Connection, hidden: Hidden) -> Stats:
     large = db.execute(
         f"SELECT id, title, entries, words, size {whole} ORDER BY words DESC, entries DESC, id LIMIT {_LARGEST}"
     )
-    largest = sorted([*parts, *(Large(*row) for row in large)], key=lambda each: (-each.words, -each.messages, each.id))
+    largest = sorted(
+        [*parts, *(LargeConversation(*row) for row in large)], key=lambda each: (-each.words, -each.messages, each.id)
+    )
     return Stats(
         conversations,
         damaged,

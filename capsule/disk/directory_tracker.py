@@ -1,45 +1,233 @@
-"""Which files of a directory were touched: the tracker answers at once, the notices wake whoever waits.
+"""Report which files of a directory were touched, at once or to a thread that waits.
 
-What must stay true: a write that was acknowledged before `InotifyTracker.changed` is called is in its answer, as the
-kernel queues the event before the writer's call returns; where that can't be had (another platform, a file system of
-another machine, no instance left) there is no tracker, and whoever wants to know scans. Two things no event tells of:
-writes through a mapping, and through a second name elsewhere; for these a scan now and then is for the caller to do.
+- `InotifyTracker` answers at once (Linux, local file systems). Programs that want to know scan where it is not
+  available: on another platform, on a file system of another machine, or if the kernel has no instance left.
+- `DirectoryTracker` wakes a waiting thread, on every platform, with watchfiles. If there is an `InotifyTracker` it
+  listens to that, too, and hears sooner; nothing depends on it.
+- `TouchedNames` collects names for a thread that waits for a descriptor. Every kind of engine uses it.
+- `mount_of` says on which kind of file system a directory is, and how that is mounted (Linux only).
 
-`DirectoryNotices` has its notices from watchfiles, on every platform. Where there is a tracker it listens to that too,
-and so hears sooner; nothing depends on it.
+What must stay true:
+
+- If a write was acknowledged before `InotifyTracker.changed` is called, it is in the answer: the kernel queues the
+  event before the writer's call returns.
+- Two kinds of writes cause no event: writes through a memory mapping, and writes through a second name of the file
+  elsewhere. The caller has to scan now and then for these.
+- An option of a mount whose value can name a machine, a person or a path is not reported.
+
+watchfiles can't replace inotify here. It polls every few milliseconds what the kernel reported, so hearing of a change
+soon costs processor time while nothing happens.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import os
 import select
+import struct
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from functools import partial
-from typing import TYPE_CHECKING
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from capsule.disk import inotify
-from capsule.disk.inotify import Inotify
-from capsule.disk.mounts import mount_of
 from capsule.disk.parts import load_part
-from capsule.disk.touched import Touched
 from capsule.errors import Refused
 
 if TYPE_CHECKING:
     from watchfiles._rust_notify import RustNotify
 
+
+class TouchedNames:
+    """Collects names, and has a descriptor that can be read while there are some. See `Tracker`."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._names: set[str] = set()
+        self._is_unsure = False
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+        self.is_open = True
+
+    def touch(self, names: Iterable[str] | None) -> None:
+        """Add names, from any thread; None: any may have been touched. Nothing happens after `close`."""
+        with self._guard:
+            self._names.update(names or ())
+            self._is_unsure = self._is_unsure or names is None
+            if self.is_open and (self._names or self._is_unsure):
+                with suppress(BlockingIOError):
+                    os.write(self._write, b"x")
+
+    def changed(self) -> set[str] | None:
+        """The names since the last call; None: that can't be told, or it is closed."""
+        with self._guard:
+            if not self.is_open:
+                return None
+            with suppress(BlockingIOError):
+                while os.read(self._read, 4096):
+                    pass
+            names, is_unsure = self._names, self._is_unsure
+            self._names, self._is_unsure = set(), False
+            return None if is_unsure else names
+
+    def fileno(self) -> int:
+        """The descriptor, readable when `changed` has something to tell."""
+        return self._read
+
+    def close(self) -> None:
+        """Give back the descriptors."""
+        with self._guard:
+            if self.is_open:
+                self.is_open = False
+                os.close(self._read)
+                os.close(self._write)
+
+
+_INFO = "/proc/self/mountinfo"
+#: The options whose values are given; of all others with a value, nothing.
+_VALUED = frozenset({"cache", "data", "errors", "local_lock", "proto", "vers"})
+
+
+class Mount(NamedTuple):
+    """A file system as it is mounted: its kind, as the kernel names it (empty: it can't be told), and its options."""
+
+    kind: str = ""
+    options: tuple[str, ...] = ()
+
+
+def mount_of(directory: str) -> Mount:
+    """How the file system is mounted that a directory lies on."""
+    try:
+        device = os.stat(directory).st_dev
+        with open(_INFO, "rb") as file:
+            lines = file.read().split(b"\n")
+    except OSError:
+        return Mount()
+    wanted = b"%d:%d" % (os.major(device), os.minor(device))
+    for fields in _mounts(lines):
+        if fields[2] == wanted:
+            return _mount(fields)
+    return of_longest(os.path.realpath(directory), lines)
+
+
+def of_longest(path: str, lines: Sequence[bytes]) -> Mount:
+    """By the mount point above, as btrfs gives each subvolume a device of its own."""
+    best, mount = -1, Mount()
+    for fields in _mounts(lines):
+        point = os.fsdecode(fields[4].replace(b"\\040", b" "))
+        if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= best:
+            best, mount = len(point), _mount(fields)
+    return mount
+
+
+def _mounts(lines: Sequence[bytes]) -> list[list[bytes]]:
+    return [fields for fields in (line.split(b" ") for line in lines) if len(fields) > 6 and b"-" in fields]
+
+
+def _mount(fields: list[bytes]) -> Mount:
+    kind, _, *more = fields[fields.index(b"-") + 1 :]
+    options = b",".join([fields[5], *more]).decode("ascii", "replace").split(",")
+    safe = (option for option in options if "=" not in option or option.partition("=")[0] in _VALUED)
+    return Mount(kind.decode("ascii", "replace"), tuple(dict.fromkeys(safe)))
+
+
+MODIFY, ATTRIB = 0x2, 0x4
+MOVED_FROM, MOVED_TO, CREATE, DELETE = 0x40, 0x80, 0x100, 0x200
+DELETE_SELF, MOVE_SELF, UNMOUNT, OVERFLOW, IGNORED = 0x400, 0x800, 0x2000, 0x4000, 0x8000
+DONT_FOLLOW = 0x02000000
+_ONLYDIR = 0x01000000
+_EVENT = struct.Struct("iIII")
+_READ = 64 * 1024
+
+
+class Inotify:
+    """Watched directories. Raises OSError: the system has no such thing, or no more to give."""
+
+    def __init__(self) -> None:
+        self._fd: int = _libc().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._fd < 0:
+            raise _failure()
+
+    def watch(self, directory: str, wanted: int) -> int:
+        """Watch a directory; the number that its events have. Raises OSError.
+
+        Args:
+            directory: The directory, and none that is in it.
+            wanted: The events, as flags.
+        """
+        number: int = _libc().inotify_add_watch(self._fd, os.fsencode(directory), wanted | _ONLYDIR)
+        if number < 0:
+            raise _failure()
+        return number
+
+    def events(self) -> Iterator[tuple[int, int, bytes]]:
+        """What happened since the last call: the number of the directory, flags, and the name, empty for the directory.
+
+        An event with `OVERFLOW` says that some are missing; its number is of none. Raises OSError.
+        """
+        while True:
+            try:
+                data = os.read(self._fd, _READ)
+            except BlockingIOError:
+                return
+            at = 0
+            while at < len(data):
+                number, flags, _, length = _EVENT.unpack_from(data, at)
+                at += _EVENT.size + length
+                yield number, flags, data[at - length : at].rstrip(b"\0")
+
+    def fileno(self) -> int:
+        """The descriptor, which is readable when there are events; below 0: it is closed."""
+        return self._fd
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there will be events."""
+        return self._fd >= 0
+
+    def close(self) -> None:
+        """Give back the descriptor; in a forked child too, where the parent keeps its own."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            with suppress(OSError):
+                os.close(fd)
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):
+            self.close()
+
+
+@cache
+def _libc() -> Any:
+    """The C library, which has inotify. Raises OSError where it has not."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "inotify_init1"):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    return libc
+
+
+def _failure() -> OSError:
+    """The error of the last call of the C library."""
+    import ctypes
+
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))
+
+
 _log = logging.getLogger("capsule")
 
-_NAMED = inotify.MOVED_FROM | inotify.MOVED_TO | inotify.CREATE | inotify.DELETE
-_WANTED = _NAMED | inotify.MODIFY | inotify.ATTRIB | inotify.DELETE_SELF | inotify.MOVE_SELF
+_NAMED = MOVED_FROM | MOVED_TO | CREATE | DELETE
+_WANTED = _NAMED | MODIFY | ATTRIB | DELETE_SELF | MOVE_SELF
 #: After these the directory is another one, or none.
-_ENDED = inotify.DELETE_SELF | inotify.MOVE_SELF | inotify.UNMOUNT | inotify.IGNORED
+_ENDED = DELETE_SELF | MOVE_SELF | UNMOUNT | IGNORED
 
 #: Where the kernel sees every write: local, and not a view of another file system.
 _LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "tmpfs", "ramfs", "zfs", "bcachefs", "jfs"})
@@ -72,7 +260,7 @@ class InotifyTracker(Inotify):
         self._above = self.watch(os.path.dirname(directory), _NAMED)
         self._is_of = _identity(directory)
         if self._is_of is not None:
-            self.watch(directory, _WANTED | inotify.DONT_FOLLOW)
+            self.watch(directory, _WANTED | DONT_FOLLOW)
 
     def changed(self) -> set[str] | None:
         """The names touched since the last call, without the suffix; None when that can't be told any more.
@@ -88,14 +276,14 @@ class InotifyTracker(Inotify):
                 if number != self._above:
                     touched.add(name)
                 elif name == self._name:
-                    flags |= inotify.MOVE_SELF
+                    flags |= MOVE_SELF
                 all_flags |= flags
         except OSError:
-            all_flags |= inotify.UNMOUNT
+            all_flags |= UNMOUNT
         if all_flags & _ENDED:
             self.close()
             return None
-        if all_flags & inotify.OVERFLOW:
+        if all_flags & OVERFLOW:
             return None
         if _identity(self._directory) != self._is_of:
             # Removed while something had it open: then no event tells of it.
@@ -142,7 +330,7 @@ def _identity(directory: str) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-class DirectoryNotices:
+class DirectoryTracker:
     """Tells which names in one directory are touched, and wakes whoever waits for its descriptor. See `Tracker`.
 
     Its thread runs until `close`, which waits for it, up to 50 ms. It is also closed when the program ends, and when
@@ -154,7 +342,7 @@ class DirectoryNotices:
 
     Raises:
         OSError: The directory above is not there, or the system doesn't let it.
-        Refused: As `Watcher`, where there is no tracker.
+        Refused: As `WatchfilesWatcher`, where there is no tracker.
     """
 
     #: Gives what hears sooner than watchfiles, or None; nothing depends on it.
@@ -163,7 +351,7 @@ class DirectoryNotices:
     def __init__(self, directory: str, suffix: str) -> None:
         self._directory = directory
         self._is_of = _identity(directory)
-        self._touched = Touched()
+        self._touched = TouchedNames()
         self._fd = self._touched.fileno()
         self._held = ExitStack()
         # A thread that comes back from a library after the interpreter has ended would end the process.
@@ -181,7 +369,7 @@ class DirectoryNotices:
     def _start(self, directory: str, suffix: str) -> None:
         above = os.path.dirname(directory)  # It tells when the directory comes or goes.
         try:
-            watcher = Watcher([path for path in (directory, above) if os.path.isdir(path)] or [directory])
+            watcher = WatchfilesWatcher([path for path in (directory, above) if os.path.isdir(path)] or [directory])
         except Refused:
             if self._tracker is None:
                 raise
@@ -219,7 +407,7 @@ class DirectoryNotices:
         self._close()
 
 
-class Watcher:
+class WatchfilesWatcher:
     """watchfiles for directories, but not for those in them. On file systems of other machines it compares files.
 
     Args:
@@ -293,7 +481,12 @@ class Watcher:
 
 
 def _follow(
-    watcher: Watcher, directory: str, suffix: str, step_ms: int, stopped: threading.Event, touched: Touched
+    watcher: WatchfilesWatcher,
+    directory: str,
+    suffix: str,
+    step_ms: int,
+    stopped: threading.Event,
+    touched: TouchedNames,
 ) -> None:
     """The thread of notices: hands on what watchfiles reports, until it is stopped."""
     while not stopped.is_set():

@@ -1,36 +1,106 @@
-"""The questions to the index, as one asker's.
+"""Answer the queries of one asker from the index.
 
-What must stay true: an answer is that of the documents at the time of the question or later, whoever wrote them; what
-the asker may not read is judged by the heads of the same moment; and an agent's cursors are sealed.
+`IndexQueries` has the queries. `last_valid_version` gives a conversation as the index had it last, for the time when
+its file is damaged.
+
+What must stay true:
+
+- An answer is that of the documents at the time of the query or later, whoever wrote them.
+- What the asker may not read is decided (elsewhere) by the heads of the same moment, and counts in no answer.
+- An agent's cursors are sealed.
+- A list imports nothing that only reading messages needs, so that it starts quickly.
+- If the index does not have all fields of a message, `last_valid_version` says so; the digest tells.
 """
 
 from __future__ import annotations
 
 import sqlite3
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from capsule.engines.index.hidden import NOTHING, Hidden
+import orjson
+
+from capsule.engines.index.heads import HEAD_COLUMNS, head_of
+from capsule.engines.index.visibility import SEES_ALL, VisibilityFilter
+from capsule.format.documents.head import Head
+from capsule.format.facts import FIELDS, NUMBER, TEXT
+from capsule.timestamps import from_ms
 
 if TYPE_CHECKING:
-    from capsule.engines.answers import Facets, Found, Listed, Stats, Value
     from capsule.engines.changes import Change, Changes
     from capsule.engines.index.index import Index
-    from capsule.engines.index.search.search import Searching
+    from capsule.engines.index.search.search import SearchPage
     from capsule.engines.index.tables.facts import Fits
     from capsule.engines.interface import Engine
     from capsule.engines.marks import Behind, Mine, Place, Said
-    from capsule.engines.questions import Filter, Listing, Progress, Search
+    from capsule.engines.queries import (
+        Facets,
+        FieldValue,
+        Filter,
+        Found,
+        Listed,
+        ListRequest,
+        Progress,
+        SearchRequest,
+        Stats,
+    )
     from capsule.format.documents.head import Head
     from capsule.rules.visibility import Sight
+
+
+_TOP = ("id", "title", "version", "createdAt", "updatedAt")
+#: What is not of the document, or not all that it has.
+_OF_THE_FILE = ("path", "bytes", "conflicts", "imported")
+
+
+def last_valid_version(db: sqlite3.Connection, id: str) -> tuple[dict[str, Any], frozenset[str]] | None:
+    """Return a conversation as the index had it last, and the ids of the messages whose fields it does not all have.
+
+    Returns: None if the index does not have the conversation. Cost: reading its rows.
+    """
+    # Only a damaged file needs these; a list must not wait for them.
+    from capsule.engines.index.reading import lines_of, messages_of
+    from capsule.format.documents.new import empty_context, new_metadata
+    from capsule.format.json.canonical import order_message
+
+    columns = HEAD_COLUMNS.replace("damaged", "''")
+    row = db.execute(
+        f"SELECT num, current, context, {columns} FROM capsules WHERE id = ? AND gone = 0 AND head IS NOT NULL", (id,)
+    ).fetchone()
+    if row is None:
+        return None
+    number, current, context, *fields = row
+    head = head_of(tuple(fields), "").as_json() | {"currentNode": current}
+    about = {name: value for name, value in head.items() if value and name not in _TOP + _OF_THE_FILE}
+    document = {name: head[name] for name in _TOP} | {"metadata": new_metadata() | about}
+    if context == zlib.crc32(orjson.dumps(empty_context())):
+        document["context"] = empty_context()
+    history, partial = [], set()
+    for num, message, parent, role, sender, time_ms, content, digest in db.execute(
+        "SELECT num, id, parent, role, sender, time_ms, content, digest FROM messages WHERE capsule = ? ORDER BY at",
+        (number,),
+    ):
+        entry = {"role": role, "content": content, "timestamp": from_ms(time_ms), "id": message}
+        entry |= ({} if parent is None else {"parent": parent or None}) | ({"from": sender} if sender else {})
+        facts = db.execute(f"SELECT path, value FROM facts WHERE message = ? AND type IN ({NUMBER}, {TEXT})", (num,))
+        with_facts = order_message(entry | {path: value for path, value in facts if path in FIELDS})
+        indexed = messages_of([with_facts], [lines_of(with_facts)])
+        if indexed is not None and indexed[0].digest == digest:
+            history.append(with_facts)
+        else:
+            partial.add(message)
+            history.append(order_message(entry))  # Without the facts: one may be of the metadata.
+    return document | {"history": history}, frozenset(partial)
+
 
 T = TypeVar("T")
 
 
-class Asking:
-    """The questions of one asker to an index. See `Questions`, which describes the methods.
+class IndexQueries:
+    """The questions of one asker to an index. See `Queries`, which describes the methods.
 
     Args:
         index: The index.
@@ -52,8 +122,8 @@ class Asking:
 
     # -- Lists and searches ---------------------------------------------------------------------------------------
 
-    def conversations(self, asked: Listing, progress: Progress | None = None) -> Listed:
-        def read(db: sqlite3.Connection, _: Hidden) -> Listed:
+    def conversations(self, asked: ListRequest, progress: Progress | None = None) -> Listed:
+        def read(db: sqlite3.Connection, _: VisibilityFilter) -> Listed:
             if asked.order == "latest":
                 heads = [
                     *islice((shown for head in self._index.latest() for shown in self._shown([head])), asked.limit)
@@ -61,23 +131,23 @@ class Asking:
             elif asked.order is None:
                 heads = asked.of(self._shown(self._candidates(asked)))
             else:
-                from capsule.engines.index.pages import listed
-
                 heads = asked.of(self._seen(self._index.sorted_heads(asked.order)))
                 opened = replace(asked, cursor=asked.cursor and self._opened(asked.cursor))
+                from capsule.engines.index.page_cursor import listed
+
                 page = listed(db, heads, opened, self._index, self._hidden())
                 return replace(
                     page,
                     heads=[*self._shown(page.heads)],
                     _cursor=lambda shown: (text := page._cursor(shown)) and self._sealed(text),
                 )
-            from capsule.engines.answers import Listed
+            from capsule.engines.queries import Listed
 
             return Listed(heads, {}, {}, len(heads), lambda shown: None)
 
         return self._index.query(None, read, None, progress)
 
-    def _candidates(self, asked: Listing) -> Iterable[Head]:
+    def _candidates(self, asked: ListRequest) -> Iterable[Head]:
         if asked.forks_of is not None:
             return self._index.heads_where("forked = ?", asked.forks_of)
         if asked.filter is not None and asked.filter.locked:
@@ -99,21 +169,21 @@ class Asking:
         return [replace(head, bytes=0) if head.id in hidden else head for head in seen] if hidden else seen
 
     def facets(self, asked: Filter, folders: Mapping[str, str], progress: Progress | None = None) -> Facets:
-        from capsule.engines.answers import Facets
+        from capsule.engines.queries import Facets
 
-        def read(db: sqlite3.Connection, _: Hidden) -> Facets:
+        def read(db: sqlite3.Connection, _: VisibilityFilter) -> Facets:
             return Facets.of(asked.of(self._seen(self._index.heads().values())), folders)
 
         return self._index.query(None, read, None, progress)
 
-    def search(self, asked: Search, progress: Progress | None = None) -> Found:
+    def search(self, asked: SearchRequest, progress: Progress | None = None) -> Found:
         from capsule.engines.index.search.search import check, search
 
         check(asked)
         if asked.cursor is not None:
             asked = replace(asked, cursor=self._opened(asked.cursor))
 
-        def read(db: sqlite3.Connection, hidden: Hidden) -> Found:
+        def read(db: sqlite3.Connection, hidden: VisibilityFilter) -> Found:
             if self._asker is not None:
                 # Whose a damaged file is can't be known, and its last sound messages are still in the index.
                 damaged = {id: None for id, head in self._index.heads().items() if head.damaged}
@@ -123,12 +193,12 @@ class Asking:
         page = self._index.query(None, read, None, progress)
         return page if page.cursor is None else replace(page, cursor=self._sealed(page.cursor))
 
-    def _searches(self) -> tuple[type[Searching], type[Fits]]:
+    def _searches(self) -> tuple[type[SearchPage], type[Fits]]:
         """What searches the tables of this index, and finds in them what filters fit."""
-        from capsule.engines.index.search.search import Searching
+        from capsule.engines.index.search.search import SearchPage
         from capsule.engines.index.tables.facts import Fits
 
-        return Searching, Fits
+        return SearchPage, Fits
 
     def messages(self, where: object, conversation: str | None = None) -> list[Place]:
         from capsule.engines.index.tables.facts import messages_with
@@ -137,13 +207,13 @@ class Asking:
         parsed, finds = parse(where), self._searches()[1]
         return self._index.query(self._asker, lambda db, hidden: messages_with(db, parsed, conversation, hidden, finds))
 
-    def values(self, path: str, conversation: str) -> list[Value]:
+    def values(self, path: str, conversation: str) -> list[FieldValue]:
         from capsule.engines.index.tables import facts
 
         return self._index.query(self._asker, lambda db, hidden: facts.values_of(db, path, conversation, hidden))
 
     def stats(self, progress: Progress | None = None) -> Stats:
-        from capsule.engines.index.stats import count
+        from capsule.engines.index.statistics import count
 
         return self._index.query(self._asker, count, None, progress)
 
@@ -208,13 +278,13 @@ class Asking:
         from capsule.engines.index.tables.participation import behind
         from capsule.engines.marks import Behind
 
-        def read(db: sqlite3.Connection, _: Hidden) -> Any:
+        def read(db: sqlite3.Connection, _: VisibilityFilter) -> Any:
             changes, cursor = self._index.changes(db, since, limit)
             changed, all_hidden, said = {change.id for change in changes}, self._index.hidden(asker), {}
             hidden = {id: all_hidden[id] for id in changed & all_hidden.keys()}
             for id, until in hidden.items():
                 if until is not None:
-                    places = behind(db, Behind(since_ms=until), id, NOTHING)
+                    places = behind(db, Behind(since_ms=until), id, SEES_ALL)
                     said[id] = {place.message: place.place for place in places}
             return changes, cursor, hidden, said, changed - self._index.heads().keys()
 
@@ -232,7 +302,7 @@ class Asking:
     def mine(self, agent: str, known: Mapping[str, Mine] = {}, *, refresh: bool = True) -> list[Mine]:
         from capsule.engines.index.tables.participation import mine
 
-        def read(db: sqlite3.Connection, _: Hidden) -> list[Mine]:
+        def read(db: sqlite3.Connection, _: VisibilityFilter) -> list[Mine]:
             found = mine(db, agent, known)
             hidden = self._hidden()
             return [each for each in found if hidden.get(each.id, 0) is not None] if hidden else found
@@ -266,12 +336,11 @@ class Asking:
     def together(self, ask: Callable[[], T]) -> T:
         return self._index.query(None, lambda db, _: ask(), ())
 
-    def recalled(self, conversation: str) -> tuple[dict[str, Any], frozenset[str]] | None:
-        from capsule.engines.index.recalled import recalled
+    def last_valid_version(self, conversation: str) -> tuple[dict[str, Any], frozenset[str]] | None:
 
         if self._asker is not None:
             return None
-        return self._index.query(None, lambda db, _: recalled(db, conversation), ())
+        return self._index.query(None, lambda db, _: last_valid_version(db, conversation), ())
 
     # -- The index itself -----------------------------------------------------------------------------------------
 
