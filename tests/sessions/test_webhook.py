@@ -15,7 +15,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from capsule import NotFound, Refused, Store
+from capsule import NotFound, Refused, Store, connections
 from capsule.errors import InvalidInput, StoreBusy
 from capsule.sessions.adapters import webhook
 from capsule.sessions.adapters.interface import Arrived, Outgoing
@@ -151,7 +151,7 @@ def test_a_connection_ends_without_headers_in_time_and_after_one_request(
     store: Store, monkeypatch: pytest.MonkeyPatch, sent: bytes, ends: bytes
 ) -> None:
     if not ends:
-        monkeypatch.setattr(webhook, "_HEADERS_S", 0.1)
+        monkeypatch.setattr(connections, "_HEAD_S", 0.1)
     with serving(store, Host()) as address, socket.create_connection(address) as silent:
         silent.sendall(sent)
         with suppress(ConnectionResetError):

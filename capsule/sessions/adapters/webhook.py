@@ -47,10 +47,8 @@ MOST_BYTES = 1 << 20
 _PREFIX = "whsec_"
 #: A full stop in it would let the end of an id pass for a timestamp.
 _ID = re.compile(r"[^\s.]{1,200}")
-#: Connections of one address, and of all, that have not sent a whole request; the oldest makes room for a new one.
-_MOST_OF_ONE, _MOST_WAITING = 32, 128
-#: Connections at once, and seconds in which the headers of a request must come, then its body, then the answer.
-_MOST_CONNECTIONS, _HEADERS_S, _READING_S, _LASTING_S = 192, 10, 30, 60
+#: Connections at once, those that have not sent a whole request, and of these those of one address.
+_CONNECTIONS = (192, 128, 32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,63 +167,39 @@ class WebhookAdapter(Adapter):
         """Take requests in a thread of its own, if there is a socket. Raises the errors of `listen`."""
         if self._listen is None:
             return
-        import asyncio
-
         import uvicorn
         from starlette.applications import Starlette
         from starlette.concurrency import run_in_threadpool
-        from starlette.requests import ClientDisconnect
         from starlette.responses import JSONResponse
         from starlette.routing import Route
-        from uvicorn.protocols.http.h11_impl import H11Protocol
 
-        waiting: dict[tuple[Any, ...], asyncio.Transport] = {}
+        from capsule.connections import Connections, read_body
 
-        class Connection(H11Protocol):  # uvicorn itself limits no time before the end of the first request.
-            def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-                super().connection_made(transport)
-                self.loop.call_later(_LASTING_S, transport.abort)
-                self.loop.call_later(_HEADERS_S, self._end_without_request)
-                client = self.client or ()  # The kernel does not name one that is gone again.
-                waiting[client] = transport
-                of_one = [each for each in waiting if each[:1] == client[:1]]
-                if len(of_one) > _MOST_OF_ONE or len(waiting) > _MOST_WAITING:
-                    waiting.pop(of_one[0] if len(of_one) > _MOST_OF_ONE else next(iter(waiting))).abort()
-
-            def _end_without_request(self) -> None:
-                if self.cycle is None:
-                    self.transport.abort()  # type: ignore[unreachable]
-
-            def connection_lost(self, exc: Exception | None) -> None:
-                waiting.pop(self.client or (), None)
-                super().connection_lost(exc)
+        connections = Connections(*_CONNECTIONS)
 
         async def take(request: Request) -> Response:
-            body, ends = b"", {"connection": "close"}  # Also, unread bytes must not be taken for another request.
+            ends = {"connection": "close"}  # Also, unread bytes must not be taken for another request.
             try:
-                async with asyncio.timeout(_READING_S):
-                    async for piece in request.stream():
-                        body += piece
-                        if len(body) > MOST_BYTES:
-                            return JSONResponse({"error": "too large"}, 413, ends)
-            except (TimeoutError, ClientDisconnect):
+                body = await read_body(request, MOST_BYTES)
+            except ValueError:
+                return JSONResponse({"error": "too large"}, 413, ends)
+            except TimeoutError:
                 return JSONResponse({"error": "too slow"}, 408, ends)
-            waiting.pop(tuple(request.client or ()), None)
+            connections.trust(request.client)
             code, answer = await run_in_threadpool(self._take, receiver, request, body)
-            return JSONResponse(answer, code, ends)  # A second request would count among those that wait no more.
+            return JSONResponse(answer, code, ends)  # A second request would count as one of somebody who is trusted.
 
         app = Starlette(routes=[Route(PATH + "{name}", take, methods=["POST"])])
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
-                http=Connection,
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
                 lifespan="off",
-                limit_concurrency=_MOST_CONNECTIONS,
                 timeout_graceful_shutdown=1,
+                **connections.options(),
             )
         )
         self._thread = threading.Thread(target=self._server.run, args=([self._listen()],), name="webhook", daemon=True)
