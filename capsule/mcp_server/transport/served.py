@@ -1,6 +1,7 @@
 """The events of a store as a stream of server-sent events.
 
-What must stay true: whom the store acts for is asked anew for each batch. The id of an event is its durable cursor, so
+What must stay true: whom the store acts for is asked anew for each batch, and again before it is sent, so that a reader
+whose right ended gets nothing more. The id of an event is its durable cursor, so
 that a client that connects again with `Last-Event-ID` misses none and gets none twice. The stream says the cursor also
 while there is no event.
 """
@@ -39,6 +40,7 @@ async def streamed(store_of: Callable[[], CoreStore], wanted: frozenset[str], ba
         try:
             store = await anyio.to_thread.run_sync(store_of)
             batch = await store.await_changes(batch.cursor, timeout_s=BEAT_S)
+            await anyio.to_thread.run_sync(store_of)  # What the reader may see can have changed in the wait.
         except CapsuleError as error:
             _log.warning("a stream of events ended: %s", error)
             return
