@@ -82,7 +82,7 @@ class Machine(ABC):
         """A secret key of 32 bytes: the store's, or made at first use; where nothing can be written, for this call."""
         if id in self.of_store:
             return self.of_store[id]()
-        from secrets import token_hex
+        from secrets import token_hex  # It loads OpenSSL, which a command that reads has no use for.
 
         key = token_hex(32)
 
@@ -94,6 +94,18 @@ class Machine(ABC):
         with suppress(Refused, StorageFailed):
             self.edit("keys", id, made)
         return bytes.fromhex(key)
+
+    def kept_key(self, id: str) -> bytes | None:
+        """Return a key that was made before. None: there is none. Raises as `read`. Cost: reading a small file."""
+        document = self.read("keys", id)
+        return bytes.fromhex(str(document["key"])) if document else None
+
+    def renew_key(self, id: str) -> None:
+        """Replace a key, so that nothing that was signed with the old one is valid any more. Raises as `edit`."""
+        from secrets import token_hex
+
+        document = {"id": id, "key": token_hex(32)}
+        self.edit("keys", id, lambda _: document)
 
     @abstractmethod
     def _ids(self, kind: str) -> list[str]: ...

@@ -1,6 +1,6 @@
 """The server of the page: the routes, and the process that serves them.
 
-What must stay true: every path but the program's own files goes through the gate.
+What must stay true: every path goes through the gate; the program's own files and the way in are open to everybody.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from starlette.routing import Route
 
 from capsule.mcp_server.transport import running
 from capsule.web import events
-from capsule.web.admission import Gate
+from capsule.web.gate import Gate
 from capsule.web.pages import (
     conversation,
     conversations,
+    entry,
     history,
     inbox,
     overview,
@@ -35,7 +36,6 @@ from capsule.web.view import View, get
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from capsule import Store
     from capsule.mcp_server.transport.address import Listener
 
 #: Seconds that requests still have when the server ends.
@@ -60,6 +60,7 @@ def _missing(view: View) -> Response:
 #: All addresses.
 ROUTES: Final = [
     Route("/static/{path:path}", _static),  # All of it, as no visitor is known there.
+    *entry.ROUTES,
     *events.ROUTES,
     *conversations.ROUTES,
     *writing.ROUTES,  # Before those that take any id of a message.
@@ -76,31 +77,34 @@ ROUTES: Final = [
 ]
 
 
-def application(site: Site, hosts: tuple[str, ...], *, is_secure: bool = False) -> ASGIApp:
+def application(site: Site, hosts: tuple[str, ...]) -> ASGIApp:
     """The pages behind their gate.
 
     Args:
         site: What they share.
         hosts: What the header `Host` may say.
-        is_secure: Whether browsers speak TLS with the server.
     """
     app = Starlette(routes=ROUTES)
     app.state.site = site
-    return Gate(app, site.admission, hosts, is_secure=is_secure)
+    return Gate(app, site, hosts)
 
 
 def serve(
-    app: ASGIApp, store: Store, listener: Listener, ready: Callable[[], None], tls: tuple[str, str] | None = None
+    site: Site,
+    hosts: tuple[str, ...],
+    listener: Listener,
+    ready: Callable[[], None],
+    tls: tuple[str, str] | None = None,
 ) -> None:
     """Serve until a signal comes; never returns.
 
     Args:
-        app: What `application` gives.
-        store: The store; it is closed at the end.
+        site: What the pages share. Its store is closed at the end.
+        hosts: As in `application`.
         listener: Where the server listens.
         ready: Called when requests are answered.
         tls: The files of the certificate and of its key; None: without TLS.
     """
     files = {} if tls is None else {"ssl_certfile": tls[0], "ssl_keyfile": tls[1]}
-    options: dict[str, Any] = {"lifespan": "off", "proxy_headers": False, **files}
-    running.run(app, listener, ready, store.close, last_s=_LAST_ANSWERS_S, **options)
+    options: dict[str, Any] = {"lifespan": "off", "proxy_headers": False, **site.connections.options(), **files}
+    running.run(application(site, hosts), listener, ready, site.store.close, last_s=_LAST_ANSWERS_S, **options)

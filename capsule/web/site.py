@@ -7,6 +7,7 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
+from capsule.connections import Connections
 from capsule.ids import new_id
 from capsule.transfer.rendering.messages import STYLES, TEMPLATES
 from capsule.web import words
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from capsule import Store
     from capsule.mcp_server.transport.tokens import Tokens
 
+#: Connections at once, of which a browser has up to six; those without a cookie, and of these those of one address,
+#: which may be a proxy's.
+_CONNECTIONS: Final = (512, 256, 128)
 #: The media types of the program's own files, by the ends of their names.
 TYPES: Final = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 
@@ -29,17 +33,18 @@ class Site:
         store: The store, of whoever the server was started for.
         admission: Who is let in.
         cookie: The name of the store's cookie.
-        address: Where the server listens.
+        connections: Those of the server.
     """
 
-    def __init__(self, store: Store, tokens: Tokens, address: str) -> None:
-        self.store, self.address = store, address
-        self.admission = Admission(store.inner.whole.machine.key("web"), tokens, store.root, store.agent)
+    def __init__(self, store: Store, tokens: Tokens) -> None:
+        self.store = store
+        self.admission = Admission(store.inner.whole.machine, tokens, store.root, store.agent)
         self.cookie = self.admission.cookie
+        self.connections = Connections(*_CONNECTIONS)
 
-    def opening(self) -> str:
-        """An address that opens the page once."""
-        return f"{self.address}/?token={self.admission.token()}"
+    def opening(self, address: str) -> str:
+        """Return an address that opens the page once, by the address of the server."""
+        return f"{address}/?token={self.admission.token()}"
 
     @cached_property
     def static(self) -> dict[str, bytes]:

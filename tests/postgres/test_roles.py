@@ -85,9 +85,9 @@ def test_a_role_that_may_make_nothing_can_do_everything_else(database: str, tmp_
         store.forks.create(id)
         store.delete(id)
         store.trash.restore(id)
-        site = Site(store, Tokens(tmp_path / "config", store.root), "http://testserver")
+        site = Site(store, Tokens(tmp_path / "config", store.root))
         with TestClient(application(site, ("testserver",)), follow_redirects=False) as client:
-            client.get(site.opening())
+            client.get(site.opening("http://testserver"))
             assert "Plan" in client.get("/").text and "crayfish" in client.get(f"/c/{id}").text
         with Store.in_memory() as copy:
             assert not copy_store(store, copy).failed and id in copy.ids()

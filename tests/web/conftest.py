@@ -76,10 +76,10 @@ def client(store: Store, tmp_path: Path) -> Iterator[TestClient]:
     from capsule.web.server import application
     from capsule.web.site import Site
 
-    site = Site(store, Tokens(tmp_path / "config", store.root), "http://testserver")
+    site = Site(store, Tokens(tmp_path / "config", store.root))
     headers = {"origin": "http://testserver"}
     with TestClient(application(site, ("testserver",)), headers=headers, follow_redirects=False) as client:
-        assert client.get(site.opening()).status_code == 303
+        assert client.get(site.opening("http://testserver")).status_code == 303
         yield client
 
 

@@ -5,6 +5,7 @@ What must stay true: what is served is what the program prints; a process that a
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -34,8 +35,10 @@ class Served:
         env: Variables in addition to those of the test.
 
     Attributes:
-        address: What it printed: the address with the token that opens the page once.
-        base: The address without it.
+        line: What it printed.
+        address: What that says: the address with the token that opens the page once.
+        base: The address without it, for a browser.
+        local: The same for a program, as only browsers find names below `.localhost`.
     """
 
     #: Starts the program.
@@ -61,10 +64,12 @@ class Served:
                 text=True,
             )
         assert self.process.stdout is not None
-        self.address = self.process.stdout.readline().strip()
-        assert self.address, f"capsule web ended with {self.process.wait()}:\n{self.said}"
+        self.line = self.process.stdout.readline().strip()
+        assert self.line, f"capsule web ended with {self.process.wait()}:\n{self.said}"
+        self.address = json.loads(self.line)["url"] if "--json" in self._words else self.line
         parts = urlsplit(self.address)
         self.base, self.port = f"{parts.scheme}://{parts.netloc}", parts.port
+        self.local = f"{parts.scheme}://127.0.0.1:{parts.port}"
         self._bases.append(f"{self.base}/")
 
     @property
@@ -76,8 +81,8 @@ class Served:
     def client(self) -> httpx2.Client:
         """A client without a browser, with the cookie that the address gives; redirects are not followed."""
         if self._client is None:
-            self._client = httpx2.Client(base_url=self.base, timeout=PATIENCE_S)
-            answer = self._client.get(self.address)
+            self._client = httpx2.Client(base_url=self.local, timeout=PATIENCE_S)
+            answer = self._client.get(self.address.replace(self.base, self.local))
             assert answer.status_code < 400, answer.text
         return self._client
 

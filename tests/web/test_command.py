@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 import shutil
 import socket
 import ssl
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx2
@@ -21,6 +25,12 @@ from tests.web.serving import PATIENCE_S, Served
 
 Serve = Callable[..., Served]
 pytestmark = pytest.mark.slow
+#: A request without a cookie, and half of a form that anybody may send.
+_REFUSED = b"GET / HTTP/1.1\r\nHost: HOST\r\n\r\n"
+_HALF = (
+    b"POST /enter HTTP/1.1\r\nHost: HOST\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+    b"Content-Length: 9\r\n\r\ntoken"
+)
 
 
 def refused(*words: str, root: Path) -> tuple[int, str]:
@@ -34,9 +44,28 @@ def refused(*words: str, root: Path) -> tuple[int, str]:
 @pytest.mark.sample
 def test_one_line_on_stdout_is_the_address_and_sigterm_ends_it_in_order(root: Path, serve: Serve) -> None:
     served = serve(root)
-    assert served.address.startswith(f"http://127.0.0.1:{served.port}/?token=")
+    assert re.fullmatch(rf"http://capsule-[0-9a-f]{{12}}\.localhost:{served.port}/\?token=\S+", served.address)
     assert served.client.get("/").status_code == 200
     assert (served.stop(), served.said) == (0, "")
+
+
+def test_for_a_script_the_address_is_one_that_every_program_resolves(root: Path, serve: Serve) -> None:
+    served = serve(root, "--json")
+    url = json.loads(served.line)["url"]
+    assert url.startswith(f"http://127.0.0.1:{served.port}/?token=")
+    assert httpx2.get(url, follow_redirects=False).status_code == 303
+
+
+def test_the_name_stays_and_a_guessed_one_is_not_served(root: Path, serve: Serve) -> None:
+    served = serve(root)
+    base = served.base
+    served.stop()
+    served.restart()
+    assert served.base == base
+    guessed = [hashlib.sha256(str(root).encode()).hexdigest()[:12], root.name, "000000000000"]
+    for name in (*(f"capsule-{each}.localhost" for each in guessed), "capsule.localhost", "x.localhost"):
+        assert served.client.get("/", headers={"host": f"{name}:{served.port}"}).status_code == 403, name
+    assert served.client.get("/", headers={"host": base.partition("//")[2]}).status_code == 200
 
 
 def test_it_ends_while_a_browser_holds_a_stream_of_events_open(store: Store, serve: Serve) -> None:
@@ -52,7 +81,7 @@ def test_a_cookie_is_good_for_the_next_server_of_the_store(store: Store, serve: 
     cookies = served.client.cookies
     served.kill()
     served.restart()
-    with httpx2.Client(base_url=served.base, cookies=cookies) as client:
+    with httpx2.Client(base_url=served.local, cookies=cookies) as client:
         assert client.get("/").status_code == 200
 
 
@@ -73,8 +102,8 @@ def test_a_token_of_an_agent_opens_the_owners_server_as_that_agent(store: Store,
     home = tmp_path / "settings"
     token = Tokens(home / "capsule", store.root).add("anna", scope="read")
     served = serve(Path(store.root), env={"XDG_CONFIG_HOME": str(home)})
-    with httpx2.Client(base_url=served.base) as client:
-        assert client.get("/", params={"token": token}).status_code == 303
+    with httpx2.Client(base_url=served.local) as client:
+        assert client.post("/enter", data={"token": token}).status_code == 303
         assert "as anna" in client.get("/").text
 
 
@@ -105,7 +134,7 @@ def test_over_tls_the_cookie_is_for_tls_only(store: Store, serve: Serve, tmp_pat
     subprocess.run(made, check=True, capture_output=True)
     served = serve(Path(store.root), "--cert", str(cert), "--key", str(key))
     assert served.address.startswith("https://127.0.0.1:")
-    with httpx2.Client(base_url=served.base, verify=ssl.create_default_context(cafile=str(cert))) as client:
+    with httpx2.Client(base_url=served.local, verify=ssl.create_default_context(cafile=str(cert))) as client:
         answer = client.get(served.address)
         assert "secure" in answer.headers["set-cookie"].lower().split("; ")
         assert client.get("/").status_code == 200
@@ -121,8 +150,8 @@ def test_a_proxy_that_is_named_may_call_the_server_by_its_name(store: Store, ser
 def test_behind_a_proxy_that_speaks_tls_the_cookie_is_for_tls_only(store: Store, serve: Serve) -> None:
     served = serve(Path(store.root), "--allow-host", "talk.example.org")
     named = {"host": "talk.example.org", "x-forwarded-proto": "https"}
-    with httpx2.Client(base_url=served.base) as client:
-        answer = client.get(served.address, headers=named)
+    with httpx2.Client(base_url=served.local) as client:
+        answer = client.get(served.address.replace(served.base, served.local), headers=named)
     assert "secure" in answer.headers["set-cookie"].lower().split("; ")
 
 
@@ -136,3 +165,41 @@ def test_what_is_not_installed_is_named_with_the_way_to_install_it(store: Store,
     assert (ended.returncode, ended.stdout) == (Refused.exit_code, "")
     assert needed in ended.stderr
     assert "pip install 'capsule-conversations[web]'" in ended.stderr
+
+
+def test_a_stream_ends_with_the_token_and_has_nothing_that_came_later(
+    store: Store, serve: Serve, tmp_path: Path
+) -> None:
+    home = tmp_path / "settings"
+    tokens = Tokens(home / "capsule", store.root)
+    served = serve(Path(store.root), env={"XDG_CONFIG_HOME": str(home)})
+    id = store.create(title="Plan").id
+    with httpx2.Client(base_url=served.local, timeout=PATIENCE_S) as client:
+        client.post("/enter", data={"token": tokens.add("anna")})
+        with client.stream("GET", "/events") as answer:
+            came = answer.iter_text()
+            assert next(came)
+            message = store.append(id, content="before").id
+            assert message in next(came)
+            tokens.revoke("anna")
+            store.append(id, content="after")
+            assert "".join(came) == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits another process")
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: ", _REFUSED, _HALF])
+def test_strangers_who_hold_connections_keep_nobody_out(store: Store, serve: Serve, sent: bytes) -> None:
+    import resource
+
+    served = serve(Path(store.root))
+    assert served.client.get("/").status_code == 200
+    resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE, (400, 400))
+    begun = sent.replace(b"HOST", f"127.0.0.1:{served.port}".encode())
+    with ExitStack() as held:
+        for _ in range(600):
+            one = held.enter_context(socket.create_connection(("127.0.0.1", served.port or 0)))
+            with suppress(OSError):  # It had to make room.
+                one.sendall(begun)
+        assert served.client.get("/").status_code == 200
+        with httpx2.Client(base_url=served.local, timeout=PATIENCE_S, cookies=served.client.cookies) as another:
+            assert another.get("/").status_code == 200

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 #: By their routes: an address of each page, with the ids of `Talk`, and what it says.
 PAGES = {
     "/": ("/", "A plan for the meadow"),
+    "/enter": ("/enter", "An address is good once"),
     "/new": ("/new", "Title"),
     "/c/{id}": ("/c/{plan}", "I look at the files first."),
     "/c/{id}/m/{message:path}": ("/c/{long}/m/@225", "Line 225 of the conversation."),

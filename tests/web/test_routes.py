@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from starlette.testclient import TestClient
 
 FORM = "application/x-www-form-urlencoded"
+#: The way in and the way out are for everybody, from a form of the page.
+FOR_ALL = {"/enter", "/sign-out"}
 CANARY = "zzcanary"
 HOSTILE = [
     "\0", "../../../../etc/passwd", "..", "9" * 5000, "-1", "1e999", "\u0663", '{"$where": 1}', "[" * 3000, "[1]",
@@ -85,8 +87,8 @@ def test_no_form_is_taken_from_another_site_or_from_nobody_or_from_who_only_read
     ):
         assert door.ask(address, fields, **headers).status == 403, headers
     assert door.ask(address, fields, cookie="x=y").status == 401
-    door.enter(tokens.add("anna", scope="read"))
-    assert door.ask(address, fields).status == 403
+    door.enter_token(tokens.add("anna", scope="read"))
+    assert path in FOR_ALL or door.ask(address, fields).status == 403
     assert list(store.changes(before).changes) == []
 
 
@@ -186,7 +188,7 @@ def test_no_page_and_no_event_says_what_an_agent_may_not_read(
     owners = dict(links(door, ["/", "/overview?health=1", f"/search?q={CANARY}", "/?archived=any"]))
     assert sum(CANARY in answer.text for answer in owners.values()) > 20
     agents = Door(store, tokens)
-    agents.enter(tokens.add("carl", scope="admin"))
+    agents.enter_token(tokens.add("carl", scope="admin"))
     walked = dict(links(agents, [*owners, f"/search?q={CANARY}", "/events?wait=0&since="]))
     for path in routes("POST"):
         for id in secrets:

@@ -148,7 +148,7 @@ def test_a_token_to_read_changes_nothing_and_is_shown_no_forms(door: Door, token
     group = agents(store)
     message = store.messages.send("hi", agent="anna", conversation=group).message
     chat = store.create(title="Chat").id
-    door.enter(tokens.add("anna", scope="read"))
+    door.enter_token(tokens.add("anna", scope="read"))
     for path in (f"/c/{chat}/messages", f"/c/{group}/m/{message}/edit", "/import"):  # All: test_routes.py.
         # It is refused before any of its files is read.
         assert door.ask(path, {}, content_type="multipart/form-data; boundary=x").status == 403, path
@@ -162,7 +162,7 @@ def test_a_token_to_write_takes_nothing_away(door: Door, tokens: Tokens) -> None
     group = agents(store)
     message = store.messages.send("hi", agent="anna", conversation=group).message
     chat = store.create(title="Chat").id
-    door.enter(tokens.add("anna", scope="write"))
+    door.enter_token(tokens.add("anna", scope="write"))
     for path in (f"/c/{chat}/delete", f"/c/{chat}/unlock", f"/c/{group}/m/{message}/remove", "/import"):
         assert door.ask(path, {}).status == 403, path
     assert door.ask(f"/c/{group}/m/{message}/edit", {"content": "ho", "how": "place"}).status == 303
@@ -174,7 +174,7 @@ def test_an_agent_gets_what_the_store_says_of_what_it_may_not_read(door: Door, t
     store = door.site.store
     group = agents(store)
     store.agents.register("carl", name="carl", project=str(Path(store.root).parent))
-    door.enter(tokens.add("carl", scope="admin"))
+    door.enter_token(tokens.add("carl", scope="admin"))
     for path, form in (
         (f"/c/{group}/messages", {"content": "x"}),
         (f"/c/{group}/head", {"title": "mine"}),
@@ -195,7 +195,7 @@ def test_an_agent_that_joined_later_changes_its_own(door: Door, tokens: Tokens) 
     store.agents.register("carl", name="carl", project=str(Path(store.root).parent))
     store.groups.add(group, ["carl"], agent="anna")
     own = store.messages.send("own", agent="carl", conversation=group).message
-    door.enter(tokens.add("carl", scope="admin"))
+    door.enter_token(tokens.add("carl", scope="admin"))
     assert "To the trash, from where it can come back: 1 message" in door.ask(f"/c/{group}/m/{own}/edit").text
     for message, status in ((before, 404), (own, 303)):
         assert door.ask(f"/c/{group}/m/{message}/edit", {"content": "x", "how": "place"}).status == status

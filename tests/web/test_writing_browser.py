@@ -70,10 +70,11 @@ def test_a_text_is_kept_while_the_server_is_killed_and_is_sent_once(
 
 
 def test_a_text_whose_answer_was_lost_is_sent_once_also_by_the_next_tab(
-    served: Served, store: Store, context: BrowserContext, guard: Guard
+    serve: Callable[..., Served], store: Store, context: BrowserContext, guard: Guard
 ) -> None:
     from playwright.sync_api import expect
 
+    served = serve(Path(store.root), "--json")  # `route.fetch` resolves names by the system.
     guard.expect("ERR_FAILED|Failed to load")
     id = store.create(title="Plan").id
     page = served.open(context, f"/c/{id}")

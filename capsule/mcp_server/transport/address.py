@@ -27,13 +27,14 @@ class Listener:
         """Its address, as clients write it."""
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
-    def names(self, hosts: Iterable[str]) -> list[str]:
+    def names(self, hosts: Iterable[str], *local: str) -> list[str]:
         """What the header `Host` may say. On loopback that keeps out a web page whose name was made to point here.
 
         Args:
             hosts: Further names by which clients may call the server.
+            local: Further names of loopback, without the port.
         """
-        own = ["127.0.0.1", "localhost", "[::1]"] if self.is_loopback else []
+        own = ["127.0.0.1", "localhost", "[::1]", *local] if self.is_loopback else []
         return [*(f"{host}:{self.port}" for host in own), *map(str.lower, hosts), *(own if self.port == 80 else [])]
 
 

@@ -168,9 +168,8 @@ def _as(view: View) -> Response:
         raise Refused(f"this page was opened for {view.visitor.agent}, and nobody else writes on it", path="")
     agent = view.store.agents.get(view.sent("agent")).id if view.sent("agent") else ""
     answer = view.done("/people", agent=agent or None)
-    is_secure = view.request.url.scheme == "https"
     lasts_s = 30 * 86_400 if agent else 0
-    answer.set_cookie(view.site.cookie + AS, agent, max_age=lasts_s, httponly=True, samesite="strict", secure=is_secure)
+    view.site.admission.set_cookie(answer, view.site.cookie + AS, agent, lasts_s, view.request)
     return answer
 
 

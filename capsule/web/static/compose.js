@@ -2,12 +2,13 @@
 //
 // What is kept: the text, its id, and, once it was sent, what was sent: the same is sent again until an answer comes.
 const AGAIN_MS = 1000, SLOWEST_MS = 15000;
+const { store } = document.body.dataset;
 
 function compose(form) {
   const { content, id, seen } = form.elements;
   const button = form.querySelector("button");
   const line = form.querySelector(".said");
-  const place = `capsule ${document.body.dataset.me} ${form.dataset.conversation}`;
+  const place = `${store} ${document.body.dataset.me} ${form.dataset.conversation}`;
   let draft = kept(), isUnderWay = false, came = 0, wait = AGAIN_MS, again;
 
   function kept() {
@@ -61,7 +62,7 @@ function compose(form) {
     isUnderWay = true;
     open(false);
     say("Sending");
-    const headers = { accept: "application/json", "content-type": "application/x-www-form-urlencoded" };
+    const headers = { accept: "application/json", "content-type": "application/x-www-form-urlencoded", "capsule-store": store };
     const answer = await fetch(form.action, { method: "POST", headers, body: draft.sent }).catch(() => null);
     const text = await answer?.text().catch(() => undefined);
     isUnderWay = false;

@@ -7,7 +7,7 @@ import { part } from "./part.js";
 const MOST = 300, BAR = 64; // Messages in the page; pixels that the bar covers.
 const list = document.getElementById("messages"), news = document.getElementById("news");
 const { id, words, show: chosen, cursor } = list.dataset;
-const key = `capsule:seen:${id}`;
+const key = `${document.body.dataset.store} seen ${id}`;
 const articles = () => [...list.querySelectorAll(".window > article")];
 const topOf = (node) => node.getBoundingClientRect().top;
 const edge = (isLater) => (isLater ? list.lastElementChild : list.firstElementChild).querySelector(isLater ? ".later" : ".earlier");

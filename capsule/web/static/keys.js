@@ -1,6 +1,6 @@
 // The keyboard: single keys, never while one types, and never with Ctrl, Alt or Meta. They can be switched off.
 // A link or button with `data-key="n"` is pressed by `n`; one in the chosen message comes first.
-const KEPT = "capsule-keys", ITEMS = ".list > li, #messages article";
+const KEPT = `${document.body.dataset.store} keys`, ITEMS = ".list > li, #messages article";
 const PLACES = { h: "/", i: "/inbox", p: "/people", w: "/workers", r: "/repairs", o: "/overview" };
 const [dialog, box, button] = ["keys", "keys-on", "keys-button"].map((id) => document.getElementById(id));
 const isOn = () => localStorage.getItem(KEPT) !== "off";

@@ -45,7 +45,7 @@ def web(
     try:
         for needed in ("jinja2", "nh3", "python_multipart"):  # The pages load them when they are first asked for.
             import_module(needed)
-        from capsule.web import server
+        from capsule.web import names, server
         from capsule.web.site import Site
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("capsule"):
@@ -64,22 +64,28 @@ def web(
             "and the name by which browsers call it (NAME:PORT), or that of the proxy before it, with --allow-host",
             path=host,
         )
-    names = listener.names(hosts) if listener.is_loopback or hosts else [f"{host}:{listener.port}".lower()]
     with named() as store:
-        origin = listener.url if cert is None else listener.url.replace("http:", "https:", 1)
+        own = names.own_name(store.inner.whole.machine)
+        if listener.is_loopback or hosts:
+            called = listener.names(hosts, own)
+        else:
+            called = [f"{host}:{listener.port}".lower()]
+        origin = browser_origin = listener.url
+        if cert is not None:
+            origin = browser_origin = listener.url.replace("http:", "https:", 1)
+        elif listener.is_loopback:
+            browser_origin = names.address_for_browser(own, listener)
         if hosts and not listener.is_loopback:
-            origin = f"https://{hosts[0]}"
-        site = Site(store, tokens_of(store.root), origin)
+            origin = browser_origin = f"https://{hosts[0]}"
+        site = Site(store, tokens_of(store.root))
 
         def ready() -> None:
-            opening = site.opening()
-            answer({"url": opening}, opening)
+            answer({"url": site.opening(origin)}, site.opening(browser_origin), line=True)
             sys.stdout.flush()
             if not no_browser and sys.stdout.isatty() and not asked.json:
                 import webbrowser
 
-                webbrowser.open(site.opening())
+                webbrowser.open(site.opening(browser_origin))
                 say("Ctrl-C ends it; this address is for another browser, once")
 
-        app = server.application(site, tuple(names), is_secure=cert is not None)
-        server.serve(app, store, listener, ready, None if cert is None else (cert, str(key)))
+        server.serve(site, tuple(called), listener, ready, None if cert is None else (cert, str(key)))
