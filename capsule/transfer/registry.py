@@ -15,6 +15,7 @@ from functools import cache
 from importlib import import_module, metadata
 
 from capsule.errors import CapsuleError, InvalidInput
+from capsule.transfer.drafts.completeness import is_understood, unread_messages
 from capsule.transfer.interface import ODD, Draft, Format, Source, first, shape
 from capsule.transfer.reading.values import records
 
@@ -102,12 +103,25 @@ def _asked(question: Callable[[Source], bool], source: Source) -> bool:
 
 
 def drafts_of(source: Source, format: Format) -> Iterator[Draft]:
-    """The conversations of a file in a format. What the format fails on is reported, and ends the file."""
+    """The conversations of a file in a format. What the format fails on is reported, and ends the file.
+
+    A conversation whose texts the format does not find is reported and left out: the file only looks like the format.
+    """
     if format.read is None:
         return
+    misread = 0
     try:
-        yield from format.read(source)
+        for draft in format.read(source):
+            if not is_understood(draft):
+                misread += 1
+                continue
+            for entry in unread_messages(draft):
+                line = draft.lines.get(str(entry.get("id")), draft.line)
+                source.tell("a message without content, though its record has a text", line)
+            yield draft
     except CapsuleError as error:
         source.tell(error.message[:300])
     except _FAILURES as error:
         source.tell(f"not understood as {format.title}: {type(error).__name__}: {error}"[:300])
+    if misread:
+        source.tell(f"looks like {format.title}, not understood: the texts of {misread} conversations are not found")

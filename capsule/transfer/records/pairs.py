@@ -20,7 +20,7 @@ Fields = dict[str, Any]
 #: The key in a record of another program under which we keep what it has no field for.
 OWN = "capsule"
 #: The keys of a difference: of fields that are to be left out, and of the items of a list by their places.
-_ABSENT, _ITEMS = "$absent", "$items"
+ABSENT, _ITEMS = "$absent", "$items"
 _MISSING: Any = object()
 
 
@@ -45,7 +45,7 @@ def difference(wanted: Fields, built: Fields) -> Fields:
         elif value != other:
             rest[key] = value
     if len(built) + missing > len(wanted):
-        rest[_ABSENT] = [key for key in built if key not in wanted]
+        rest[ABSENT] = [key for key in built if key not in wanted]
     return rest
 
 
@@ -68,9 +68,9 @@ def _unlike(wanted: Any, built: Any) -> tuple[Any] | None:
 
 def applied(built: Fields, rest: Fields) -> Fields:
     """`built` with a difference."""
-    result = {key: value for key, value in built.items() if key not in rest.get(_ABSENT, ())}
+    result = {key: value for key, value in built.items() if key not in rest.get(ABSENT, ())}
     for key, value in rest.items():
-        if key != _ABSENT:
+        if key != ABSENT:
             result[key] = _put(result[key], value) if key in result else value
     return result
 
@@ -110,7 +110,7 @@ class Pair:
         plain, rest = without_source(fields)
         record = self.write(plain)
         if is_edited:
-            record = {key: value for key, value in rest.items() if key != _ABSENT} | record
+            record = {key: value for key, value in rest.items() if key != ABSENT} | record
         else:
             record = applied(record, rest)
         own = difference(plain, self.read(record))

@@ -69,9 +69,13 @@ class _Talk:
         if isinstance(record.get("message") if kind != "system" else record.get("content"), _TALKS.get(kind, ())):
             if record.get("timestamp") is None:
                 self._tell("a message without its time", line)
+            if kind != "system" and "content" not in record["message"]:
+                self._tell("a message without content", line)
             if not self.messages:
                 self.common = {key: record[key] for key in _COMMON if key in record}
                 self._forked = record.get("forkedFrom")
+            if any("type" not in block for block in _blocks(record)):
+                self._tell("a part of a message that is not understood", line)
             is_common = self.common.items() <= record.items()
             if line is not None:
                 self.lines[str(uuid)] = line
@@ -81,6 +85,8 @@ class _Talk:
             return
         if kind in _TALKS and kind != "system":
             self._tell("a message without content", line)
+        elif kind is None and "message" in record:
+            self._tell("a message that says not whose it is", line)
         if isinstance(uuid, str):
             self._owner[uuid] = self._owner.get(parent, parent)
         self._add_about(record)

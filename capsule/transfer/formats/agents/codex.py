@@ -39,8 +39,18 @@ def _draft(lines: list[Line], tell: Callable[[str, int | None], None], id: str) 
             kind, _, time = parts_of(line)
             if kind == "response_item" and "payload" in line and moment(time) is None:
                 tell("a message without its time", number)
+            if _is_odd(line):
+                tell("a line that is not understood", number)
             talk.add(line)
     return talk.draft(id) if talk.entries or talk.own else None
+
+
+def _is_odd(line: Fields) -> bool:
+    """Whether a line has no kind or no payload, or its item or event has no kind: then its message is not found."""
+    kind, said, _ = parts_of(line)
+    if "payload" not in line:  # The oldest lines have none.
+        return line.get("type") in _KINDS or ("type" not in line and "role" in line)
+    return "type" not in line or (kind in ("response_item", "event_msg") and "type" not in said)
 
 
 def _read(source: Source) -> Iterator[Draft]:

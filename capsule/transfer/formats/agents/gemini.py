@@ -188,6 +188,8 @@ class _Talk:
             id = f"#{len(self.said)}"
         if time is None:
             self.source.tell(f"message {id[:80]} has no time", line)
+        if record.get("type") in _TYPES and not ({"content", "toolCalls"} & record.keys()):
+            self.source.tell(f"message {id[:80]} has no content", line)
         entries = _messages(record | {"id": id, "timestamp": time})
         former = self.said.get(id)
         entries[0]["parent"] = former[0]["parent"] if former else next(reversed(self.line), None)

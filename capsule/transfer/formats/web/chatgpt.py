@@ -19,6 +19,7 @@ from capsule.transfer.records.pairs import Column, Fields, Pair, is_on, pair_of
 
 #: The node that newer exports begin with, and that is written where there is none.
 _ROOT = "client-created-root"
+_OF_A_NODE = {"id", "message", "parent", "children"}
 _ROLES = frozenset({"user", "assistant", "system", "tool"})
 #: Where the text of a content stands that is not in `parts`.
 _TEXTS = {"tether_browsing_display": "result", "reasoning_recap": "content"}
@@ -185,6 +186,9 @@ def _draft(record: Fields, line: int, source: Source) -> Draft:
     joints = {
         id: node | {"children": mapping[id].get("children")} for id, node in nodes.items() if not node.get("message")
     }
+    for id, node in joints.items():
+        if not node.keys() <= _OF_A_NODE:
+            source.tell(f"node {id!r:.60} of the mapping has no message, but something else", line)
     if joints.get(_ROOT) == {"id": _ROOT, "message": None, "parent": None, "children": children.get(_ROOT, [])}:
         del joints[_ROOT]
     about = {name: value for name, value in record.items() if name != "mapping"}

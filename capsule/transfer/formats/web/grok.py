@@ -46,7 +46,12 @@ def _entry(response: Fields, source: Source) -> Fields:
 
 def _draft(item: Fields, line: int, source: Source) -> Draft:
     about = object_of(item["conversation"])
-    responses = [object_of(wrapper.get("response")) for wrapper in objects_of(item.get("responses"))]
+    responses = []
+    for wrapper in objects_of(item["responses"]):
+        if isinstance(wrapper.get("response"), dict):
+            responses.append(wrapper["response"])
+        else:
+            source.tell("a response that is no object", line)
     metadata = filled({}, currentNode=about.get("leaf_response_id"), source=rest(about, *_OF_A_CONVERSATION))
     times = {"createdAt": _time(about.get("create_time")), "updatedAt": _time(about.get("modify_time"))}
     head = filled({"id": text_of(about.get("id"))}, title=text_of(about.get("title")), metadata=metadata, **times)

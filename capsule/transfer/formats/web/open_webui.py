@@ -163,7 +163,7 @@ def _draft(row: Fields, line: int | None, source: Source) -> Draft | None:
         messages = history["messages"]
     elif isinstance(chat.get("messages"), list):
         messages = {text_of(object_of(entry).get("id")) or f"#{n}": entry for n, entry in enumerate(chat["messages"])}
-    else:
+    if not is_tree and (history or not isinstance(chat.get("messages"), list)):
         source.tell("a chat that has no messages", line)
         return None
     about = row | {"chat": rest(chat, "history", "messages")}

@@ -1,0 +1,87 @@
+"""What a format found of the texts that its records have: a format claims content.
+
+What must stay true: a sound message that has no text is no unread one. Capsules are not asked: they may hold anything.
+Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from capsule.transfer.drafts.digests import SOURCE
+from capsule.transfer.interface import Draft, Fields
+from capsule.transfer.records.coercion import object_of
+from capsule.transfer.records.pairs import ABSENT
+
+#: The roles of those who speak.
+_SPEAKERS = ("user", "assistant")
+#: What a message may say.
+_SAID = ("content", "reasoning", "toolCalls", "attachments")
+#: Two words, or two characters of a writing that has no spaces.
+_WORDS = re.compile(r"[^\W\d_]{2,}[^\w\s]*\s+[^\w\s]*[^\W\d_]{2,}|[^\W\d_\x00-\u2fff]{2,}")
+#: The fields of records that have the text of a message.
+_TEXTS = frozenset({"content", "text", "value", "message", "parts"})
+#: In what is kept of a message, the records before it, which are no part of it.
+_BEFORE = "before"
+
+
+def is_understood(draft: Draft) -> bool:
+    """Whether a format found the texts of a draft: not if most messages are empty, and their records have words."""
+    if draft.is_own:
+        return True
+    if not draft.history:
+        return not _has_words(object_of(draft.metadata.get(SOURCE)))
+    spoken = [entry for entry in draft.history if entry.get("role") in _SPEAKERS]
+    unread = [entry for entry in _empty_messages(draft) if _has_words(_kept(entry)) or _lacks_text(_kept(entry))]
+    return 2 * len(unread) <= len(spoken)
+
+
+def unread_messages(draft: Draft) -> list[Fields]:
+    """Return the empty messages whose records have no field for a text but an unknown one: its name is damaged."""
+    return [entry for entry in _empty_messages(draft) if _lacks_text(_kept(entry))]
+
+
+def _empty_messages(draft: Draft) -> list[Fields]:
+    """The messages of people and models, seen by people, that say nothing."""
+    if draft.is_own:
+        return []
+    return [
+        entry
+        for entry in draft.history
+        if entry.get("role") in _SPEAKERS
+        and object_of(entry.get("metadata")).get("hidden") is not True
+        and not any(entry.get(name) for name in _SAID)
+    ]
+
+
+def _kept(entry: Fields) -> Fields:
+    """What is kept of the record of a message."""
+    source = object_of(object_of(entry.get("metadata")).get(SOURCE))
+    return {name: value for name, value in source.items() if name != _BEFORE}
+
+
+def _has_words(source: Fields) -> bool:
+    return any(isinstance(value, str) and _WORDS.search(value) for value in _values(source))
+
+
+def _lacks_text(source: Fields) -> bool:
+    for value in _values(source):
+        if isinstance(value, dict) and isinstance(absent := value.get(ABSENT), list) and not _TEXTS.isdisjoint(absent):
+            others = {name: other for name, other in value.items() if name != ABSENT}
+            if any(isinstance(other, str) and other for other in _values(others)):
+                return True
+    return False
+
+
+def _values(value: Any) -> Iterator[Any]:
+    """A value and all values in it."""
+    stack = [value]
+    while stack:
+        inner = stack.pop()
+        yield inner
+        if isinstance(inner, dict):
+            stack += inner.values()
+        elif isinstance(inner, list):
+            stack += inner
