@@ -1,39 +1,63 @@
-"""The fold of a session's inbound file: what the host told the worker, and what it did with what the worker said.
+"""The fold of a session's inbound file: what the host wrote for the worker, and what it did with the worker's messages.
 
-What must stay true: an event that is applied again changes nothing; one that is unknown, or makes no sense, is kept and
-passed over. No file, no clock.
+What must stay true: an event that is applied again changes nothing. An event that is unknown, or of which a field is
+wrong, is kept, and changes nothing. No file, no clock.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from capsule import timestamps
-from capsule.errors import InvalidInput
+from capsule.sessions import fields
 from capsule.sessions.events import OF_TIME, Event, Route, reply_id
+from capsule.sessions.fields import Check
+
+
+class Handler(NamedTuple):
+    """What is done with the events of one name."""
+
+    is_valid: Check  # Whether an event can be applied.
+    apply: Callable[[Any, Event], None]  # Apply an event to a fold.
 
 
 @dataclass
 class Fold:
     """What the events of a file say."""
 
+    handlers: ClassVar[Mapping[str, Handler]]  # By the names of events.
     session: str = ""
     open: dict[str, None] = field(default_factory=dict)  # The ids of messages that may not be done.
     highest: int = 0  # The highest number of a message.
     others: list[Event] = field(default_factory=list)  # Events without a meaning for the fold.
     seen: set[str] = field(default_factory=set, repr=False)  # The ids of all events.
 
+    @classmethod
+    def _handler(cls, event: Event) -> Handler | None:
+        name = event.get("event")
+        return cls.handlers.get(name) if isinstance(name, str) else None
+
+    @classmethod
+    def has_wrong_fields(cls, event: Event) -> bool:
+        """Return whether an event has a handler, and a field of it is wrong."""
+        handler = cls._handler(event)
+        return handler is not None and not handler.is_valid(event)
+
     def apply(self, event: Event) -> None:
-        """Take an event in, by the method for its name; keep it, if there is none. Cost: some microseconds."""
+        """Check an event and apply it. Keep it if it is unknown or a field is wrong.
+
+        Cost: some microseconds.
+        """
         id = event.get("id")
         if id in self.seen:
             return
-        try:
-            getattr(self, f"_take_{event['event']}")(event)
-        except (AttributeError, InvalidInput, KeyError, TypeError, ValueError):
+        handler = self._handler(event)
+        if handler is not None and handler.is_valid(event):
+            handler.apply(self, event)
+        else:
             self.others.append(event)
         if id:
             self.seen.add(id)
@@ -55,16 +79,18 @@ class InMessage:
 
     @classmethod
     def of(cls, event: Event) -> InMessage:
-        """The message of an event. Raises KeyError or TypeError if it is none."""
-        get = event.get
-        after = get("processAfter")
-        due = timestamps.sortable(after) if after else ""
-        if not (isinstance(get("hops", 0), int) and isinstance(get("recurrence", {}), dict)):
-            raise TypeError("this is no message")
-        wakes = get("trigger") != "accumulate"
-        id, seq, kind = str(event["id"]), int(get("seq", 0)), str(get("kind", "chat"))
-        waits = get("waits") is True
-        return cls(event, id, seq, kind, wakes, due, int(get("tries", 0)), waits, str(get("series", "")))
+        """Return the message of an event that passes `fields.IN_MESSAGE`."""
+        return cls(
+            event=event,
+            id=event["id"],
+            seq=event.get("seq", 0),
+            kind=event.get("kind", "chat"),
+            wakes=event.get("trigger") != "accumulate",
+            due=timestamps.sortable(event.get("processAfter", "")),
+            tries=event.get("tries", 0),
+            waits=event.get("waits", False),
+            series=event.get("series", ""),
+        )
 
     @property
     def is_idle(self) -> bool:
@@ -79,7 +105,7 @@ class InMessage:
     @property
     def sender(self) -> str:
         """Who sent it. Empty: the host."""
-        return str(self.event.get("from") or "")
+        return str(self.event.get("from", ""))
 
 
 class Notice(NamedTuple):
@@ -125,7 +151,7 @@ class Inbound(Fold):
     series: dict[str, str] = field(default_factory=dict)  # The id of the last occurrence of each series.
     paused: set[str] = field(default_factory=set)  # The series that pause; the empty one is the whole session.
 
-    def _take_message(self, event: Event) -> None:
+    def _apply_message(self, event: Event) -> None:
         message = InMessage.of(event)
         if message.id not in self.messages and message.id not in self.left:
             self.messages[message.id] = message
@@ -138,7 +164,7 @@ class Inbound(Fold):
         if id in self.messages:
             self.messages[id] = InMessage.of(self.messages[id].event | fields)
 
-    def _take_retry(self, event: Event) -> None:
+    def _apply_retry(self, event: Event) -> None:
         for id, to in event["messages"].items():
             if id not in self.messages:
                 if event.get("again"):
@@ -154,7 +180,7 @@ class Inbound(Fold):
                 self._leave_out_of_notices(id)
                 self.open = {key: None for key in self.messages if key == id or key in self.open}
 
-    def _take_failed(self, event: Event) -> None:
+    def _apply_failed(self, event: Event) -> None:
         by_sender = defaultdict[tuple[Route, str], list[str]](list)
         for id in event["messages"]:
             if id in self.ended:
@@ -167,7 +193,7 @@ class Inbound(Fold):
             if message.route is not None:
                 by_sender[message.route, message.sender].append(id)
         for ids in by_sender.values():
-            self._notify(ids, str(event.get("reason", "")))
+            self._notify(ids, event.get("reason", ""))
 
     def _notify(self, ids: Sequence[str], reason: str) -> None:
         """Note that the sender of some messages is to be told that they failed.
@@ -190,61 +216,85 @@ class Inbound(Fold):
         before = self.failures.get(sender, Failures())
         self.failures[sender] = Failures(before.failed + failed, before.told + told)
 
-    def _take_cancelled(self, event: Event) -> None:
+    def _apply_cancelled(self, event: Event) -> None:
         self.ended.update(dict.fromkeys(event["messages"], "cancelled"))
 
-    def _take_paused(self, event: Event) -> None:
+    def _apply_paused(self, event: Event) -> None:
         self.paused.add(event.get("series") or "")
 
-    def _take_resumed(self, event: Event) -> None:
+    def _apply_resumed(self, event: Event) -> None:
         self.paused.discard(event.get("series") or "")
 
-    def _take_changed(self, event: Event) -> None:
-        id = self.series[event["series"]]
-        live, of_time = self.messages[id].event, {name: event[name] for name in OF_TIME if name in event}
+    def _apply_changed(self, event: Event) -> None:
+        id = self.series.get(event["series"])
+        if id is None:
+            self.others.append(event)
+            return
         if "prompt" in event:
             self._change(id, content=event["prompt"])
+        of_time = {name: event[name] for name in OF_TIME if name in event}
         if of_time:
-            self._change(id, recurrence=(live.get("recurrence") or {}) | of_time)
+            recurrence = self.messages[id].event.get("recurrence") or {}
+            self._change(id, recurrence=recurrence | of_time)
 
-    def _take_attempt(self, event: Event) -> None:
+    def _apply_attempt(self, event: Event) -> None:
         id = event["message"]
         before = self.attempts.get(id, Attempts())
-        self.attempts[id] = Attempts(int(event["attempts"]), timestamps.sortable(event["nextAt"]), before.round)
+        self.attempts[id] = Attempts(event["attempts"], timestamps.sortable(event["nextAt"]), before.round)
 
-    def _take_outcome(self, event: Event, settled: dict[str, str], word: str) -> None:
-        id, next_at = event["message"], timestamps.sortable(event.get("nextAt") or "")
+    def _settle(self, event: Event, settled: dict[str, str], word: str) -> None:
+        id = event["message"]
+        next_at = timestamps.sortable(event.get("nextAt", ""))
         if next_at:
             self.attempts[id] = Attempts(0, next_at, self.attempts.get(id, Attempts()).round + 1)
         else:
-            settled[id] = str(event.get(word, ""))
+            settled[id] = event.get(word, "")
             self.attempts.pop(id, None)
             self.again.pop(id, None)
         self.notices.pop(id, None)
 
-    def _take_delivered(self, event: Event) -> None:
+    def _apply_delivered(self, event: Event) -> None:
         notice = self.notices.get(event["message"])
         if notice is not None:
             self._count(self.messages[notice.messages[0]].sender, told=len(notice.messages))
-        self._take_outcome(event, self.delivered, "platformId")
+        self._settle(event, self.delivered, "platformId")
 
-    def _take_undeliverable(self, event: Event) -> None:
-        self._take_outcome(event, self.undeliverable, "reason")
+    def _apply_undeliverable(self, event: Event) -> None:
+        self._settle(event, self.undeliverable, "reason")
 
-    def _take_destinations(self, event: Event) -> None:
+    def _apply_destinations(self, event: Event) -> None:
         self.destinations = {name: dict(entry) for name, entry in event["destinations"].items()}
 
-    def _take_routing(self, event: Event) -> None:
+    def _apply_routing(self, event: Event) -> None:
         self.route = Route.of(event["route"])
 
-    def _take_compacted(self, event: Event) -> None:
-        self.highest = max(self.highest, int(event["seq"]))
-        self.settled = max(self.settled, int(event["settled"]))
-        for name in ("left", "ended", "delivered", "undeliverable", "destinations"):
-            getattr(self, name).update(event[name])
+    def _apply_compacted(self, event: Event) -> None:
+        self.highest = max(self.highest, event["seq"])
+        self.settled = max(self.settled, event["settled"])
+        self.left.update(event["left"])
+        self.ended.update(event["ended"])
+        self.delivered.update(event["delivered"])
+        self.undeliverable.update(event["undeliverable"])
+        self.again.update(dict.fromkeys(event["again"]))
         self.attempts.update({id: Attempts(*tried) for id, tried in event["attempts"].items()})
-        self.again.update(dict.fromkeys(event.get("again", ())))
         self.notices.update({id: Notice(tuple(ids), reason) for id, (ids, reason) in event["notices"].items()})
         self.failures.update({sender: Failures(*counts) for sender, counts in event["failures"].items()})
-        self.route = Route.of(event.get("route"))
+        self.destinations.update(event["destinations"])
+        self.route = Route.of(event["route"])
         self.paused.update(event["paused"])
+
+    handlers: ClassVar[Mapping[str, Handler]] = {
+        "message": Handler(fields.IN_MESSAGE, _apply_message),
+        "retry": Handler(fields.RETRY, _apply_retry),
+        "failed": Handler(fields.FAILED, _apply_failed),
+        "cancelled": Handler(fields.CANCELLED, _apply_cancelled),
+        "paused": Handler(fields.PAUSED, _apply_paused),
+        "resumed": Handler(fields.RESUMED, _apply_resumed),
+        "changed": Handler(fields.CHANGED, _apply_changed),
+        "attempt": Handler(fields.ATTEMPT, _apply_attempt),
+        "delivered": Handler(fields.DELIVERED, _apply_delivered),
+        "undeliverable": Handler(fields.UNDELIVERABLE, _apply_undeliverable),
+        "destinations": Handler(fields.DESTINATIONS, _apply_destinations),
+        "routing": Handler(fields.ROUTING, _apply_routing),
+        "compacted": Handler(fields.IN_COMPACTED, _apply_compacted),
+    }

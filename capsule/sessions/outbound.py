@@ -5,13 +5,15 @@ What must stay true: as for `Inbound`. What is final stays final, whatever comes
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from capsule import timestamps
+from capsule.sessions import fields
 from capsule.sessions.cron import next_at
 from capsule.sessions.events import Event
-from capsule.sessions.inbound import Fold
+from capsule.sessions.inbound import Fold, Handler
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +30,19 @@ class OutMessage:
 
     @classmethod
     def of(cls, event: Event) -> OutMessage:
-        """The message of an event. Raises KeyError or TypeError if it is none."""
-        get = event.get
-        after = get("deliverAfter")
-        if not after and get("recurrence"):
+        """Return the message of an event that passes `fields.OUT_MESSAGE`, or of `events.outgoing`."""
+        after = event.get("deliverAfter", "")
+        if not after and "recurrence" in event:
             after = next_at(event["recurrence"], event["timestamp"])
-        due = timestamps.sortable(after) if after else ""
-        id, seq, kind = str(event["id"]), int(get("seq", 0)), str(get("kind", "chat"))
-        return cls(event, id, seq, kind, str(get("inReplyTo", "")), due, str(get("target", "")))
+        return cls(
+            event=event,
+            id=event["id"],
+            seq=event.get("seq", 0),
+            kind=event.get("kind", "chat"),
+            in_reply_to=event.get("inReplyTo", ""),
+            due=timestamps.sortable(after),
+            target=event.get("target", ""),
+        )
 
     @property
     def where(self) -> list[str]:
@@ -73,7 +80,7 @@ class Outbound(Fold):
     tool: Tool | None = None
     state: dict[str, dict[str, Any]] = field(default_factory=dict)  # What the worker keeps, by provider and key.
 
-    def _take_message(self, event: Event) -> None:
+    def _apply_message(self, event: Event) -> None:
         message = OutMessage.of(event)
         if message.id not in self.messages and message.id not in self.said:
             self.messages[message.id] = message
@@ -89,32 +96,51 @@ class Outbound(Fold):
             if ack.state == "completed":
                 del self.claims[id]
 
-    def _take_ack(self, event: Event) -> None:
-        state, instance, at = event["state"], str(event.get("instance", "")), event.get("timestamp", "")
-        batch, error = event.get("batch", ""), event.get("error", "")
+    def _apply_ack(self, event: Event) -> None:
         for id, tries in event["messages"].items():
-            before = self.acks.get(id)
-            self._put(id, Ack(state, int(tries), instance, at, batch or (before.batch if before else id), error))
+            batch = event.get("batch", "")
+            if not batch:
+                before = self.acks.get(id)
+                batch = before.batch if before else id
+            self._put(
+                id,
+                Ack(
+                    state=event["state"],
+                    tries=tries,
+                    instance=event.get("instance", ""),
+                    at=event.get("timestamp", ""),
+                    batch=batch,
+                    error=event.get("error", ""),
+                ),
+            )
 
-    def _take_tool(self, event: Event) -> None:
+    def _apply_tool(self, event: Event) -> None:
         name = event.get("tool")
-        self.tool = Tool(name, float(event.get("limitS") or 0)) if name else None
+        self.tool = Tool(name, event.get("limitS", 0)) if name else None
 
-    def _take_state(self, event: Event) -> None:
+    def _apply_state(self, event: Event) -> None:
         kept = self.state.setdefault(event.get("provider", ""), {})
         if event.get("value") is None:
             kept.pop(event["key"], None)
         else:
             kept[event["key"]] = event["value"]
 
-    def _take_cleared(self, event: Event) -> None:
+    def _apply_cleared(self, event: Event) -> None:
         self.state.pop(event.get("provider", ""), None)
 
-    def _take_compacted(self, event: Event) -> None:
-        self.highest = max(self.highest, int(event["seq"]))
-        for id, where in event["said"].items():  # Older files have the answered message alone.
-            self.said[id] = [where, "", ""] if isinstance(where, str) else where
+    def _apply_compacted(self, event: Event) -> None:
+        self.highest = max(self.highest, event["seq"])
+        self.said.update(event["said"])
         for id, ack in event["acks"].items():
             self._put(id, Ack(*ack))
-        self.tool = Tool(*event["tool"]) if event.get("tool") else None
+        self.tool = Tool(*event["tool"]) if event["tool"] else None
         self.state = {provider: dict(kept) for provider, kept in event["state"].items()}
+
+    handlers: ClassVar[Mapping[str, Handler]] = {
+        "message": Handler(fields.OUT_MESSAGE, _apply_message),
+        "ack": Handler(fields.ACK, _apply_ack),
+        "tool": Handler(fields.TOOL, _apply_tool),
+        "state": Handler(fields.STATE, _apply_state),
+        "cleared": Handler(fields.CLEARED, _apply_cleared),
+        "compacted": Handler(fields.OUT_COMPACTED, _apply_compacted),
+    }

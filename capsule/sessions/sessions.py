@@ -19,6 +19,8 @@ from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound
 from capsule.format.documents.head import camel
 from capsule.sessions import events
 from capsule.sessions.folds import FINAL
+from capsule.sessions.inbound import Inbound
+from capsule.sessions.outbound import Outbound
 from capsule.sessions.registry import UNSERVED, SessionRow, State
 from capsule.sessions.rules import destinations, messages, questions, schedules
 from capsule.sessions.session import Edit, Session
@@ -184,12 +186,20 @@ class Sessions(Setup):
         return steps
 
     def _files(self, row: SessionRow, message: str) -> Files | None:
-        """The events of a session whose files name a message; None: they don't."""
+        """Return the events of a session whose files name a message, but for those with wrong fields.
+
+        None: they don't name it.
+        """
         kinds = (OUTBOUND, INBOUND)  # In this order, as acks leave after their messages.
         with suppress(NotFound):
             if any(message.encode("utf-8", "surrogatepass") in self._engine.read(kind, row.id) for kind in kinds):
                 outbound, inbound = (self._engine.document(kind, row.id)["history"] for kind in kinds)
-                return Files(row.id, row.agent, inbound, outbound)
+                return Files(
+                    row.id,
+                    row.agent,
+                    [event for event in inbound if not Inbound.has_wrong_fields(event)],
+                    [event for event in outbound if not Outbound.has_wrong_fields(event)],
+                )
         return None
 
     def compact(self) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from copy import deepcopy
+from dataclasses import fields as dataclass_fields
 from typing import Any
 
 import orjson
@@ -11,16 +13,25 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from capsule.sessions.events import (
+    ack,
+    attempt,
     cancelled,
     changed,
     cleared,
+    delivered,
+    destinations,
+    failed,
+    incoming,
     outgoing,
     paused,
     reply_id,
     resumed,
+    retry,
     routed,
+    routing,
     state,
     tool,
+    undeliverable,
 )
 from capsule.sessions.folds import KEPT, WINDOW, Folds
 from capsule.sessions.inbound import Inbound
@@ -28,7 +39,7 @@ from capsule.sessions.outbound import Outbound
 from capsule.sessions.rules import messages
 from capsule.sessions.rules.deliveries import after_attempt, due_out, send
 from capsule.sessions.rules.messages import later, next_due
-from tests.sessions.files import START, Files, chat, fold
+from tests.sessions.files import ROUTE, START, Files, chat, fold
 from tests.sessions.worlds import Steps, World, answers
 
 DAILY = {"cron": "0 9 * * *", "timeZone": "Europe/Berlin", "catchUp": "latest"}
@@ -120,11 +131,6 @@ def test_what_was_delivered_stays_so_while_the_other_file_still_has_it(left: int
     assert due_out(Folds(again, fold(Outbound("s1"), files.out_events)), files.now) == [waiting]
 
 
-def test_a_file_that_an_older_version_compacted_says_the_same() -> None:
-    older = {"event": "compacted", "seq": 3, "said": {"o1": "m1"}, "acks": {}, "tool": None, "state": {}}
-    assert fold(Outbound("s1"), [older]).said == {"o1": ["m1", "", ""]}
-
-
 def test_an_event_that_is_unknown_or_makes_no_sense_is_kept_and_passed_over() -> None:
     files = Files()
     odd: list[dict[str, Any]] = [
@@ -143,6 +149,99 @@ def test_an_event_that_is_unknown_or_makes_no_sense_is_kept_and_passed_over() ->
     assert files.claim() == ["m1"]
     assert [event.get("event") for event in files.in_events[2:]] == [event.get("event") for event in odd]
     assert len(files.out_events) == 1 + 5 + 1
+
+
+# What a person or another program wrote into the files.
+
+
+def state_of(fold: Inbound | Outbound) -> dict[str, Any]:
+    """All that a fold holds, but for the events that it passed over."""
+    values = {field.name: deepcopy(getattr(fold, field.name)) for field in dataclass_fields(fold)}
+    return {name: value for name, value in values.items() if name not in ("others", "seen")}
+
+
+def written(files: Files) -> list[tuple[Inbound | Outbound, dict[str, Any]]]:
+    """An event of each kind that changes something, before it is applied, with the fold that it is for."""
+    made = incoming(id="m9", content="Hello", route=ROUTE, recurrence=DAILY, process_after=START)
+    said = outgoing(id="o9", content="Yes", in_reply_to="m1", to="ops", recurrence={"cron": "@daily"})
+    host = [
+        made | {"seq": 90},
+        retry(messages={"m1": (1, START)}, reason="busy", again=True),
+        failed(messages=["m1", "m2"], reason="broken"),
+        cancelled(messages=["m1"]),
+        paused(series="daily"),
+        resumed(series="daily"),
+        changed(series="daily", prompt="Look again", cron="@hourly"),
+        attempt(message="o1", attempts=1, reason="busy", next_at=START),
+        delivered(message="o1", platform_id="p1"),
+        undeliverable(message="o1", reason="gone"),
+        destinations(destinations={"ops": ROUTE.written()}),
+        routing(route=ROUTE),
+        files.folds.compacted_inbound(START)[0],
+    ]
+    worker = [
+        said | {"seq": 91},
+        ack(state="completed", messages={"m2": 0}, instance="w2"),
+        tool(name="build", limit_s=60),
+        state(key="mood", value="good", provider="claude"),
+        cleared(provider="claude"),
+        files.folds.compacted_outbound(START)[0],
+    ]
+    return [(files.inbound, event) for event in host] + [(files.outbound, event) for event in worker]
+
+
+def used() -> Files:
+    """Two files with messages, claims, a series, an answer, an attempt, a failure, and something kept."""
+    files = Files()
+    files.arrive(chat("m0", sender="anna"), chat("m1"), chat("m2"), chat("d1", series="daily", recurrence=DAILY))
+    files.tell(failed(messages=["m0"], reason="broken"), paused(series="daily"), routing(route=ROUTE))
+    files.claim()
+    files.say(*send(files.folds, [outgoing(id="o1", content="On it", in_reply_to="m1")]))
+    files.say(outgoing(id="gone", content="x") | {"seq": 99}, tool(name="look"), state(key="mood", value="bad"))
+    files.tell(attempt(message="gone", attempts=1, reason="busy", next_at=START))
+    return files
+
+
+KINDS = [str(event["event"]) for _, event in written(used())]
+
+
+@pytest.mark.parametrize("number", range(len(KINDS)), ids=KINDS)
+def test_an_event_with_one_wrong_field_changes_nothing_and_is_kept(number: int) -> None:
+    fold, event = written(used())[number]
+    event = {"timestamp": START, "id": "e0"} | event
+    is_valid, _ = fold.handlers[event["event"]]
+    for name in event.keys() - {"role", "content", "event", "id", "timestamp", "value"}:
+        wrong_events = [event | {name: wrong} for wrong in ("wrong", 5.5, True, {"wrong": object()}, [object()])]
+        wrong_events = [wrong for wrong in wrong_events if not is_valid(wrong)]
+        assert wrong_events, name
+        for wrong in wrong_events:
+            fold, _ = written(used())[number]
+            before = state_of(fold)
+            fold.apply(wrong)
+            assert state_of(fold) == before, wrong
+            assert fold.others == [wrong]
+    fold, _ = written(used())[number]
+    fold.apply(event)
+    assert fold.others == [], "the event as it was written is applied"
+
+
+def test_a_summary_with_a_wrong_part_is_passed_over_whole() -> None:
+    files = Files()
+    files.arrive(chat("m1"))
+    other = Files()
+    other.arrive(chat("m0"))
+    (summary, *_) = other.folds.compacted_inbound(START)
+    wrong = summary | {"left": {"m1": "0"}, "ended": {"m1": "failed"}, "delivered": 5}
+    files.tell(wrong)
+    assert files.status("m1") == "pending" and files.inbound.left == {}
+    assert [event["event"] for event in files.inbound.others] == ["compacted"]
+
+
+def test_a_bug_in_a_handler_is_an_error_and_no_event_that_makes_no_sense(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = Files()
+    monkeypatch.setattr(files.inbound, "open", None)
+    with pytest.raises(TypeError):
+        files.arrive(chat("m1"))
 
 
 # The live row of a series: RULES of schedules stand on it.

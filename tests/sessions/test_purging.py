@@ -47,7 +47,7 @@ def _deleted_of_every_kind(store: Store) -> None:
     question = Question("q", "s", "m", options=(said,), state="answered", closed_at=now, answers=(said,))
     place = MessagingGroup("conversations", "gone", canary("sessions"))
     store.sessions.registry.edit(lambda state: state.put(question, place))
-    session, named = Session.create(store.engine, "s", "anna"), [{"path": "plan"}]
+    session, named = Session.create(store.engine, "s", "anna"), [{"name": "plan", "path": "plan"}]
     heard = incoming(id="m", content=canary("inbound"), attachments=named)
     answer = outgoing(id="a", content=canary("outbound"), in_reply_to="m", attachments=named)
     session.tell(lambda folds: receive(folds, [heard]))
@@ -76,7 +76,10 @@ def test_a_purge_visits_every_kind_and_leaves_attachments(store: Store, root: Pa
 
 
 def test_a_purge_keeps_the_files_of_a_message_that_waits(store: Store, root: Path) -> None:
-    session, answer = Session.create(store.engine, "s", "anna"), outgoing(id="a", attachments=[{"path": "plan"}])
+    session, answer = (
+        Session.create(store.engine, "s", "anna"),
+        outgoing(id="a", attachments=[{"name": "plan", "path": "plan"}]),
+    )
     session.say(lambda folds: send(folds, [answer]), {"plan": b"text", "not named": b"x"})
     store.trash.purge()
     assert store.engine.files.names("outbox", "s") == ["plan"]

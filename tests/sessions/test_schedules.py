@@ -252,7 +252,7 @@ def test_what_a_worker_asks_for_is_done_in_its_order_and_once_and_what_is_wrong_
     files = World(at("2026-01-01T00:00"))
     said = [NINE | {"timeZone": ""}, {"action": "pause", "series": "s"}, {"action": "cancel", "series": "none"}]
     asked = [outgoing(id=f"o{n}", kind="task", task=task) for n, task in enumerate(said)]
-    asked.append(asked[0] | {"id": "o3", "series": "t", "processAfter": 5})  # By hand.
+    asked.append(asked[0] | {"id": "o3", "series": "t", "processAfter": "at five"})  # By hand.
     files.tell({"event": "routing", "route": Route("chat", "room").written()})
     files.say(*send(files.folds, asked))
     rounds = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,27 @@ def test_why_knows_a_message_that_woke_nobody_and_never_had_a_session(store: Sto
     assert store.sessions.list() == []
     with pytest.raises(NotFound):
         store.sessions.why("nothing")
+
+
+@pytest.mark.files
+def test_an_event_that_a_person_wrote_wrongly_does_not_keep_the_others_from_being_told(tmp_path: Path) -> None:
+    Store.init(tmp_path)
+    with Store.open(tmp_path) as store:
+        store.agents.register("anna")
+        group(store, "bot")
+        with hosting(store):
+            sent = store.messages.send("hello", agent="anna", to="bot")
+            until(lambda: said(store, sent.conversation, "bot"))
+        (row,) = store.sessions.list()
+        path = tmp_path / "sessions" / row.id / "inbound.json"
+        document = json.loads(path.read_text())
+        for number, name in enumerate(("retry", "failed", "compacted")):
+            wrong = {"role": "system", "content": "", "event": name, "id": f"e{number}", "messages": 3, "left": 3}
+            document["history"].append(wrong)
+        path.write_text(json.dumps(document))
+        kinds = [step.kind for step in store.sessions.why(sent.message)]
+        assert {"received", "routed", "claimed", "said", "completed"} <= set(kinds)
+        assert store.sessions.get(row.id)["messages"] == {"completed": 1}
 
 
 def test_an_answer_that_could_not_be_delivered_is_delivered_at_a_persons_word(store: Store) -> None:

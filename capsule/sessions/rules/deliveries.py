@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from capsule.errors import InvalidInput, Refused
+from capsule.errors import Refused
 from capsule.sessions.cron import next_at
 from capsule.sessions.events import Event, Route, attempt, delivered, incoming, outgoing, reply_id, undeliverable
 from capsule.sessions.folds import Folds
@@ -140,7 +140,4 @@ def after_attempt(
 def _next_at(message: OutMessage, now: str) -> str | None:
     """When a message recurs; None: it does not."""
     recurrence = message.event.get("recurrence")
-    try:
-        return next_at(recurrence, now) if recurrence else None
-    except InvalidInput:
-        return None  # Somebody changed the file; the message itself arrived.
+    return next_at(recurrence, now) if recurrence else None

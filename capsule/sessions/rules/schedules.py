@@ -139,7 +139,7 @@ def tasks(folds: Folds, now: str, time_zone: str = "") -> list[Event]:
     try:
         route = route_of(folds, message) if message.event.get("action") == "make" else None
         done = act(folds, message.event, message.id, now, route=route, time_zone=time_zone)
-    except (InvalidInput, NotFound, Refused, AttributeError, TypeError, ValueError) as error:  # Anybody edits a file.
+    except (InvalidInput, NotFound, Refused) as error:
         return numbered(folds, after_attempt(folds, message, now, error=str(error), is_final=True))
     return [*done, delivered(message=message.id, platform_id=message.event.get("series") or message.id)]
 
