@@ -112,8 +112,14 @@ READS_OR_WRITES = {"read_text", "read_bytes", "write_text", "write_bytes", "unli
 OF_THE_STORE = "projects.unlink"
 #: Finds the store's directory before there is an engine.
 FINDS_THE_STORE = "capsule.locate"
-#: Programs that git runs or has in its configuration, and the notice for an agent: who reads their text has a shell.
-READ_IN_A_SHELL = ("capsule.git.drivers", "capsule.git.setup", "capsule.messaging.notices")
+#: Programs that git runs or has in its configuration, the notice for an agent, and the notice of a message that failed:
+#: their readers have a shell, or know a person who has one.
+READ_IN_A_SHELL = (
+    "capsule.git.drivers",
+    "capsule.git.setup",
+    "capsule.messaging.notices",
+    "capsule.sessions.rules.deliveries",
+)
 
 
 def module_name(path: Path) -> str:
