@@ -40,7 +40,15 @@ class Lease(NamedTuple):
 
 
 class Leases(Protocol):
-    """The leases of one store. An instance has the lease of its own id, and says there what others may know of it."""
+    """The leases of one store. An instance has the lease of its own id, and says there what others may know of it.
+
+    Attributes:
+        boot: What tells the run of the system that frees the leases of the dead from all others; empty: nothing does.
+            Containers of one machine have the same.
+    """
+
+    @property
+    def boot(self) -> str: ...
 
     def take(self, name: str, about: Mapping[str, Any] | None = None, timeout_s: float | None = 0.0) -> Lease:
         """Take a lease, until it is released or this process ends.
@@ -62,12 +70,13 @@ class Leases(Protocol):
     def live(self) -> dict[str, dict[str, Any]]:
         """What each live instance says about itself. Cost: a look at each instance."""
 
-    def is_live(self, instance: str, host: str | None = None) -> bool | None:
+    def is_live(self, instance: str, host: str | None = None, boot: str = "") -> bool | None:
         """Whether an instance lives, True also if that can't be found out; None: the engine knows none of that host.
 
         Args:
             instance: The instance.
             host: The name of the machine that it runs on; None: one that the engine knows.
+            boot: The `boot` of its leases; empty: not known.
         """
 
     def beat(self, session: str) -> None:

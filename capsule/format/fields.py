@@ -137,6 +137,7 @@ PARTS: dict[str, tuple[Field, ...]] = {
         _old("user", "text", "The user the instance runs for.", null=True),
         _old("host", "text", "The machine the instance runs on.", null=True),
         _new("pid", "whole", "The instance's process, for people to read."),
+        _new("boot", "text", "The run of the machine's system, which containers share."),
         _new("name", "text", "The name of the instance, when a person named it."),
         _new("client", "text", "The program that it was taken for, as people know it."),
         _new("agent", "text", "The agent that it was taken for."),

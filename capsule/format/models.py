@@ -33,6 +33,7 @@ class Lock(_Part):
     user: str | None = None
     host: str | None = None
     pid: int | None = None
+    boot: str | None = None
     name: str | None = None
     client: str | None = None
     agent: str | None = None

@@ -148,7 +148,7 @@ class Holder:
                 return None
             if me.name is None:
                 self._engine.leases.take(me.instance)
-        return locking.new_lock(me, timestamps.now(), client, agent)
+        return locking.new_lock(me, timestamps.now(), client, agent, boot=self._engine.leases.boot)
 
     def state_of(self, lock: dict[str, Any]) -> str:
         """As `locking.state_of`, for this store."""
@@ -156,8 +156,10 @@ class Holder:
 
     def _is_live(self, lock: dict[str, Any]) -> bool | None:
         """Whether the instance that took a lock lives, as the engine says; None: it does not know."""
-        instance, host = str(lock.get("instanceId")), str(lock.get("host"))
-        return None if lock.get("name") else self._engine.leases.is_live(instance, host)
+        if lock.get("name"):
+            return None
+        instance = str(lock.get("instanceId"))
+        return self._engine.leases.is_live(instance, str(lock.get("host")), str(lock.get("boot") or ""))
 
     def now_held(self, id: str, lock: dict[str, Any]) -> None:
         """Remember a lock that a save recorded."""

@@ -47,7 +47,9 @@ def in_damaged(data: bytes) -> dict[str, Any] | None:
     return lock if isinstance(lock, dict) and lock.get("active") is True else None
 
 
-def new_lock(identity: Identity, stamp: str, client: str | None = None, agent: str | None = None) -> dict[str, Any]:
+def new_lock(
+    identity: Identity, stamp: str, client: str | None = None, agent: str | None = None, *, boot: str = ""
+) -> dict[str, Any]:
     """The record of a lock that `identity` takes at the time `stamp`, in the order of the format.
 
     Args:
@@ -55,6 +57,7 @@ def new_lock(identity: Identity, stamp: str, client: str | None = None, agent: s
         stamp: The time.
         client: The program that it is taken for, by its product name.
         agent: The agent that it is taken for.
+        boot: The `boot` of the leases by which others know whether the instance lives.
     """
     lock: dict[str, Any] = {
         "active": True,
@@ -64,8 +67,8 @@ def new_lock(identity: Identity, stamp: str, client: str | None = None, agent: s
         "host": identity.host,
         "pid": identity.pid,
     }
-    more = {"name": identity.name, "client": client, "agent": agent}
-    return lock | {name: value for name, value in more.items() if value is not None}
+    more = {"boot": boot, "name": identity.name, "client": client, "agent": agent}
+    return lock | {name: value for name, value in more.items() if value}
 
 
 def state_of(lock: dict[str, Any], host: str, live: bool | None, ttl_s: float) -> str:

@@ -305,9 +305,14 @@ class LeasesView:
     """The leases as an agent sees them. See `Leases`; of the live instances, those of agents that it finds."""
 
     def __init__(self, leases: Leases, finds: Callable[[str], bool]) -> None:
-        self._live, self._finds = leases.live, finds
+        self._leases, self._finds = leases, finds
         self.take, self.release, self.is_live = leases.take, leases.release, leases.is_live
         self.ensure_held = leases.ensure_held
+
+    @property
+    def boot(self) -> str:
+        """As `Leases` has it."""
+        return self._leases.boot
 
     def beat(self, *args: Any, **named: Any) -> NoReturn:
         """Raises Refused: only sessions use it."""
@@ -317,7 +322,7 @@ class LeasesView:
 
     def live(self) -> dict[str, dict[str, Any]]:
         """What each live instance says about itself, of agents that this one finds and of no agent."""
-        return {id: about for id, about in self._live().items() if self._finds(about.get("agent", ""))}
+        return {id: about for id, about in self._leases.live().items() if self._finds(about.get("agent", ""))}
 
 
 def before(entries: list[Document], since: str) -> int:

@@ -233,6 +233,8 @@ class MemoryEngine:
 class MemoryLeases:
     """The leases of one store in memory. See `Leases`, which describes the methods."""
 
+    boot = ""
+
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
@@ -267,7 +269,7 @@ class MemoryLeases:
     def live(self) -> dict[str, dict[str, Any]]:
         return {instance: dict(about) for instance, about in self._instances.items()}
 
-    def is_live(self, instance: str, host: str | None = None) -> bool | None:
+    def is_live(self, instance: str, host: str | None = None, boot: str = "") -> bool | None:
         return instance in self._instances if host in (None, os.uname().nodename) else None
 
     def beat(self, session: str) -> None:

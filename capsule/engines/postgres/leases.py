@@ -42,6 +42,8 @@ _TAKE = (
 class PostgresLeases:
     """The leases of one store, and those of this process. See `Leases`, which describes the methods."""
 
+    boot = ""  # The database frees the leases of the dead.
+
     def __init__(self, database: Database) -> None:
         self._database = database
         self._begin()
@@ -128,7 +130,7 @@ class PostgresLeases:
         rows = self._database.read("SELECT name, about FROM @leases WHERE expires > clock_timestamp() ORDER BY fence")
         return {name: orjson.loads(about) for name, about in rows if is_instance(name)}
 
-    def is_live(self, instance: str, host: str | None = None) -> bool | None:
+    def is_live(self, instance: str, host: str | None = None, boot: str = "") -> bool | None:
         """Costs a round trip, whatever the host: all of them have their leases here."""
         statement = "SELECT 1 FROM @leases WHERE name = %s AND expires > clock_timestamp()"
         return self._database.one(statement, instance) is not None

@@ -167,6 +167,25 @@ def test_a_lock_of_another_host_holds_until_it_is_forced_or_expires(root: Path, 
     assert store.head(id).lock is None
 
 
+def test_a_lock_of_another_container_is_held_until_its_process_ends(
+    root: Path, store: Store, id: str, holder: Child
+) -> None:
+    """A container has another host name, the same kernel, and here the same directory."""
+    holder.hear()
+    by_hand(root, id, lambda document: document["metadata"]["lock"].update(host="3f2a9c0d11e4"))
+    assert [lock.state for lock in store.locks.list()] == ["held"]
+    with pytest.raises(Locked):
+        store.append(id, content="mine")
+    holder.kill()
+    assert [lock.state for lock in store.locks.list()] == ["orphaned"]
+    store.append(id, content="mine")
+
+
+def test_a_lock_of_another_host_is_not_taken_for_that_of_a_container(root: Path, store: Store, id: str) -> None:
+    put_lock(root, id, host="lab-2", boot="4c1f1c36-6e49-4a5a-9d0c-5a3c2b1d0e9f")
+    assert [lock.state for lock in store.locks.list()] == ["elsewhere"]
+
+
 def test_a_lock_of_this_host_with_an_invalid_instance_is_orphaned(root: Path, store: Store) -> None:
     for instance in ["", "../../x", "x" * 500, "no such", "."]:
         id = store.create().id

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 import orjson
@@ -129,9 +130,17 @@ class FileLeases:
                 return dict(orjson.loads(self._sys.pread(fd, _MOST_BYTES, 0))["about"])
         return {}
 
-    def is_live(self, instance: str, host: str | None = None) -> bool | None:
-        """Costs a try at a kernel lock."""
-        if host not in (None, os.uname().nodename):
+    @cached_property
+    def boot(self) -> str:
+        return self._sys.boot()
+
+    def is_live(self, instance: str, host: str | None = None, boot: str = "") -> bool | None:
+        """Costs a try at a kernel lock.
+
+        A container has a host name of its own, and the kernel of its machine, which knows the locks of all of them.
+        """
+        has_our_kernel = bool(boot) and boot == self.boot
+        if not has_our_kernel and host not in (None, os.uname().nodename):
             return None
         return instance in self._mine or (is_instance(instance) and self._is_held(instance))
 
