@@ -12,7 +12,7 @@ from typing import Any
 
 from capsule.transfer.drafts.digests import SOURCE
 from capsule.transfer.interface import Draft, Fields
-from capsule.transfer.records.coercion import object_of
+from capsule.transfer.records.coercion import object_of, objects_of
 from capsule.transfer.records.pairs import ABSENT
 
 #: The roles of those who speak.
@@ -31,9 +31,10 @@ def is_understood(draft: Draft) -> bool:
     """Whether a format found the texts of a draft: not if most messages are empty, and their records have words."""
     if draft.is_own:
         return True
-    if not draft.history:
-        return not _has_words(object_of(draft.metadata.get(SOURCE)))
-    spoken = [entry for entry in draft.history if entry.get("role") in _SPEAKERS]
+    history = objects_of(draft.history)
+    if not history:
+        return not _has_words(_kept(object_of(draft.head)))
+    spoken = [entry for entry in history if entry.get("role") in _SPEAKERS]
     unread = [entry for entry in _empty_messages(draft) if _has_words(_kept(entry)) or _lacks_text(_kept(entry))]
     return 2 * len(unread) <= len(spoken)
 
@@ -49,7 +50,7 @@ def _empty_messages(draft: Draft) -> list[Fields]:
         return []
     return [
         entry
-        for entry in draft.history
+        for entry in objects_of(draft.history)
         if entry.get("role") in _SPEAKERS
         and object_of(entry.get("metadata")).get("hidden") is not True
         and not any(entry.get(name) for name in _SAID)
@@ -57,7 +58,7 @@ def _empty_messages(draft: Draft) -> list[Fields]:
 
 
 def _kept(entry: Fields) -> Fields:
-    """What is kept of the record of a message."""
+    """What is kept of the record of a message, or of a head."""
     source = object_of(object_of(entry.get("metadata")).get(SOURCE))
     return {name: value for name, value in source.items() if name != _BEFORE}
 
