@@ -99,6 +99,7 @@ class Metadata(_Part):
     history: str | None = None
     channel: Channel | None = None
     created_by: str | None = None
+    deleted_by: str | None = None
     description: str | None = None
     archived: bool = False
     pinned: bool = False
@@ -177,6 +178,7 @@ class Message(_Part):
     priority: str | None = None
     confidence: float | None = Field(default=None, ge=0, le=1)
     edited_at: str | None = None
+    edited_by: str | None = None
     model: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None

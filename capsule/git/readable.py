@@ -45,7 +45,7 @@ _USUAL: dict[str, Any] = {"mode": "api", "isSummary": False, "pinned": False, "a
 _CAPSULE, _ABOUT, _MESSAGE = (frozenset(names(part)) for part in ("", "metadata", "history"))
 #: The fields of a message that have words of their own, or none; each other one has a line.
 _WORDED = frozenset({"role", "content", "timestamp", "id", "parent", "from", "replyTo", "editedAt", "model"})
-_WORDED |= {"toolCalls", "toolCallId", "reasoning", "attachments"}
+_WORDED |= {"editedBy", "toolCalls", "toolCallId", "reasoning", "attachments"}
 _WAYS = {"1": "st", "2": "nd", "3": "rd"}
 
 
@@ -157,7 +157,8 @@ def _name(entry: Message) -> str:
 def _message(entry: Message, branch: str) -> Iterator[str]:
     """A line, and below it what has no place on it."""
     facts = [branch] if branch else []
-    for name, words in (("replyTo", "reply to"), ("editedAt", "edited"), ("toolCallId", "result of")):
+    named = (("replyTo", "reply to"), ("editedAt", "edited"), ("editedBy", "by"), ("toolCallId", "result of"))
+    for name, words in named:
         if value := entry.get(name):
             facts.append(f"{words} {_time(value) if name == 'editedAt' else _plain(value)}")
     who = _plain(entry.get("role"))

@@ -233,8 +233,7 @@ class Holder:
     def discard(self, conversation: Conversation) -> Trashed:
         """Delete a conversation, if this instance may write it."""
         self._admitted(conversation.id, conversation.head.lock)
-        if conversation.head.lock is not None:
-            conversation.set_lock(None)
+        conversation.sign_off()
         trashed = conversation.transaction.delete()
         self._forget(conversation.id)
         return trashed

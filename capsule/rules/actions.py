@@ -126,6 +126,11 @@ def _membership(subject: str | None, channel: Object, old: Member | None, new: M
     return {each for each, is_so in actions.items() if is_so and each is not None}
 
 
+def changes_others(subject: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Return whether a write by an agent changes, moves or removes messages of others, or adds some in their names."""
+    return not _said(subject, before, after) <= {"edit"}
+
+
 def _said(subject: str | None, before: Mapping[str, Any], after: Mapping[str, Any]) -> set[Action]:
     """What a write does to messages: nothing; "edit"; "moderate" if it changes or removes some of others; or "rewrite"
     if it moves some, or has others say what they did not."""

@@ -244,7 +244,7 @@ def _decided(subject: str | None, action: Action, object: Object, state: State) 
     if action == "create" and subject is not None and _takes_id(object):
         return Decision(False, f"the id {object.id} is kept for another conversation")
     if not object.is_closed:
-        return _ALLOWED
+        return _in_open(subject, action, object)
     if object.channel is not None:
         return _in_channel(subject, action, object, object.channel, state)
     if action in ("create", "message") and object.type == "direct" and len(object.present) != 2:
@@ -259,6 +259,14 @@ def _decided(subject: str | None, action: Action, object: Object, state: State) 
     if not allowed:
         return Decision(False, f"{object.type} conversation {object.id} stays as it is there: nobody may {action}")
     return Decision(False, f"only a person may {_SAID.get(action, action)} conversation {object.id}")
+
+
+def _in_open(subject: str | None, action: Action, object: Object) -> Decision:
+    """Decide about a conversation that everybody takes part in: there an agent changes its own messages only."""
+    if subject is None or action != "moderate":
+        return _ALLOWED
+    hint = "put a version of your own beside it, as a branch"
+    return Decision(False, f"only a person may {_SAID[action]} conversation {object.id}", hint)
 
 
 def _about_agent(subject: str | None, action: Action, id: str, state: State) -> Decision:

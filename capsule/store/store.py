@@ -303,24 +303,28 @@ class CoreStore(Writing):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def delete(self, id: str) -> Trashed:
+    def delete(self, id: str, *, is_agreed: bool = False) -> Trashed:
         """Move a conversation to the trash. Its file may be damaged.
+
+        An agent deletes only a conversation whose messages are all from it.
 
         Its forks stay, and become forks of its own source. A fork that another instance has locked stays as it is,
         with a warning.
 
         Args:
             id: The conversation.
+            is_agreed: Whether a person said yes to it. An agent may then delete any chat.
 
         Raises:
             NotFound: There is no such conversation.
+            Refused: The store acts for an agent that may not delete it.
             Locked, LockLost: Another instance holds its lock, or took it.
 
         Cost: bringing the index up to date, to find the forks, and copying each fork.
         """
         from capsule.store.objects.forks import delete_alone
 
-        return delete_alone(self, id)
+        return delete_alone(self, id, is_agreed=is_agreed)
 
     def delete_all(self) -> Iterator[tuple[str, Trashed | CapsuleError]]:
         """Move every conversation to the trash, one for each step of the iteration.

@@ -258,14 +258,19 @@ class TrashView:
         self._trash = trash
 
     def entries(self, kind: str) -> list[Trashed]:
-        """The entries that the agent could read before they were deleted. Cost: reading each entry."""
+        """The entries that the agent itself put there. Cost: reading each entry."""
         return [trashed for trashed in self._trash.entries(kind) if self._is_seen(kind, trashed)]
 
     def _is_seen(self, kind: str, trashed: Trashed) -> bool:
+        """Whether the agent put an entry there, and may read the conversation."""
         with suppress(CapsuleError):
-            if kind == REMOVED:  # They may be of any time.
-                return not self._view.seen_from(trashed.id)
-            return self._view.since(document_in(self._trash, trashed.token)) is not None
+            if kind == REMOVED:
+                self._view.seen_from(trashed.id)
+                kept = codec.decode(self._trash.read(trashed.token), trashed.token)
+                return bool(kept["removed"].get("by") == self._view.agent)
+            document = document_in(self._trash, trashed.token)
+            self._view.since(document)
+            return bool(document["metadata"].get("deletedBy") == self._view.agent)
         return False
 
     def saw(self, id: str) -> bool:

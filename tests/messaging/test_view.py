@@ -97,7 +97,8 @@ def test_no_answer_about_all_conversations_has_one_that_the_agent_is_not_in(stor
         seen = {agent: repr(FOR_ALL[ask](store.beside(agent=agent))).lower() for agent in ("eve", "carl", "anna")}
         assert "team" not in seen["eve"]
         assert "team" not in seen["carl"]
-        assert ("team" in seen["anna"]) == (ask != "conflicts.list")
+        # Anna changed and deleted nothing, so its trash is empty.
+        assert ("team" in seen["anna"]) == (ask not in ("conflicts.list", "trash.list"))
 
 
 def test_a_prefix_names_no_conversation_that_the_agent_is_not_in(store: Store) -> None:
@@ -322,18 +323,33 @@ def test_what_a_late_one_saves_moves_nothing_that_it_did_not_see(late: Store) ->
     assert late.edits.message("team", str(mine.id), "changed").at == 5
 
 
-def test_the_trash_gives_back_only_what_the_agent_could_have_deleted(store: Store) -> None:
-    for id, participants in (("team", ["anna", "bob"]), ("plan", [])):
-        make(store, id, *participants)
-        store.delete(id)
-    tokens = {trashed.id: trashed for trashed in store.trash.list()}
-    eve, bob = store.beside(agent="eve"), store.beside(agent="bob")
-    assert [trashed.id for trashed in eve.trash.list()] == ["plan"]
-    assert eve.trash.head(tokens["team"]).damaged
-    for agent, error in ((eve, NotFound), (bob, Refused)):
-        with pytest.raises(error):
-            agent.trash.restore("team")
-    assert eve.trash.restore("plan").id == "plan"
+def test_an_agent_lists_and_restores_what_it_removed_itself_and_nothing_else(store: Store) -> None:
+    store = store.beside(keep_locks=False)
+    make(store, "team", "anna", "bob")
+    make(store, "plan", type="chat")
+    make(store, "own", type="chat")
+    anna, bob = (store.beside(keep_locks=False, agent=agent) for agent in ("anna", "bob"))
+    answer = str(bob.append("plan", content="answer").id)
+    anna.branches.remove("plan", "plan-first")
+    store.edits.message("plan", answer, "changed by the owner")
+    anna.delete("own")
+    store.delete("team")
+    everything = {trashed.id: trashed for trashed in store.trash.list()}
+    theirs, removed = store.trash.removed()
+    assert [trashed.id for trashed in anna.trash.list()] == ["own"] and bob.trash.list() == []
+    assert anna.trash.removed() == [removed] and bob.trash.removed() == []
+    assert anna.trash.head(everything["team"]).damaged
+    for agent, entry in ((anna, theirs), (bob, removed), (bob, theirs)):
+        with pytest.raises(NotFound):
+            agent.trash.restore_messages(entry.trashed)
+    for agent, id in ((anna, "team"), (bob, "team"), (bob, "own")):
+        with pytest.raises(NotFound):
+            agent.trash.restore(id)
+    assert anna.trash.restore_messages(removed.trashed) == ["plan-first"]
+    assert [entry.id for entry in store.load("plan").history] == ["plan-first", answer]
+    assert anna.trash.restore("own").id == "own"
+    store.delete("own")
+    assert anna.trash.list() == []
     with pytest.raises(Refused):
         bob.trash.purge()
     assert store.trash.restore("team").id == "team"

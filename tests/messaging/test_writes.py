@@ -21,6 +21,9 @@ def store(each_store: Store) -> Store:
 #: What a participant may do with a message of another one there, and what with its own.
 OTHERS = {"append", "append_many", "append_once", "rename", "tag", "titles.suggest", "context.set"}
 OWN = {"edits.message", "branches.remove"}
+#: What takes away or changes messages.
+TAKING = {*OWN, "delete", "forks.delete"}
+OPEN = ("chat", "group", "direct", "channel")
 TEAM = ("anna", "bob", {"id": "carl", "joinedAt": EARLY, "leftAt": LATE})
 #: The type and the participants of a conversation, who writes to it, and the doors that let it.
 CASES: dict[str, tuple[str, tuple[Any, ...], str | None, set[str]]] = {
@@ -31,7 +34,9 @@ CASES: dict[str, tuple[str, tuple[Any, ...], str | None, set[str]]] = {
     "a third agent": ("direct", ("anna", "bob"), "eve", set()),
     "the other one": ("direct", ("anna", "bob"), "bob", OTHERS - {"rename", "titles.suggest"}),
     "the owner": ("direct", ("anna", "bob"), None, {*WRITES} - {"rename", "archive", "titles.suggest"}),
-    **{f"all of an open {type}": (type, (), "eve", {*WRITES}) for type in ("chat", "group", "direct", "channel")},
+    **{f"who wrote nothing of an open {type}": (type, (), "eve", {*WRITES} - TAKING) for type in OPEN},
+    **{f"who wrote all of an open {type}": (type, (), "anna", {*WRITES}) for type in OPEN},
+    **{f"the owner of an open {type}": (type, (), None, {*WRITES}) for type in OPEN},
 }
 
 
@@ -62,6 +67,48 @@ def test_an_agent_that_removes_its_own_message_leaves_the_answers(store: Store, 
     assert anna.branches.remove(id, "team-first", dry_run=True).ids == ("team-first",)
     anna.branches.remove(id, "team-first", expected=["team-first"])
     assert [message.id for message in store.load(id).history] == [answer]
+
+
+CHANGES: dict[str, Callable[[Store, str, str], Any]] = {
+    "an edit": lambda store, id, at: store.edits.message(id, at, "REWRITTEN"),
+    "an edit of the file": lambda store, id, at: store.edits.rewrite(
+        id, store.read(id).replace(b'"alice"', b'"anna"'), store.read(id)
+    ),
+    "words in the name of another": lambda store, id, at: store.edits.rewrite(
+        id, store.read(id).replace(b'"content": "one"', b'"content": "two"'), store.read(id)
+    ),
+    "a removal": lambda store, id, at: store.branches.remove(id, at),
+    "a removal alone": lambda store, id, at: store.branches.remove(id, at, keep_children=True),
+    "a trim": lambda store, id, at: store.branches.trim(id),
+    "a deletion": lambda store, id, at: store.delete(id),
+    "an earlier version": lambda store, id, at: store.versions.restore(
+        id, {**(now := store.document(id)), "history": now["history"][:1]}
+    ),
+}
+
+
+@pytest.mark.parametrize("how", CHANGES)
+def test_in_a_chat_an_agent_changes_no_message_of_another_agent_or_of_a_person(store: Store, how: str) -> None:
+    store = store.beside(keep_locks=False)
+    messages = [{"role": "user", "content": "one", "from": "alice"}, {"role": "user", "content": "of a person"}]
+    id = store.create(title="Plan", messages=messages).id
+    first = str(store.load(id).history[0].id)
+    store.append(id, content="beside", parent=None)
+    store.branches.switch(id, first)
+    with store.beside(keep_locks=False, agent="anna") as anna:
+        assert outcome(anna, lambda store, id: CHANGES[how](store, id, first), id) == "refused"
+        assert outcome(anna, lambda store, id: CHANGES[how](store, id, "@1"), id) == "refused"
+
+
+def test_an_edit_says_which_agent_made_it_until_a_person_edits(store: Store) -> None:
+    store = store.beside(keep_locks=False)
+    id = store.create(title="Plan").id
+    with store.beside(keep_locks=False, agent="anna") as anna:
+        at = str(anna.append(id, content="one").id)
+        assert anna.edits.message(id, at, "two").edited_by == "anna"
+        anna.edits.rewrite(id, store.read(id).replace(b'"two"', b'"three"'), store.read(id))
+        assert store.load(id).history[0].edited_by == "anna"
+    assert store.edits.message(id, at, "four").edited_by is None
 
 
 def test_a_message_is_from_the_agent_that_the_store_acts_for(store: Store) -> None:
@@ -102,7 +149,7 @@ def test_a_policy_that_changes_within_a_write_has_it_decided_anew(store: Store, 
     store.agents.register("anna")
     store.agents.register("bob")
     blocks = iter([{"anna": {"permission": "block"}}])
-    with store.beside(agent="anna") as anna:
+    with store.beside(keep_locks=False, agent="anna") as anna:
         id = anna.messages.send("hello", to="bob").conversation
 
         def change_policy() -> None:

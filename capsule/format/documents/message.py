@@ -18,7 +18,7 @@ from capsule.ids import is_id
 _FIELDS = {field.name: field for field in PARTS["history"]}
 #: The names of the attributes of the `Message` model that are not those of the file.
 _SNAKE = {"from_": "from", "reply_to": "replyTo", "edited_at": "editedAt", "tool_calls": "toolCalls"}
-_SNAKE["tool_call_id"] = "toolCallId"
+_SNAKE |= {"edited_by": "editedBy", "tool_call_id": "toolCallId"}
 _ROLES = frozenset(ROLES)
 _TIMES = frozenset({"timestamp", "editedAt"})
 _IDS = frozenset({"id", "parent", "replyTo", "thread"})

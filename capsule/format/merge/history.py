@@ -90,6 +90,8 @@ class Histories:
         def each(name: str, was: Any, mine: Any, yours: Any) -> Any:
             if name == "editedAt" and not (same(mine, was) or same(yours, was)):
                 return max((time for time in (mine, yours) if time is not ABSENT), key=lambda time: time or "")
+            if name == "editedBy":
+                return mine  # That of the later edit.
             return merged(was, mine, yours, clash, (name,))
 
         def clash(where: tuple[str, ...], mine: Any, _: Any) -> Any:

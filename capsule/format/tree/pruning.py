@@ -19,7 +19,7 @@ from capsule.format.tree.tree import Tree
 Message = Mapping[str, Any]
 Document = dict[str, Any]
 #: What a message may differ in and still say the same.
-_BESIDE_THE_TEXT = ("parent", "editedAt")
+_BESIDE_THE_TEXT = ("parent", "editedAt", "editedBy")
 
 
 def without(history: Sequence[Message], tree: Tree, gone: Set[int]) -> list[Document]:
@@ -140,11 +140,26 @@ def removed(before: Mapping[str, Any], after: Mapping[str, Any], reason: str) ->
     }
 
 
+def edited(entry: Message, at: str, by: str | None) -> Document:
+    """Return a message that was changed just now.
+
+    Args:
+        entry: The message with its new text.
+        at: When it was changed.
+        by: The agent that changed it; None: a person.
+    """
+    changed = {**entry, "editedAt": at}
+    changed.pop("editedBy", None)
+    if by is not None:
+        changed["editedBy"] = by
+    return order_message(changed)
+
+
 def _said(entry: Message) -> Document:
     return {name: value for name, value in entry.items() if name not in _BESIDE_THE_TEXT}
 
 
-def put_back(document: Document, kept: Mapping[str, Any]) -> Document:
+def put_back(document: Document, kept: Mapping[str, Any], by: str | None = None) -> Document:
     """The conversation with messages put back that `removed` recorded.
 
     One that is gone returns to its place, under the message that it answered, and has its answers again. One that is
@@ -154,6 +169,7 @@ def put_back(document: Document, kept: Mapping[str, Any]) -> Document:
     Args:
         document: The conversation; its `updatedAt` is that of the edits.
         kept: What `removed` gave.
+        by: The agent that puts it back; None: a person.
 
     Raises:
         InvalidInput: An answer to a message whose id stands twice can't be put in words.
@@ -170,7 +186,7 @@ def put_back(document: Document, kept: Mapping[str, Any]) -> Document:
             lost.append((dict(entry), behind))
         elif _said(entry) != _said(history[at]):
             parent = {"parent": history[at]["parent"]} if "parent" in history[at] else {}
-            history[at] = order_message({**_said(entry), **parent, "editedAt": document["updatedAt"]})
+            history[at] = edited({**_said(entry), **parent}, document["updatedAt"], by)
     came = {entry["id"]: entry["parent"] for entry, _ in lost}
     for child, parent in about["answers"].items():
         above, seen = parent, set()

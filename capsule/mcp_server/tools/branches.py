@@ -86,10 +86,13 @@ def delete_messages(
     store, id = conversation(ctx, id)
     if not leaving.ids:
         return answer(f"Nothing was done: conversation {id} has no other branch.", Branched(id=id))
+    is_agreed = questions.can_ask(ctx)  # Else all that goes is the caller's own.
     if leaving.message:
-        removal = store.branches.remove(id, leaving.message, keep_children=leaving.alone, expected=leaving.ids)
+        removal = store.branches.remove(
+            id, leaving.message, keep_children=leaving.alone, expected=leaving.ids, is_agreed=is_agreed
+        )
     else:
-        removal = store.branches.trim(id, expected=leaving.ids)
+        removal = store.branches.trim(id, expected=leaving.ids, is_agreed=is_agreed)
     leaf = visible(removal.leaf) if removal.leaf else None
     now = f"the active branch ends in message {word(leaf)}" if leaf else "no message is left"
     said = f"Deleted from conversation {id}: {leaving.count}; {now}. The user can bring them back: capsule restore {id}"

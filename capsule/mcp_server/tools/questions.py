@@ -39,7 +39,8 @@ class Yes(BaseModel):
     yes: bool = Field(default=True, title="Do it")
 
 
-def _can_ask(ctx: Context) -> bool:
+def can_ask(ctx: Context) -> bool:
+    """Return whether the client can ask its user."""
     if ctx.protocol_version is None:
         return False
     asks = ctx.client_capabilities.elicitation if ctx.client_capabilities else None
@@ -50,7 +51,7 @@ def _can_ask(ctx: Context) -> bool:
 
 def _ask(ctx: Context, question: str, confirm: bool, *, instead: str = "") -> Yes | Elicit[Yes]:
     """The question; where the client can't ask, `confirm` is the answer, unless there is something to do `instead`."""
-    if _can_ask(ctx):
+    if can_ask(ctx):
         return Elicit(question, Yes)
     if instead:
         raise Told(
@@ -175,26 +176,33 @@ def may_remove(ctx: Context, id: str, confirm: bool, leaving: Annotated[Going, R
 
 
 class Edited(BaseModel):
-    """The message that is edited when the user agrees."""
+    """The message that is edited.
+
+    Attributes:
+        id: Its id.
+        needs_yes: Whether the edit replaces words that are not the caller's own, so that the user is asked.
+    """
 
     id: str
+    needs_yes: bool
 
 
-def edited(ctx: Context, id: str, message: str) -> Edited:
+def edited(ctx: Context, id: str, message: str, content: str) -> Edited:
     """The message that a call means."""
     store = store_of(ctx)
-    return Edited(id=str(store.find_message(store.resolve(id), message).id))
+    found = store.find_message(store.resolve(id), message)
+    is_own = whose({"role": found.role, "from": found.from_}, access_of(ctx).name) == "own"
+    return Edited(id=str(found.id), needs_yes=not is_own and found.content != content)
 
 
 def may_edit(ctx: Context, id: str, content: str, meant: Annotated[Edited, Resolve(edited)]) -> Yes | Elicit[Yes]:
     """Replace words that are not the caller's own?"""
+    if not meant.needs_yes:
+        return Yes()
     store, id = conversation(ctx, id)
     message = store.find_message(id, meant.id)
-    whose_words = whose({"role": message.role, "from": message.from_}, access_of(ctx).name)
-    if whose_words == "own" or message.content == content:
-        return Yes()
     beside = "To put a new version beside it: branch with action edit."
-    if whose_words == "agent":
+    if whose({"role": message.role, "from": message.from_}, access_of(ctx).name) == "agent":
         raise Told(
             f"Nothing was done: message {word(meant.id)} is by {quoted(str(message.from_))}, not by you. {beside}"
         )

@@ -108,7 +108,7 @@ def edit_message(
     """Replace a message's text: your own, or the user's after asking them. The old text stays in the trash."""
     agreed(asked)
     store, id = conversation(ctx, id)
-    written = _written(id, store.edits.message(id, meant.id, content))
+    written = _written(id, store.edits.message(id, meant.id, content, is_agreed=meant.needs_yes))
     return answer(f"Edited: message {word(written.message)} (@{written.at}) of conversation {id}.", written)
 
 
@@ -151,7 +151,8 @@ def delete_conversation(
     """Move a conversation to the trash, after asking the user."""
     agreed(asked)
     store, id = conversation(ctx, id)
-    trashed = store.delete(id)
+    # A client that can't ask is let through only where all messages are its own.
+    trashed = store.delete(id, is_agreed=questions.can_ask(ctx))
     deleted = results.Deleted(id=trashed.id, deleted_at=trashed.deleted_at)
     return answer(f"Deleted: {trashed.id}. The user can bring it back: capsule restore {trashed.id}", deleted)
 

@@ -116,8 +116,11 @@ class Conversation:
         if object is None:
             self._allowed.add(action)
 
-    def _ensure_ruled(self, before: Document, after: Document) -> None:
-        """Raise `Refused` if this write is more than the agent or the owner may do."""
+    def _ensure_ruled(self, before: Document, after: Document, *, is_agreed: bool) -> None:
+        """Raise `Refused` if this write is more than the agent or the owner may do.
+
+        `is_agreed`: A person said yes to it, so in an open conversation the agent may change messages of others.
+        """
         if not self._is_ruled:
             return
         from capsule.rules import actions, policy
@@ -127,6 +130,8 @@ class Conversation:
                 self.ensure_may(action, object, actions.added(before, after))
         elif self._agent is not None:
             self.ensure_may("change")
+            if not is_agreed and actions.changes_others(self._agent, before, after):
+                self.ensure_may("moderate")
             if (closed := policy.Object.of(after)).is_closed:
                 self.ensure_may("rewrite", closed)  # It would take away what others wrote.
 
@@ -256,7 +261,7 @@ class Conversation:
         """
         head = _stamped(self._before(), self._changed(change, self._stamp()))
         if head is not None:
-            self._ensure_ruled(self.head.document, head)
+            self._ensure_ruled(self.head.document, head, is_agreed=False)
             self.transaction.set_head(head, ends_active=ends_active)
             self.recorded = self._lock
         return self._before()
@@ -276,7 +281,12 @@ class Conversation:
         return self._before()
 
     def rewrite(
-        self, change: Callable[[Document], Document | None], *, reason: str = "", keeps_time: bool = False
+        self,
+        change: Callable[[Document], Document | None],
+        *,
+        reason: str = "",
+        keeps_time: bool = False,
+        is_agreed: bool = False,
     ) -> Document:
         """Change anything.
 
@@ -285,6 +295,7 @@ class Conversation:
             reason: The reason to remove or change messages, as `removed` takes it; they go to the trash first. Empty:
                 no message goes to the trash, because the present version is kept elsewhere.
             keeps_time: Whether `updatedAt` is left to `change`; the document is then written in any case.
+            is_agreed: Whether a person said yes to this change. An agent may then change messages of others in a chat.
 
         Returns:
             The document as it is now.
@@ -308,7 +319,10 @@ class Conversation:
             if stamped is None:
                 return before
             after = stamped
-        self._ensure_ruled(before, after)
+        if reason == "restored":
+            self._ensure_ruled(after, before, is_agreed=is_agreed)  # Who may do a change may undo it.
+        else:
+            self._ensure_ruled(before, after, is_agreed=is_agreed)
         if self._own is not None:
             there = {entry.get("id") for entry in before["history"]}
             self._own.appended(self.id, [entry for entry in after["history"] if entry.get("id") not in there])
@@ -322,6 +336,19 @@ class Conversation:
     def set_lock(self, lock: Document | None) -> None:
         """Record a lock; None: nobody holds one."""
         self.change_head(lambda head: head["metadata"].update(lock=lock or new.inactive_lock()))
+
+    def sign_off(self) -> None:
+        """Record, before the conversation is deleted, which agent does so, and that nobody holds its lock."""
+        if self.head.lock is None and self.head.metadata.get("deletedBy") == self._agent:
+            return
+
+        def change(head: Document) -> None:
+            head["metadata"]["lock"] = new.inactive_lock()
+            head["metadata"].pop("deletedBy", None)
+            if self._agent is not None:
+                head["metadata"]["deletedBy"] = self._agent
+
+        self.change_head(change)
 
     def refreshed_lock(self) -> Document:
         """The lock with the present time, to record with a write."""

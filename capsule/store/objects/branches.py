@@ -250,8 +250,11 @@ class Branches:
         keep_children: bool = False,
         dry_run: bool = False,
         expected: Collection[str] | None = None,
+        is_agreed: bool = False,
     ) -> Removal:
         """Move a message and all answers to it to the trash. An agent that removes its own message leaves the answers.
+
+        An agent removes only messages that are from it.
 
         If the active branch ended there, it then continues through the newest alternative of the message, or ends at
         the message's parent.
@@ -263,6 +266,7 @@ class Branches:
             dry_run: Change nothing; only return what would be removed.
             expected: The ids of the messages that may be removed, from a dry run. If the removal no longer concerns
                 exactly these, nothing is removed. None: no check.
+            is_agreed: Whether a person said yes to this removal. An agent may then remove any message of a chat.
 
         Raises the errors of `append`; NotFound if there is no such message; InvalidInput if other messages than the
         expected ones would be removed.
@@ -276,14 +280,16 @@ class Branches:
             is_own = self._store.agent is not None and whose(history[place], self._store.agent) == "own"
             return {place} if keep_children or is_own else {place, *tree.descendants_at(place)}, place
 
-        return self._remove(id, chosen, dry_run, expected, "deleted")
+        return self._remove(id, chosen, dry_run, expected, "deleted", is_agreed)
 
-    def trim(self, id: str, *, dry_run: bool = False, expected: Collection[str] | None = None) -> Removal:
+    def trim(
+        self, id: str, *, dry_run: bool = False, expected: Collection[str] | None = None, is_agreed: bool = False
+    ) -> Removal:
         """Move every message that is not on the active branch to the trash.
 
         Args:
             id: The conversation.
-            dry_run, expected: As `remove` takes them.
+            dry_run, expected, is_agreed: As `remove` takes them.
 
         Raises the errors of `append`; InvalidInput as `remove`. Cost: reading and writing the whole file.
         """
@@ -291,9 +297,17 @@ class Branches:
         def chosen(history: list[Entry], tree: Tree, current: str | None) -> tuple[set[int], int | None]:
             return set(range(len(history))) - set(tree.path(current)), None
 
-        return self._remove(id, chosen, dry_run, expected, "pruned")
+        return self._remove(id, chosen, dry_run, expected, "pruned", is_agreed)
 
-    def _remove(self, id: str, chosen: Choose, dry_run: bool, expected: Collection[str] | None, reason: str) -> Removal:
+    def _remove(
+        self,
+        id: str,
+        chosen: Choose,
+        dry_run: bool,
+        expected: Collection[str] | None,
+        reason: str,
+        is_agreed: bool,
+    ) -> Removal:
         from capsule.format.tree.branches import Without
 
         if dry_run:
@@ -307,7 +321,7 @@ class Branches:
                     f"{len(expected)} expected; nothing was removed; read the conversation again, then try again"
                 )
             if planned.removal.ids:
-                conversation.rewrite(planned.applied, reason=reason)
+                conversation.rewrite(planned.applied, reason=reason, is_agreed=is_agreed)
             return planned.removal
 
         return self._store.inner.change(id, act)

@@ -19,7 +19,7 @@ from capsule.format.documents import new
 from capsule.format.documents.message import check_message
 from capsule.format.json import anatomy, canonical, codec
 from capsule.format.references import find_message
-from capsule.format.tree.pruning import retitle
+from capsule.format.tree.pruning import edited, retitle
 from capsule.format.validation import decoded
 from capsule.store.change.appends import as_model, encoded_within
 from capsule.store.reading import KIND
@@ -45,13 +45,16 @@ class Edits:
     def __init__(self, store: Writing) -> None:
         self._store = store
 
-    def message(self, id: str, message_id: str, content: str) -> Message:
-        """Change the text of one message in place. `editedAt` says when, and the former text goes to the trash.
+    def message(self, id: str, message_id: str, content: str, *, is_agreed: bool = False) -> Message:
+        """Change the text of one message in place. The former text goes to the trash.
+
+        `editedAt` says when, and `editedBy` which agent did it. An agent changes only messages that are from it.
 
         Args:
             id: The conversation.
             message_id: The message's id, a unique prefix of it of 4 characters or more, `@N` or `@last`.
             content: The new text.
+            is_agreed: Whether a person said yes to this change. An agent may then change any message of a chat.
 
         Raises the errors of `append`. Cost: reading and writing the whole file.
         """
@@ -64,11 +67,12 @@ class Edits:
             def change(document: dict[str, Any]) -> None:
                 history = document["history"]
                 if history[place]["content"] != content:
-                    history[place] |= {"content": content, "editedAt": document["updatedAt"]}
+                    changed = history[place] | {"content": content}
+                    history[place] = edited(changed, document["updatedAt"], self._store.agent)
                 encoded_within(history[place], self._store.settings.message_bytes)
                 retitle(document, conversation.document()["history"], history)
 
-            after = conversation.rewrite(change, reason="edited")
+            after = conversation.rewrite(change, reason="edited", is_agreed=is_agreed)
             return after["history"][place], place
 
         return as_model(*self._store.inner.change(id, act))
@@ -86,10 +90,10 @@ class Edits:
 
         Cost: reading and writing the whole file.
         """
-        edited = _merged_edit(data, read, id)
+        merge = _merged_edit(data, read, id, self._store.agent)
 
         def change(document: dict[str, Any]) -> dict[str, Any]:
-            after = edited(document)
+            after = merge(document)
             after["metadata"]["lock"] = document["metadata"]["lock"]
             return after
 
@@ -120,36 +124,43 @@ class Edits:
         return changes
 
 
-def _merged_edit(data: bytes, read: bytes, id: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """The function that makes the edited document from the present one. The arguments are those of `Edits.rewrite`.
+def _merged_edit(data: bytes, read: bytes, id: str, by: str | None) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return the function that makes the edited document from the present one.
+
+    Args:
+        data, read, id: As `Edits.rewrite` takes them.
+        by: The agent that edited it; None: a person.
 
     Raises:
         InvalidDocument: `data` is no capsule, or of another conversation; its path is given as `{id}.json`.
     """
     path = f"{id}.json"
-    edited, _ = migrations.current(decoded(data, path, id), path)
+    saved, _ = migrations.current(decoded(data, path, id), path)
     seen, _ = migrations.current(decoded(read, path, id), path)
     seen_by_id = {message.get("id"): message for message in seen["history"]}
 
     def merge(now: dict[str, Any]) -> dict[str, Any]:
-        there = {message.get("id") for message in edited["history"]}
+        there = {message.get("id") for message in saved["history"]}
         unseen = [
             message for message in now["history"] if message.get("id") not in seen_by_id and message["id"] not in there
         ]
         stamp = now["updatedAt"]
-        history = [_dated(message, seen_by_id.get(message.get("id")), stamp) for message in edited["history"]]
-        title_set_by = "user" if edited["title"] != seen["title"] else edited["metadata"].get("titleSetBy")
-        metadata = edited["metadata"] | ({"titleSetBy": title_set_by} if title_set_by else {})
-        return edited | {"metadata": metadata, "history": [*history, *unseen]}
+        history = [_dated(message, seen_by_id.get(message.get("id")), stamp, by) for message in saved["history"]]
+        title_set_by = "user" if saved["title"] != seen["title"] else saved["metadata"].get("titleSetBy")
+        metadata = saved["metadata"] | ({"titleSetBy": title_set_by} if title_set_by else {})
+        return saved | {"metadata": metadata, "history": [*history, *unseen]}
 
     return merge
 
 
-def _dated(message: dict[str, Any], seen: dict[str, Any] | None, stamp: str) -> dict[str, Any]:
-    """A message as a person left it, with `editedAt` if its text changed and the person did not set it."""
-    if seen is None or message["content"] == seen["content"] or message.get("editedAt") != seen.get("editedAt"):
+def _dated(message: dict[str, Any], seen: dict[str, Any] | None, stamp: str, by: str | None) -> dict[str, Any]:
+    """Return a message as it was saved. If its text changed, it says by whom, and when unless that was typed."""
+    if seen is None or message["content"] == seen["content"]:
         return message
-    return message | {"editedAt": stamp}
+    typed = message.get("editedAt")
+    if typed is None or typed == seen.get("editedAt"):
+        return edited(message, stamp, by)
+    return edited(message, typed, by)
 
 
 def whose(message: Mapping[str, Any], me: str | None) -> Whose:

@@ -142,6 +142,8 @@ class Forks:
     def delete(self, id: str) -> list[Trashed]:
         """Move a conversation, its forks, and their forks to the trash; the conversation goes last.
 
+        An agent deletes only conversations whose messages are all from it.
+
         Args:
             id: The conversation.
 
@@ -180,7 +182,7 @@ class Forks:
         return list(all_)
 
 
-def delete_alone(store: Writing, id: str) -> Trashed:
+def delete_alone(store: Writing, id: str, *, is_agreed: bool = False) -> Trashed:
     """Move a conversation to the trash; its forks become forks of its own source. See `Store.delete`."""
     # The search for forks comes first: it puts the conversation into the index, which later reports it as restored.
     forks: list[str] = []
@@ -192,7 +194,7 @@ def delete_alone(store: Writing, id: str) -> Trashed:
     if forks:
         with suppress(CapsuleError):
             source = store.head(id).forked_from
-    trashed = discard(store, id)
+    trashed = discard(store, id, is_agreed=is_agreed)
     for fork in forks:
         _set_source(store, fork, id, source)
     return trashed

@@ -77,7 +77,7 @@ class Trash:
         return head or Head(trashed.id, path=trashed.path, bytes=len(data), damaged="no capsule")
 
     def restore(self, id: str, trashed: Trashed | None = None) -> Head:
-        """Bring a conversation back from the trash.
+        """Bring a conversation back from the trash. An agent brings back only what it deleted.
 
         Args:
             id: Its id, or a unique prefix of it.
@@ -102,7 +102,7 @@ class Trash:
     def removed(
         self, id: str | None = None, *, before: tuple[str, str] | None = None, limit: int | None = None
     ) -> list[Removed]:
-        """List the messages in the trash, the last removed first.
+        """List the messages in the trash, the last removed first. An agent lists those that it removed or changed.
 
         Args:
             id: Only of this conversation. None: of all conversations.
@@ -124,6 +124,8 @@ class Trash:
     def restore_messages(self, trashed: Trashed) -> list[str]:
         """Put messages from the trash back into their conversation, and remove them from the trash.
 
+        An agent puts back only what it removed or changed.
+
         A removed message returns under the message that it answered. An edited message gets its former text, and its
         present text goes to the trash.
 
@@ -140,7 +142,9 @@ class Trash:
 
         def act(conversation: Conversation) -> list[str]:
             before = conversation.document()
-            after = conversation.rewrite(lambda document: put_back(document, kept), reason="restored")
+            after = conversation.rewrite(
+                lambda document: put_back(document, kept, self._store.agent), reason="restored"
+            )
             self._store.engine.trash.drop(trashed.token)
             there = {entry["id"]: entry["content"] for entry in before["history"]}
             wanted = {entry["id"] for entry in kept["history"]}
@@ -176,7 +180,7 @@ class Trash:
         return self._store.engine.trash.purge(older_than_s)
 
     def list(self) -> list[Trashed]:
-        """List the deleted conversations, the newest first.
+        """List the deleted conversations, the newest first. An agent lists those that it deleted.
 
         Raises:
             Refused, StorageFailed: The system did not permit it.
@@ -186,11 +190,23 @@ class Trash:
         return self._store.engine.trash.entries(KIND)
 
 
-def discard(store: Writing, id: str) -> Trashed:
-    """Move a conversation or a damaged file to the trash, without its forks. Raises the errors of `Store.delete`."""
+def discard(store: Writing, id: str, *, is_agreed: bool = False) -> Trashed:
+    """Move a conversation or a damaged file to the trash, without its forks.
+
+    Args:
+        store: The store.
+        id: The conversation.
+        is_agreed: Whether a person said yes to it. An agent may then delete messages of others with it.
+
+    Raises the errors of `Store.delete`.
+    """
 
     def act(conversation: Conversation) -> Trashed:
         conversation.ensure_may("delete")
+        if store.agent is not None and not is_agreed:
+            authors = {entry.get("from") for entry in conversation.document()["history"]}
+            if not authors <= {store.agent}:
+                conversation.ensure_may("moderate")
         trashed = store.inner.holder.discard(conversation)
         store.inner.wrote(id, "deleted")
         return trashed

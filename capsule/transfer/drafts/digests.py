@@ -17,7 +17,7 @@ from capsule.transfer.records.pairs import Fields
 Document = dict[str, Any]
 #: In metadata: what is remembered of the source, and what the source had besides.
 IMPORTED, SOURCE = "imported", "source"
-_BESIDE = frozenset({"id", "parent", "editedAt"})
+_BESIDE = frozenset({"id", "parent", "editedAt", "editedBy"})
 #: The conversations that a head names.
 RELATED = ("sourceConversationId", "forkedFrom")
 #: What a source says of a conversation in its metadata.

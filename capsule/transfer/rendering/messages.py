@@ -254,6 +254,8 @@ def _facts(entry: Entry) -> Iterable[tuple[str, str]]:
         yield "confidence", f"{sure:.0%} sure"
     if time := _time(entry.get("editedAt")):
         yield "edited", time
+        if by := line(entry.get("editedBy"), 80):
+            yield "editor", by
 
 
 def _is_hidden(entry: Entry) -> bool:

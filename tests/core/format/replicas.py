@@ -13,7 +13,7 @@ from capsule.format import migrations
 from capsule.format.documents.members import id_of, joined, left
 from capsule.format.documents.new import new_capsule
 from capsule.format.merge.clean_form import cleaned
-from capsule.format.tree.pruning import kept_current, without
+from capsule.format.tree.pruning import edited, kept_current, without
 from capsule.format.tree.tree import Tree
 from capsule.timestamps import from_ms
 
@@ -114,7 +114,8 @@ def _change_messages(kind: str, document: Document, at: int, stamp: str, word: s
             history.append(_message(id, stamp, word, parent=history[parent]["id"] if parent >= 0 else None))
             about["currentNode"] = id
         case "edit":
-            history[place] |= {"content": f"edited {word} {id}", "editedAt": stamp}
+            by = "anna" if id.startswith("a") else None
+            history[place] = edited(history[place] | {"content": f"edited {word} {id}"}, stamp, by)
         case "delete" | "prune":
             gone = {place} if kind == "delete" else {place, *tree.descendants_at(place)}
             after = without(history, tree, gone)

@@ -305,6 +305,7 @@ def test_a_message_edited_on_both_sides_is_kept_in_both_versions_and_the_later_o
     document = merged.document
     assert contents(document) == ["message 0", "edited early a01010", "edited late b01090", "message 2"]
     assert document["history"][2]["id"] == "m01"
+    assert [entry.get("editedBy") for entry in document["history"]] == [None, "anna", None, None]
     assert answered(document)["edited early a01010"] == "message 0"
     assert answered(document)["message 2"] == "edited late b01090"
     assert "m01 was edited on both sides" in merged.notes[0] and not merged.conflicts

@@ -191,3 +191,30 @@ async def test_a_persons_words_are_replaced_when_they_agree_and_an_agents_own_wi
     assert no.questions == yes.questions
     assert '"To the sea?"' in yes.questions[0] and '"To the hills?"' in yes.questions[0]
     assert len(store.trash.removed(plan)) == 2
+
+
+async def test_in_a_chat_the_yes_of_the_user_lets_an_agent_change_and_remove_what_is_not_its_own(
+    store: Store, era: str
+) -> None:
+    messages = [{"role": "user", "content": text, "from": "alice"} for text in ("one", "two", "three")]
+    chat = store.beside(keep_locks=False).create(title="Plan", messages=messages).id
+    no, yes = Answering("decline"), Answering("accept", {"yes": True})
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("edit_message", {"message": "@0", "content": "ONE"}),
+        ("delete_messages", {"message": "@1", "what": "alone"}),
+        ("delete_conversation", {}),
+    ]
+    with store.beside(keep_locks=False, agent="anna") as anna:
+        for user in (None, no):
+            async with Client(serving(anna, Access("anna")), mode=era, elicitation_callback=user) as client:
+                for tool, arguments in calls:
+                    answer = await client.call_tool(tool, {"id": chat, **arguments})
+                    assert error(answer).startswith("Nothing was done")
+        assert [entry.content for entry in store.load(chat).history] == ["one", "two", "three"]
+        async with Client(serving(anna, Access("anna")), mode=era, elicitation_callback=yes) as client:
+            for tool, arguments in calls[:2]:
+                assert not (await client.call_tool(tool, {"id": chat, **arguments})).is_error
+            left = [(entry.content, entry.from_, entry.edited_by) for entry in store.load(chat).history]
+            assert left == [("ONE", "alice", "anna"), ("three", "alice", None)]
+            assert not (await client.call_tool("delete_conversation", {"id": chat})).is_error
+    assert not store.engine.exists("conversations", chat)

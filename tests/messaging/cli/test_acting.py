@@ -115,7 +115,6 @@ BEYOND = [
         "set plan --add-tag=x",
     ),
     *(
-        "restore gone",
         "new x",
         "group new x --with eve",
         "channel new x",
@@ -156,7 +155,6 @@ def test_a_command_of_a_session_reaches_whom_the_session_may_reach(
         )
         session.say(lambda folds: claim(folds, pick(folds, "9", first=True), "w"))
         store.create(title="Plan", id="plan")
-        store.delete(store.create(title="Gone", id="gone").id)
     for name, value in (("CAPSULE_AGENT", "bot"), ("CAPSULE_SESSION", "s1")):
         monkeypatch.setenv(name, value)
     for words in BEYOND:

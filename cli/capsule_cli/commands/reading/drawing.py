@@ -107,7 +107,10 @@ def _speaker(message: Mapping[str, Any]) -> str:
 
 def _when(message: Mapping[str, Any]) -> str:
     when = _time(known(message.get("timestamp")) or "no time")
-    return f"{when}, edited" if message.get("editedAt") else when
+    if not message.get("editedAt"):
+        return when
+    by = message.get("editedBy")
+    return f"{when}, edited by {one_line(str(by))}" if by else f"{when}, edited"
 
 
 def _time(time: str) -> str:
