@@ -188,6 +188,53 @@ def test_an_agent_gets_what_the_store_says_of_what_it_may_not_read(door: Door, t
     assert door.ask("/as", {"agent": "anna"}).status == 403
 
 
+def test_a_token_of_an_agent_changes_no_message_of_another_in_a_chat(door: Door, tokens: Tokens) -> None:
+    store = door.site.store
+    agents(store)
+    messages = [{"role": "user", "content": "mine", "from": "alice"}, {"role": "user", "content": "a person's"}]
+    chat = store.create(title="Chat", messages=messages).id
+    door.enter_token(tokens.add("anna", scope="admin"))
+    for at in ("@0", "@1"):
+        assert door.ask(f"/c/{chat}/m/{at}/edit", {"content": "REWRITTEN", "how": "place"}).status == 403
+        for what in ("alone", "answers"):
+            assert door.ask(f"/c/{chat}/m/{at}/remove", {"what": what}).status in (403, 409)
+        page = door.ask(f"/c/{chat}/m/{at}/edit").text
+        assert 'value="place"' not in page and "/remove" not in page
+    assert door.ask(f"/c/{chat}/delete", {}).status == 403
+    assert texts(store, chat) == ["mine", "a person's"]
+    assert door.ask(f"/c/{chat}/m/@1/edit", {"content": "beside", "how": "beside"}).status == 303
+    last = store.load(chat).history[-1]
+    assert (last.content, last.from_) == ("beside", "anna")
+
+
+def test_the_owner_changes_as_the_owner_what_the_chosen_agent_did_not_write(owner: Door) -> None:
+    store = owner.site.store
+    group = agents(store)
+    for agent in ("anna", "bert"):
+        store.messages.send("hi", agent=agent, conversation=group)
+    owner.cookie += f"; {owner.site.cookie}-as=anna"
+    for at in ("@0", "@1"):
+        assert owner.ask(f"/c/{group}/m/{at}/edit", {"content": "ho", "how": "place"}).status == 303
+    assert [entry.edited_by for entry in store.load(group).history] == ["anna", None]
+
+
+def test_where_several_write_one_message_goes_and_more_only_when_they_were_named(owner: Door) -> None:
+    store = owner.site.store
+    group = agents(store)
+    for number in range(6):
+        store.messages.send(f"text {number}", agent=("anna", "bert")[number % 2], conversation=group)
+    assert owner.ask(f"/c/{group}/m/@1/remove", {}).status == 303
+    assert texts(store, group) == [f"text {number}" for number in (0, 2, 3, 4, 5)]
+    assert 'name="sure" value=""' in owner.ask(f"/c/{group}/m/@1/edit").text
+    asked = owner.ask(f"/c/{group}/m/@1/remove", {"what": "answers"})
+    said = unescape(asked.text)
+    assert asked.status == 409 and len(texts(store, group)) == 5
+    assert all(f"{who}: 'text {n}'" in said for who, n in (("anna", 2), ("bert", 3), ("anna", 4), ("bert", 5)))
+    sure = asked.text.partition('name="sure" value="')[2].partition('"')[0]
+    assert owner.ask(f"/c/{group}/m/@1/remove", {"what": "answers", "sure": sure}).status == 303
+    assert texts(store, group) == ["text 0"]
+
+
 def test_an_agent_that_joined_later_changes_its_own(door: Door, tokens: Tokens) -> None:
     store = door.site.store
     group = agents(store)
@@ -196,7 +243,7 @@ def test_an_agent_that_joined_later_changes_its_own(door: Door, tokens: Tokens) 
     store.groups.add(group, ["carl"], agent="anna")
     own = store.messages.send("own", agent="carl", conversation=group).message
     door.enter_token(tokens.add("carl", scope="admin"))
-    assert "To the trash, from where it can come back: 1 message" in door.ask(f"/c/{group}/m/{own}/edit").text
+    assert "Remove this message" in door.ask(f"/c/{group}/m/{own}/edit").text
     for message, status in ((before, 404), (own, 303)):
         assert door.ask(f"/c/{group}/m/{message}/edit", {"content": "x", "how": "place"}).status == status
         assert door.ask(f"/c/{group}/m/{message}/remove", {}).status == status
@@ -283,9 +330,12 @@ def test_a_removed_message_comes_back(client: TestClient, store: Store) -> None:
     store.append(id, content="third")
     page = client.get(f"/c/{id}/m/{second.id}/edit").text
     assert "2 messages (2 user)" in page
-    expected = {"expected": str(second.id)}
-    assert client.post(f"/c/{id}/m/{second.id}/remove", data=expected).status_code == 400  # There is an answer to it.
-    done = client.post(f"/c/{id}/m/{second.id}/remove", data=NOTHING)
+    form = {"what": "answers", "sure": page.partition('name="sure" value="')[2].partition('"')[0]}
+    store.append(id, content="fourth")
+    asked = client.post(f"/c/{id}/m/{second.id}/remove", data=form)
+    assert (asked.status_code, texts(store, id)) == (409, ["first", "second", "third", "fourth"])
+    store.branches.remove(id, "@last")
+    done = client.post(f"/c/{id}/m/{second.id}/remove", data=form)
     assert texts(store, id) == ["first"]
     assert "In the trash: 2 messages" in client.get(done.headers["location"]).text
     back = client.post(done.headers["location"], data=NOTHING)

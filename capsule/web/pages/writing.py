@@ -6,19 +6,28 @@ refused. Messages are written as the agent that the visitor chose, and everythin
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from starlette.responses import Response
 
 from capsule.errors import InvalidInput, Refused
+from capsule.format.text.shown import clipped, one_line
 from capsule.ids import new_id
 from capsule.messaging.mail.unread import TYPES
 from capsule.web.view import AS, ON, View, get, post
 from capsule.web.words import address
 
-#: How many messages a form names that a removal concerns.
-_MOST: Final = 1000
+if TYPE_CHECKING:
+    from capsule import Store
+    from capsule.format.documents.head import Head
+    from capsule.format.tree.branches import Removal
+
+#: How many messages a question about a removal quotes, and how many characters of each.
+_MOST_QUOTED: Final = 10
+_QUOTED: Final = 60
 
 
 def _send(view: View) -> Response:
@@ -45,19 +54,44 @@ def _message(view: View) -> Response:
     """The forms that change one message, and what they will do."""
     id = view.at()
     head, entry = view.store.head(id), view.store.find_message(id, view.at("message"))
+    history = view.store.document(id)["history"]
     removal = view.store.branches.remove(id, str(entry.id), dry_run=True)
     answers = len(view.store.branches.descendants(id, str(entry.id)))
     is_mail = head.type in TYPES
+    may_change = view.visitor.agent in (None, entry.from_)
+    ways = ["place"] if is_mail else ["beside", "place"] if answers else ["place", "beside"]
+    if not may_change:
+        ways.remove("place")
+    # Of what others wrote, the form does not know what goes: the answer to it is a question that says so.
+    has_others = _has_several_writers(head, history)
     return view.page(
         "message_edit.html",
         head=head,
         entry=entry,
         answers=answers,
         removal=removal,
-        expected=" ".join(removal.ids) if len(removal.ids) <= _MOST else "",
-        ways=["place"] if is_mail else ["beside", "place"] if answers else ["place", "beside"],
+        sure="" if has_others else _digest(removal.ids),
+        is_mail=is_mail,
+        may_change=may_change,
+        ways=ways,
         is_answer=view.asked("how") == "answer",
     )
+
+
+def _has_several_writers(head: Head, history: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether more than one agent or person writes in a conversation."""
+    return head.type in TYPES or len({entry.get("from") for entry in history}) > 1
+
+
+def _digest(ids: Iterable[str]) -> str:
+    """Return a digest of messages, by which a form names what goes with a removal."""
+    return sha256(" ".join(ids).encode()).hexdigest()
+
+
+def _changing(view: View, id: str, message: str) -> Store:
+    """Return the store that changes a message in place: the agent's if it wrote the message, else the visitor's."""
+    is_own = view.store.find_message(id, message).from_ == view.me
+    return view.acting if is_own else view.store
 
 
 def _edit(view: View) -> Response:
@@ -65,7 +99,7 @@ def _edit(view: View) -> Response:
     key = view.sent("id") or new_id()
     how = view.sent("how")
     if how == "place":
-        made = view.acting.edits.message(id, message, content)
+        made = _changing(view, id, message).edits.message(id, message, content)
     elif how == "beside":
         made = view.acting.branches.revise(id, message, content, key=key)
     elif how == "answer":
@@ -76,12 +110,32 @@ def _edit(view: View) -> Response:
 
 
 def _remove(view: View) -> Response:
-    id = view.at()
-    expected = view.sent("expected").split() or None
-    removal = view.acting.branches.remove(id, view.at("message"), expected=expected)
+    id, message = view.at(), view.at("message")
+    branches = _changing(view, id, message).branches
+    if view.sent("what") == "answers":
+        planned = branches.remove(id, message, dry_run=True)
+        sure = _digest(planned.ids)
+        if view.sent("sure") != sure:
+            return view.refuse(_going(view, id, planned), button="Remove them", what="answers", sure=sure)
+        removal = branches.remove(id, message, expected=planned.ids)
+    else:
+        removal = branches.remove(id, message, keep_children=True)
     entries = view.store.trash.removed(id)
     token = next((each.trashed.token for each in entries if each.messages[0]["id"] in removal.ids), "")
     return view.done(address("trash", token), ids=removal.ids, token=token)
+
+
+def _going(view: View, id: str, planned: Removal) -> str:
+    """Return what a removal takes away, in words."""
+    ids = set(planned.ids)
+    going = [entry for entry in view.store.document(id)["history"] if entry.get("id") in ids]
+    quoted = [
+        f"{entry.get('from') or entry['role']}: {clipped(one_line(entry['content']), _QUOTED)!r}"
+        for entry in going[:_MOST_QUOTED]
+    ]
+    if len(going) > _MOST_QUOTED:
+        quoted.append(f"and {len(going) - _MOST_QUOTED} more")
+    return f"{planned} would go to the trash: {'; '.join(quoted)}."
 
 
 def _react(view: View) -> Response:
