@@ -34,7 +34,10 @@ def as_(store: Store, tokens: Tokens) -> Callable[..., Door]:
     def open(agent: str | None, **given: Any) -> Door:
         if agent not in doors:
             doors[agent] = door = Door(store, tokens)
-            door.enter(door.site.admission.token() if agent is None else tokens.add(agent, **given))
+            if agent is None:
+                door.enter(door.site.admission.token())
+            else:
+                door.enter_token(tokens.add(agent, **given))
         return doors[agent]
 
     return open

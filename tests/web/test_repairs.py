@@ -26,7 +26,10 @@ def as_(store: Store, tokens: Tokens) -> Callable[..., Door]:
 
     def open(agent: str | None, **given: Any) -> Door:
         door = Door(store, tokens)
-        door.enter(door.site.admission.token() if agent is None else tokens.add(agent, **given))
+        if agent is None:
+            door.enter(door.site.admission.token())
+        else:
+            door.enter_token(tokens.add(agent, **given))
         return door
 
     return open
