@@ -28,12 +28,12 @@ from capsule.transfer.drafts.conversion import Empty, Tell, document_of, source_
 from capsule.transfer.drafts.digests import digest_of, digest_of_document
 from capsule.transfer.drafts.memory import Memory, Read
 from capsule.transfer.drafts.privacy import keeps_id
-from capsule.transfer.drafts.report import Report, Taken
+from capsule.transfer.drafts.report import Report, Taken, Unknown
 from capsule.transfer.drafts.revision import OnConflict, Revised, contradicts, revised
 from capsule.transfer.interface import Draft, Format, Source, around, read_bytes
 from capsule.transfer.reading.files import File
 from capsule.transfer.reading.sources import OpenFile, files_at, from_disk, is_stream, opened, spooled
-from capsule.transfer.registry import drafts_of, format_named, format_of, has_value, tell_unknown
+from capsule.transfer.registry import drafts_of, format_named, format_of, guess_of, has_value, is_part, tell_unknown
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
@@ -205,7 +205,9 @@ class _Run:
         for part in opened(file):
             format = format_of(part, self._only)
             if format is None:
-                report.unknown.append(part.name)
+                if is_part(part):
+                    continue
+                report.unknown.append(Unknown(part.name, guess_of(part)))
                 if report.problems.count == problems:  # Otherwise it is known why it can't be read.
                     tell_unknown(part, report.notes.add if part.is_named else None)
             else:

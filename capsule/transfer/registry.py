@@ -17,6 +17,7 @@ from importlib import import_module, metadata
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.transfer.drafts.completeness import is_understood, unread_messages
 from capsule.transfer.interface import ODD, Draft, Format, Source, first, shape
+from capsule.transfer.reading.guesses import program_of
 from capsule.transfer.reading.values import records
 
 GROUP = "capsule.formats"
@@ -74,15 +75,26 @@ def has_value(source: Source) -> bool:
     return source.is_packed or any(first(source)) or format_of(source, None) is not None
 
 
+def is_part(source: Source) -> bool:
+    """Whether a file belongs to another one, which reads it."""
+    return any(_asked(format.is_part, source) for format in formats().values())
+
+
+def guess_of(source: Source) -> str:
+    """Return the program that a file may come from that no format takes. Empty: it looks like no conversation."""
+    program = program_of(source.name, source.head)
+    if not program and shape(source) and re.search(_SAID, source.head):
+        return "an unknown program"
+    return program
+
+
 def tell_unknown(source: Source, note: Callable[[str, str, int | None], object] | None) -> None:
-    """Report a file that no format takes, unless it is a part of another one.
+    """Report a file that no format takes, and that is no part of another one.
 
     Args:
         source: The file. It is damaged if it has a fault, and looks like conversations.
         note: Takes the path, the reason and the line of any other file; None: others are not worth a word.
     """
-    if any(_asked(format.is_part, source) for format in formats().values()):
-        return
     is_ours, faults = re.search(_SAID, source.head) is not None, list[tuple[str, int | None]]()
     if shape(source) and (is_ours or note is not None):
         # It reads to the first fault, or to the end.

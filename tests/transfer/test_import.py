@@ -311,7 +311,7 @@ def test_a_file_of_no_format_is_a_problem_if_it_was_named_or_looks_like_a_damage
     path.write_bytes(data)
     for named in (path, tmp_path):
         report = store.import_(named)
-        assert (report.unknown, report.conversations) == ([str(path)], [])
+        assert ([file.path for file in report.unknown], report.conversations) == ([str(path)], [])
         told = [(problem.path, problem.line) for problem in report.remarks]
         assert told == ([(str(path), line)] if named == path or is_damaged else [])
         assert report.problems.count == is_damaged

@@ -8,6 +8,8 @@ from typing import Any
 from capsule.transfer.reading.files import Damage, Problems
 
 STATES = ("imported", "updated", "unchanged", "skipped")
+#: So many unknown files of one program are named; the others are counted.
+_MOST_NAMED = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,19 @@ class Taken:
         return {"id": self.id, "title": self.title, "messages": self.messages, "source": source, "state": self.state}
 
 
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A file that no format takes.
+
+    Attributes:
+        path: The file.
+        guess: The program that it may come from; empty: it looks like no conversation.
+    """
+
+    path: str
+    guess: str
+
+
 @dataclass(slots=True)
 class Report:
     """What an import did.
@@ -46,13 +61,13 @@ class Report:
     Attributes:
         conversations: The conversations that were found.
         problems: What was damaged, with its place.
-        unknown: The files that no format knows.
+        unknown: The files that no format takes.
         notes: What is no damage, but came in otherwise than its source has it.
     """
 
     conversations: list[Taken] = field(default_factory=list)
     problems: Problems = field(default_factory=Problems)
-    unknown: list[str] = field(default_factory=list)
+    unknown: list[Unknown] = field(default_factory=list)
     notes: Problems = field(default_factory=Problems)
 
     @property
@@ -64,12 +79,24 @@ class Report:
         """The number of conversations in a state."""
         return sum(taken.state == state for taken in self.conversations)
 
+    def unknown_paths(self) -> dict[str, list[str]]:
+        """The paths of the files that no format takes, by the guess where they come from; those without one last."""
+        paths: dict[str, list[str]] = {}
+        for file in sorted(self.unknown, key=lambda file: (not file.guess, file.guess)):
+            paths.setdefault(file.guess, []).append(file.path)
+        return paths
+
     def as_json(self) -> dict[str, Any]:
         """The report as JSON."""
+        unknown = [
+            {"guess": guess, "files": len(paths), "paths": paths[:_MOST_NAMED]}
+            for guess, paths in self.unknown_paths().items()
+        ]
         problems = [{"path": damage.path, "line": damage.line, "what": damage.reason} for damage in self.remarks]
         return {
             **{state: self.count(state) for state in STATES},
             "damaged": self.problems.count,
             "conversations": [taken.as_json() for taken in self.conversations],
             "problems": problems,
+            "unknown": unknown,
         }

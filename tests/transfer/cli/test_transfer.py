@@ -37,7 +37,7 @@ def test_an_import_reports_what_became_of_each_conversation(capsule: Any, chat: 
     source = {"format": "sharegpt", "id": "c1", "path": str(chat)}
     assert taken == {"id": taken["id"], "title": "Hi", "messages": 2, "source": source, "state": "imported"}
     counts = {"imported": 1, "updated": 0, "unchanged": 0, "skipped": 0, "damaged": 0}
-    assert report == {**counts, "problems": []}
+    assert report == {**counts, "problems": [], "unknown": []}
     assert capsule("import", str(chat)).line == "0 imported, 0 updated, 1 unchanged, 0 skipped, 0 damaged"
     assert [message["content"] for message in capsule.history(taken["id"])] == ["Hi", "Hello"]
 
@@ -93,6 +93,37 @@ def test_an_import_in_which_nothing_is_found_ends_with_3(capsule: Any, chat: Pat
     assert capsule("import", str(chat.parent / "none"), expect=3).stderr
     capsule("import", expect=2)
     capsule("import", str(chat), "--format", "word", expect=2)
+
+
+def test_files_that_no_format_takes_are_counted_and_named_with_a_guess(capsule: Any, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    sessions = project / "workspaceStorage" / "1f" / "chatSessions"
+    sessions.mkdir(parents=True)
+    (project / "chat.jsonl").write_text(line("Hi"))
+    for number in range(12):
+        (sessions / f"{number}.json").write_text(
+            '{"version": 3, "responderUsername": "GitHub Copilot", "requests": []}'
+        )
+    (project / ".aider.chat.history.md").write_text("# aider chat started at 2026-01-02 10:00:00\n\n#### Hi\n")
+    (project / "talk.json").write_text('{"messages_of_us": [{"who": "me", "what": "Hi"}]}')
+    (project / "main.py").write_text("print()")
+
+    report = capsule.json("import", str(project))
+    assert (report["imported"], report["problems"]) == (1, [])
+    found = {unknown["guess"]: (unknown["files"], len(unknown["paths"])) for unknown in report["unknown"]}
+    assert found == {"VS Code Copilot": (12, 12), "aider": (1, 1), "an unknown program": (1, 1), "": (1, 1)}
+    assert report["unknown"][-1]["paths"] == [str(project / "main.py")]
+    said = capsule("import", str(project)).stdout.splitlines()
+    assert {
+        "12 files of VS Code Copilot: not supported yet",
+        "1 file of aider: not supported yet",
+        "1 file of an unknown program: not supported yet",
+        f"1 file in no known format: {project / 'main.py'}",
+    } <= {*said}
+
+
+def test_a_file_that_another_one_reads_is_no_unknown_one(capsule: Any) -> None:
+    assert capsule.json("import", str(DATA / "claude-ai" / "export"))["unknown"] == []
 
 
 def test_standard_input_and_a_dry_run(capsule: Any) -> None:

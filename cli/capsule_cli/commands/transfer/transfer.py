@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from capsule.transfer.drafts.report import Report, Taken
 
 _MOST_SHOWN = 20
+#: So many files in no known format are named in one line.
+_MOST_NAMED = 3
 
 
 def complete_format(incomplete: str) -> list[tuple[str, str]]:
@@ -127,14 +129,28 @@ def _answer(report: Report, *, dry_run: bool) -> None:
         lines.append(f"... and {count - _MOST_SHOWN} more; --json has them")
     skipped = [taken for taken in report.conversations if taken.state == "skipped"][:_MOST_SHOWN]
     lines += [f"skipped: {taken.id or taken.source}  {taken.title if taken.id else '(empty)'}" for taken in skipped]
+    lines += _unknown(report)
     answer(report.as_json(), shown("\n".join(lines)))
     if not report.conversations:
-        unknown = [path for path in report.unknown if path not in {problem.path for problem in problems}]
-        if unknown and not asked.json:
-            say(f"in no known format: {', '.join(unknown[:5])}")
         raise typer.Exit(NotFound.exit_code)
     if report.problems.count:
         raise typer.Exit(InvalidDocument.exit_code)
+
+
+def _unknown(report: Report) -> list[str]:
+    """A line for the files of each program that no format takes, but those that were reported one by one."""
+    reported = {problem.path for problem in report.remarks}
+    lines = []
+    for guess, paths in report.unknown_paths().items():
+        if guess:
+            lines.append(f"{counted(len(paths), 'file')} of {guess}: not supported yet")
+            continue
+        others = [path for path in paths if path not in reported]
+        if others:
+            more = ", ..." if len(others) > _MOST_NAMED else ""
+            named = ", ".join(others[:_MOST_NAMED])
+            lines.append(f"{counted(len(others), 'file')} in no known format: {named}{more}")
+    return lines
 
 
 def _place(path: str, line: int | None, problem: str) -> str:
