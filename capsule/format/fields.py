@@ -255,7 +255,6 @@ PARTS: dict[str, tuple[Field, ...]] = {
         _row("senders", "text", "Whose messages wake it.", ("all", "known")),
         _row("ignored", "text", "What becomes of messages that do not wake it.", IGNORED),
         _row("session", "text", "What shares a session: the place, a thread of it, or all places.", SESSIONS),
-        _row("priority", "whole", "The wiring with the highest one comes first."),
     ),
     "registry.sessions": (
         _row("agent", "text", "The agent.", required=True),

@@ -51,10 +51,22 @@ def place_of(store: CoreStore, text: str, agent: str) -> tuple[str, str, str]:
 
 
 def ensure_heard(store: CoreStore, channel: str, place: str, agent: str) -> None:
-    """Raise InvalidInput, which says how to let it in, if an agent gets no messages of a place. Args: as of `place_of`.
+    """Check that an agent gets the messages of a place. Args: as of `place_of`.
+
+    Raises:
+        NotFound: It is a webhook that does not exist on this machine.
+        InvalidInput: The agent is no member. The error says how to let it in.
 
     Cost: reading the beginning of a file.
     """
+    from capsule.sessions.adapters.webhook import WebhookAdapter, Webhooks
+
+    if channel == WebhookAdapter.name:
+        try:
+            Webhooks(store.engine.machine).get(place)
+        except NotFound as error:
+            text = f"{error.message} on this machine; make it with `capsule worker webhook {place}`"
+            raise NotFound(text, id=place) from None
     if channel != CONVERSATIONS or not store.engine.exists(KIND, place):
         return
     object = Object.listed(store.head(place))

@@ -85,7 +85,6 @@ class Wiring:
     senders: Literal["all", "known"] = "all"
     ignored: Literal["drop", "accumulate"] = "drop"
     session: Literal["shared", "per-thread", "agent-shared"] = "shared"
-    priority: int = 0
 
     @property
     def id(self) -> str:
@@ -172,9 +171,9 @@ class State:
 
     @cached_property
     def wired(self) -> Mapping[tuple[str, str], Sequence[Wiring]]:
-        """The wirings by channel and place, those with the highest priority first."""
+        """The wirings by channel and place, in the order of their agents."""
         by_place: dict[tuple[str, str], list[Wiring]] = defaultdict(list)
-        for wiring in sorted(self.wirings.values(), key=lambda wiring: (-wiring.priority, wiring.agent)):
+        for wiring in sorted(self.wirings.values(), key=lambda wiring: wiring.agent):
             by_place[wiring.channel, wiring.place].append(wiring)
         return by_place
 

@@ -22,7 +22,7 @@ ANNA = AgentGroup("anna", "/home/anna", ("claude", "-p"), "claude", {"idleS": 60
 ITEMS: list[Item] = [
     ANNA,
     MessagingGroup("webhook", "/in/a", "Alarms", is_group=True, admin="bob"),
-    Wiring("webhook", "/in/a", "anna", "pattern", "^!", "known", "accumulate", "per-thread", 3),
+    Wiring("webhook", "/in/a", "anna", "pattern", "^!", "known", "accumulate", "per-thread"),
     SessionRow("s_1", "anna", "webhook", "/in/a", "t", "claude", "paused", "idle", NOW),
     Question("q", "s_1", "m", {"channel": "webhook", "place": "/in/a"}, ({"label": "Yes", "value": "y"},), NOW),
 ]

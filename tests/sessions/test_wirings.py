@@ -83,12 +83,12 @@ def test_what_a_session_serves(session: Any, thread: str, serves: tuple[str, ...
     assert decided(replace(HELLO, thread=thread), replace(WIRED, session=session))[0].serves == serves
 
 
-def test_each_agent_is_decided_for_by_itself_in_the_order_of_priority() -> None:
+def test_each_agent_is_decided_for_by_itself_in_the_order_of_their_names() -> None:
     everything = {"engage": "pattern", "pattern": "."}
-    wirings = [replace(WIRED, agent=name, priority=n, **everything) for n, name in enumerate(("anna", "bob", "carl"))]
+    wirings = [replace(WIRED, agent=name, **everything) for name in ("carl", "anna", "bob")]
     found = decided(replace(HELLO, to=frozenset()), *wirings)
-    assert [(one.agent, one.outcome) for one in found] == [("carl", "ignored"), ("bob", "wake"), ("anna", "wake")]
-    only = decided(replace(HELLO, to=frozenset({"anna", "bob"})), wirings[0])
+    assert [(one.agent, one.outcome) for one in found] == [("anna", "wake"), ("bob", "wake"), ("carl", "ignored")]
+    only = decided(replace(HELLO, to=frozenset({"anna", "bob"})), wirings[1])
     assert [(one.agent, one.outcome) for one in only] == [("anna", "wake"), ("bob", "ignored")]
     assert decided(replace(HELLO, to=frozenset())) == []
 

@@ -38,9 +38,9 @@ def test_the_status_names_hosts_and_workers_that_live(capsule: Any) -> None:
 @pytest.mark.slow
 def test_a_host_answers_lines_and_requests_and_ends_with_its_input(capsule: Any, tmp_path: Path) -> None:
     capsule("worker", "set", "helper", "--", "sh", "-c", "cat > /dev/null; echo Done.")
+    secret = capsule("worker", "webhook", "ci").line
     for place in ("stdio:desk", "webhook:ci"):
         capsule("worker", "wire", place, "helper", "--pattern", ".")
-    secret = capsule("worker", "webhook", "ci").line
     host = capsule.start("worker", "host", "--stdio", "--webhook", "0")
     listening = said(host.stderr, "listening")
     second = capsule.start("worker", "host", "--stdio", "--webhook", str(listening["port"]))

@@ -46,7 +46,11 @@ def test_an_agent_is_wired_to_places_and_no_longer(capsule: Any) -> None:
     capsule("worker", "wire", id, expect=2)
     (one,) = capsule.json("worker", "wire", id[:-2], "helper", "--pattern", "^!", "--ignored", "accumulate")
     assert (one["place"], one["engage"], one["pattern"], one["ignored"]) == (id, "pattern", "^!", "accumulate")
+    refused = capsule("worker", "wire", "webhook:ci", "helper", expect=3).stderr
+    assert "no webhook ci" in refused and "capsule worker webhook ci" in refused
+    capsule("worker", "webhook", "ci")
     capsule("worker", "wire", "webhook:ci", "helper", "--senders", "known")
+    capsule("worker", "webhook", "ci", "--remove")
     assert capsule("worker", "wire").stdout.splitlines()[1].startswith("webhook:ci\thelper\tmention\t\tknown\t")
     assert capsule("worker", "unwire", "webhook:ci", "helper").stdout == "webhook:ci: helper is not wired\n"
     capsule("worker", "unwire", "webhook:ci", "helper", expect=3)

@@ -177,7 +177,6 @@ def wire(
     one_for: Literal["shared", "per-thread", "agent-shared"] = option(
         "--one-for", "Have one session for the place, for each thread, or for all places of the agent.", "shared"
     ),
-    rank: int = option("--rank N", "Ask the agents of a place in this order, the highest first.", 0),
 ) -> None:
     """Wire an agent to a place, so that it answers there. It answers directs and mentions without a wiring."""
     refuse((place is None) != (agent is None), "say which agent answers there", "AGENT")
@@ -185,7 +184,7 @@ def wire(
         if place is None or agent is None:
             wirings = list(store.sessions.registry.read().wirings.values())
         else:
-            words: dict[str, Any] = {"senders": senders, "ignored": ignored, "session": one_for, "priority": rank}
+            words: dict[str, Any] = {"senders": senders, "ignored": ignored, "session": one_for}
             words |= {"engage": "pattern", "pattern": pattern} if pattern is not None else {"engage": engage}
             wirings = [store.sessions.wire(place, agent, **words)]
     rows = [(_place(it), it.agent, it.engage, it.pattern, it.senders, it.ignored, it.session) for it in wirings]
