@@ -352,6 +352,25 @@ def test_a_path_that_is_not_utf_8_is_read(store: Store, tmp_path: Path) -> None:
         assert json.dumps(report.as_json()).encode().count(b"caf") == 1
 
 
+def test_what_a_source_adds_to_a_conversation_from_here_is_on_the_active_branch(store: Store) -> None:
+    id = store.create(title="T", messages=[{"role": "user", "content": text} for text in "ab"]).id
+    out = BytesIO()
+    store.export([id], out, format="capsule")
+    document = json.loads(out.getvalue())
+    document["history"].append({"role": "user", "content": "c", "timestamp": "2026-01-02T10:00:00.000Z", "id": "c"})
+
+    assert states(take(store, json.dumps(document).encode())) == ["updated"]
+    assert [message.content for message in store.load(id).history] == ["a", "b", "c"]
+    assert store.document(id)["metadata"].get("currentNode") is None
+    store.append(id, content="mine", parent=str(store.load(id).history[1].id))
+    document["history"].append(
+        {"role": "assistant", "content": "d", "timestamp": "2026-01-02T10:00:01.000Z", "id": "d"}
+    )
+    assert states(take(store, json.dumps(document).encode())) == ["updated"]
+    (mine,) = [message.id for message in store.load(id).history if message.content == "mine"]
+    assert store.document(id)["metadata"]["currentNode"] == mine
+
+
 def test_all_examples_are_imported_once(store: Store) -> None:
     first = store.import_(DATA)
     # Some are there in several shapes.

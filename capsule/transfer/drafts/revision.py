@@ -158,10 +158,19 @@ def _leaf(document: Document) -> str | None:
 
 
 def _set_current(document: Document, leaf: str | None, theirs: str | None, added: Collection[str]) -> None:
-    """Let the active branch be that of the source if it ends in a new message, unless somebody went on here."""
-    here = next((entry for entry in document["history"] if entry["id"] == leaf), None)
-    goes_on = here is None or bool(imported_of(here))
-    wanted = theirs if theirs in added and goes_on else leaf
+    """Let the active branch be that of the source if it ends in a new message.
+
+    If somebody went on here, it must go on from there.
+    """
+    history = document["history"]
+    places = {entry["id"]: place for place, entry in enumerate(history)}
+    here = None if leaf is None else history[places[leaf]]
+    is_free = here is None or bool(imported_of(here))
+    wanted = leaf
+    if theirs is not None and theirs in added:
+        above = [history[place]["id"] for place in Tree(history).path_to(places[theirs])]
+        if is_free or leaf in above:
+            wanted = theirs
     if wanted == _leaf(document):
         return
     metadata = document["metadata"] = rest(document["metadata"], "currentNode")
