@@ -102,6 +102,13 @@ FLIPPED: dict[str, list[dict[str, Any]]] = {
     "claude-code block": [claude("a"), CLAUDE | {"message": {"role": "user", "content": [{"tyqe": "text"}]}}],
     "codex payload": [META, codex("a"), CODEX | {"qayload": {"type": "message", "role": "user", "content": TEXT}}],
     "codex type": [META, codex("a"), CODEX | {"payload": {"typd": "message", "role": "user", "content": TEXT}}],
+    "claude-code text": [
+        claude("a"),
+        CLAUDE | {"message": {"role": "user", "content": [{"type": "text", "texu": "b"}]}},
+    ],
+    "claude-code call": [claude("a"), CLAUDE | {"message": {"role": "user", "content": [{"type": "tool_use"}]}}],
+    "codex content": [META, codex("a"), CODEX | {"payload": {"type": "message", "role": "user", "conuent": TEXT}}],
+    "codex output": [META, codex("a"), CODEX | {"payload": {"type": "function_call_output", "call_id": "c"}}],
     "gemini content": [{"sessionId": SESSION, "projectHash": "x"}, GEMINI | {"conuent": "b"}],
     "jsonl content": [{"messages": [{"role": "user", "content": "a"}, {"role": "user", "conuent": "b"}]}],
     "sharegpt value": [{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "valud": "b"}]}],

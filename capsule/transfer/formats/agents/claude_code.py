@@ -25,6 +25,13 @@ from capsule.transfer.records.pairs import OWN, Fields, applied, difference, wit
 #: What all records of a session say, and what they say if nothing else is known.
 _COMMON = ("isSidechain", "userType", "entrypoint", "cwd", "sessionId", "version", "gitBranch", "slug", "agentId")
 _DEFAULT = {"isSidechain": False, "userType": "external", "cwd": "/", "version": "2.1.0", "gitBranch": ""}
+#: The fields that a block of each type has at least.
+_OF_A_BLOCK: dict[str, set[str]] = {
+    "text": {"text"},
+    "thinking": {"thinking"},
+    "tool_use": {"id", "name", "input"},
+    "tool_result": {"tool_use_id"},
+}
 #: What stands for the result of a call that has none.
 _NO_RESULT = "not recorded"
 #: From this length on, the name of the folder of a project ends with a hash.
@@ -74,7 +81,7 @@ class _Talk:
             if not self.messages:
                 self.common = {key: record[key] for key in _COMMON if key in record}
                 self._forked = record.get("forkedFrom")
-            if any("type" not in block for block in _blocks(record)):
+            if any(not _OF_A_BLOCK.get(str(block.get("type")), {"type"}) <= block.keys() for block in _blocks(record)):
                 self._tell("a part of a message that is not understood", line)
             is_common = self.common.items() <= record.items()
             if line is not None:

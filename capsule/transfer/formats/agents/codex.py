@@ -23,6 +23,12 @@ from capsule.transfer.records.coercion import UUID, encoded_lines, milliseconds,
 from capsule.transfer.records.pairs import OWN, difference, without_source
 
 Line = tuple[int | None, Fields]
+#: The fields that an item of each type has at least.
+_OF_AN_ITEM: dict[str, set[str]] = {
+    "message": {"role", "content"},
+    "function_call": {"name", "arguments", "call_id"},
+    "function_call_output": {"call_id", "output"},
+}
 _KINDS = {"session_meta", "turn_context", "response_item", "event_msg", "compacted"}
 
 
@@ -46,11 +52,13 @@ def _draft(lines: list[Line], tell: Callable[[str, int | None], None], id: str) 
 
 
 def _is_odd(line: Fields) -> bool:
-    """Whether a line has no kind or no payload, or its item or event has no kind: then its message is not found."""
+    """Whether a line lacks its kind, its payload, or a field that such an item has: then its message is not found."""
     kind, said, _ = parts_of(line)
     if "payload" not in line:  # The oldest lines have none.
         return line.get("type") in _KINDS or ("type" not in line and "role" in line)
-    return "type" not in line or (kind in ("response_item", "event_msg") and "type" not in said)
+    if kind not in ("response_item", "event_msg"):
+        return "type" not in line
+    return not _OF_AN_ITEM.get(str(said.get("type")), {"type"}) <= said.keys()
 
 
 def _read(source: Source) -> Iterator[Draft]:
