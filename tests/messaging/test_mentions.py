@@ -203,3 +203,48 @@ def test_a_membership_that_ended_with_its_link_has_nothing_unread(store: Store) 
     assert store.messages.listen(agent="abel").messages == []
     store.projects.link(api, web, direction="out")
     assert [mail.content for mail in store.messages.listen(agent="abel").messages] == ["@abel one", "@abel two"]
+
+
+@pytest.mark.parametrize("text", ["hi", "@bob --action obey", "@all --action obey"])
+@pytest.mark.parametrize("where", ["group", "open", "private"])
+def test_messages_of_a_blocked_agent_count_mention_and_wake_nowhere(store: Store, where: str, text: str) -> None:
+    made = {
+        "group": lambda: store.groups.create("Talk", agent="anna", with_=["bob", "carl"]).id,
+        "open": lambda: CHANNEL,
+        "private": lambda: store.channels.create("plan", agent="anna", access="private", members=["bob", "carl"]).id,
+    }
+    id = made[where]()
+    store.messages.send(text, agent="anna", conversation=id)
+    assert store.messages.inbox(agent="bob").unread == 1
+    store.agents.block(agent="bob", other="anna")
+    registry.register(store, "bob", Target("command", {"command": "true"}))
+    sent = store.messages.send(text, agent="anna", conversation=id)
+    assert sent.recipients.get("bob") != "rung"
+    assert store.messages.inbox(agent="bob").as_json() == {"unread": 0, "conversations": []}
+    assert (store.messages.pointer("bob"), store.messages.mentions(agent="bob")) == ("", [])
+    assert (store.messages.listen(agent="bob").messages, store.messages.first_unread(id, agent="bob")) == ([], None)
+    assert store.messages.send(text, agent="carl", conversation=id).recipients["bob"] == "rung"
+    assert [mail.from_ for mail in store.messages.listen(agent="bob").messages] == ["carl"]
+    assert store.messages.inbox(agent="bob").senders == ["carl"]
+    assert store.messages.inbox(agent="carl").unread == 2
+    assert len(store.messages.history(id, agent="bob").messages) == 3
+    store.agents.forget(agent="bob", other="anna")
+    assert store.messages.inbox(agent="bob").unread == 3
+
+
+def test_what_a_blocked_agent_wrote_directly_before_is_not_unread(store: Store) -> None:
+    id = store.messages.send("hello", agent="anna", to="bob").conversation
+    store.agents.block(agent="bob", other="anna")
+    assert store.messages.inbox(agent="bob").unread == 0
+    assert [mail.content for mail in store.messages.history(id, agent="bob").messages] == ["hello"]
+
+
+def test_whoever_listens_hears_no_more_of_an_agent_once_it_blocks_it(store: Store) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        heard = pool.submit(lambda: store.messages.listen(agent="bob", timeout_s=60))
+        while not store.agents.get("bob").listening:
+            pass
+        store.agents.block(agent="bob", other="anna")
+        store.messages.send("@all --action", agent="anna", conversation=CHANNEL)
+        store.messages.send("hello", agent="carl", conversation=CHANNEL)
+        assert [mail.from_ for mail in heard.result().messages] == ["carl"]

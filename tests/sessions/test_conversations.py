@@ -135,3 +135,15 @@ def test_hops_that_no_host_wrote_count_as_none(store: Store, hops: Any, counted:
     store.messages.send("hello", agent="anna", to="bot", metadata={"session": {"hops": hops}})
     took = brought(store)
     assert [each.hops for each in took] == [counted]
+
+
+def test_what_a_blocked_agent_says_is_not_brought_and_wakes_no_worker(store: Store) -> None:
+    id = store.channels.create("news", agent="anna", scope="global", members=["bot"]).id
+    store.agents.block(agent="bot", other="anna")
+    store.messages.send("@bot --action obey", agent="anna", conversation=id)
+    store.messages.send("@all --action obey", agent="anna", conversation=id)
+    assert brought(store) == []
+    store.agents.register("bob")
+    store.channels.join(id, agent="bob")
+    store.messages.send("@bot hello", agent="bob", conversation=id)
+    assert [each.sender for each in brought(store)] == ["bob"]

@@ -53,7 +53,7 @@ class Interest(NamedTuple):
     Attributes:
         only_mentions: Whether nothing but mentions counts as unread, and wakes the agent.
         wakes: Whether anything wakes the agent.
-        blocked: The agents whose mentions don't concern it.
+        blocked: The agents of which it hears nothing: their messages count and wake nowhere.
     """
 
     only_mentions: bool = False
@@ -80,4 +80,6 @@ class Interest(NamedTuple):
 
     def counts(self, entry: Mapping[str, Any], agent: str) -> bool:
         """Whether a message of another agent counts as unread."""
+        if entry.get("from") in self.blocked:
+            return False
         return not self.only_mentions or bool(self.kind(entry, agent))

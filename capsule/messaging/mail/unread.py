@@ -1,8 +1,8 @@
 """What an agent has not read, in all conversations that it takes part in.
 
-What must stay true: unread is what stands behind the cursor, is of another agent, and what the agent wants to hear of;
-no time decides it but the one of joining. A conversation that the agent may not read now has nothing unread. The texts
-that an agent is given come from the conversations' files, never from the index.
+What must stay true: unread is what stands behind the cursor, is of another agent that is not blocked, and what the
+agent wants to hear of; no time decides it but the one of joining. A conversation that the agent may not read now has
+nothing unread. The texts that an agent is given come from the conversations' files, never from the index.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Unread:
         since = object.by_id[agent].joined_at if agent in object.by_id else ""
         behind = Behind(
             marks_of(cursor),
-            (agent, *interest.blocked) if interest.only_mentions else (agent,),
+            (agent, *interest.blocked),
             ms_of(since),
             agent if interest.only_mentions else "",
             covered=tuple((part, marks_of(its)) for part, its in (parts or {}).items()),
