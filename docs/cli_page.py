@@ -51,7 +51,7 @@ upwards with a `capsule.toml`, or else your own store, which is made at its firs
 
 `send`, `inbox`, `listen`, `history`, `group` and `agent status` act for an agent: that of `--as`, or else of
 `CAPSULE_AGENT`, or else the one that is registered for the current folder or the nearest folder above it. Without one,
-`group add`, `group set` and `channel new` act for the owner of the store, who may do everything.
+`group new`, `list`, `add` and `set`, and `channel new` act for the owner of the store, who may do everything.
 
 Completion of commands, options, ids, tags and agents: `capsule --install-completion`, once for each shell.
 

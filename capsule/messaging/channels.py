@@ -23,7 +23,7 @@ from capsule.messaging.conversations import Document, OfOneType, random_suffix
 from capsule.messaging.people.projects import Projects
 from capsule.rules.consent import State
 from capsule.rules.policy import Object, may
-from capsule.store.creation import TakenId, write_new
+from capsule.store.creation import TakenId
 from capsule.store.reading import KIND
 
 if TYPE_CHECKING:
@@ -105,16 +105,17 @@ class Channels(OfOneType):
                 `default_topic`: that of a message which names none.
 
         Raises:
-            NotFound: There is no such agent or project.
+            NotFound: There is no such agent or project. For a member that does not exist an agent gets Refused.
             InvalidInput: An argument can't be accepted, or there is such a channel that the agent finds.
-            Refused: The agent may not make it, or not with these members.
+            Refused: The agent may not make it, which for a global default channel is a person's right; or one of the
+                members lets the maker not write to it, as `agents.discover` says.
 
         Cost: as `list`, and writing a new file.
         """
         maker, stamp = self._who(agent), timestamps.now()
         where = self._scope(scope, maker and self._people.documents.known(maker))
         channel = Channel(check_channel_name(name), where)
-        others = [self._people.directory.resolve(each, maker) for each in members]
+        others = self._people.directory.resolve_all(members, maker)
         rights = dict.fromkeys(("canLeave", "canSend", "canInvite", "canManage"), True)
         first = joined(None, [maker] if maker else [], stamp, invitedBy="self", source="manual", **rights)
         about: Document = {
@@ -130,7 +131,7 @@ class Channels(OfOneType):
         try:
             with suppress(NotFound):
                 raise TakenId(self.get(channel.id, agent=maker).id)
-            return write_new(self._store.inner.acting(maker).inner, document)
+            return self._write_new(maker, document)
         except TakenId:
             raise InvalidInput(f"there is a channel {name}@{where} already; join it, or choose another name") from None
 
@@ -163,13 +164,13 @@ class Channels(OfOneType):
         return self._change(id, who, change)
 
     def leave(self, channel: str, *, agent: str | None = None) -> Head:
-        """Leave a channel for good: nothing brings the agent back but itself.
+        """Leave a channel for good: nothing brings the agent back but itself, and into a private one an invitation.
 
         Args:
             channel: The channel.
             agent: The agent that leaves.
 
-        Raises Refused: the agent may not leave it. Cost: copying the file.
+        Raises Refused: the agent may not leave it, as its own notes. Cost: copying the file.
         """
         who = self._store.inner.subject(agent)
         return self._change_members(channel, who, lambda people, at: left(people, [who], at, optedOutAt=at))
@@ -195,11 +196,12 @@ class Channels(OfOneType):
                 channel and take others out. None: as everybody there; what was withheld from one stays so.
 
         Raises Refused: the agent may not invite (the error says who may), or not give these rights, which takes the
-        right to manage; or one of them has left for good.
+        right to manage; one of them lets the agent not write to it, as `agents.discover` says; or one has left an open
+        channel, or one by invitation, for good. Into a private channel its maker lets only those who left it.
         Cost: copying the file.
         """
         who = self._who(agent)
-        added = [self._people.directory.resolve(each, who) for each in agents]
+        added = self._people.directory.resolve_all(agents, who)
         given = {"canSend": can_send, "canLeave": can_leave, "canInvite": can_invite, "canManage": can_manage}
         rights = {name: value for name, value in given.items() if value is not None}
         about: Document = {"invitedBy": who or "system", "source": "manual", **rights}
@@ -235,7 +237,7 @@ class Channels(OfOneType):
             agent: The agent that changes it.
             settings: As `create` takes them; None: as it is; an empty text: none. `archived`: whether it is archived.
 
-        Raises InvalidInput, and Refused if the agent may not manage the channel. Cost: copying the file.
+        Raises InvalidInput, and Refused as `create`, or if the agent may not manage it. Cost: copying the file.
         """
         who = self._who(agent)
         return self._change(self.resolve(channel, who), who, lambda head, stamp: _set(head["metadata"], settings))

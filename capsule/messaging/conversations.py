@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
@@ -18,6 +19,7 @@ from capsule.format.documents.members import Member, as_json, joined, left, memb
 from capsule.format.documents.new import new_capsule
 from capsule.format.text.titles import check_title
 from capsule.messaging.people.people import People
+from capsule.rules.policy import Object, ensure, may
 from capsule.store.creation import TakenId, write_new
 
 if TYPE_CHECKING:
@@ -83,7 +85,17 @@ class OfOneType:
             )
             return conversation.change_head(lambda head: change(head, stamp))
 
-        return acting.inner.head_of(id, acting.inner.change(id, act))
+        with self._people.asking(acting.agent):
+            return acting.inner.head_of(id, acting.inner.change(id, act))
+
+    def _write_new(self, maker: str | None, document: Document) -> Head:
+        """Write a new conversation, for an agent or for the owner. An agent brings in only agents that exist."""
+        inner, object = self._store.inner.acting(maker).inner, Object.of(document)
+        with self._people.asking(maker):
+            if not all(map(self._people.documents.exists, object.present)):
+                state = inner.state_of(replace(object, members=()), object.present)
+                ensure(may(maker, "create", object, state), object.id)
+            return write_new(inner, document)
 
 
 class Groups(OfOneType):
@@ -98,28 +110,35 @@ class Groups(OfOneType):
 
         Args:
             name: Its name.
-            agent: The agent that makes it and takes part; None: the one that the store acts for.
+            agent: The agent that makes it and takes part; None: the one that the store acts for, or the store's
+                owner, who takes no part.
             with_: The other agents that take part.
             history: What an agent reads that is added later: `joined`, from then on; `all`, everything.
 
         Raises:
-            NotFound: There is no such agent.
-            InvalidInput: The name or `history` can't be accepted.
-            Refused, StorageFailed: The system did not permit it.
+            NotFound: There is no such agent. An agent gets Refused instead.
+            InvalidInput: The name or `history` can't be accepted, or nobody would take part.
+            Refused: One of the agents lets the maker not write to it, as `agents.discover` says.
+            StorageFailed: The system did not permit it.
 
         Cost: writing a new file.
         """
-        maker = self._people.known(agent)
+        maker = self._who(agent)
+        if maker is not None:
+            self._people.documents.known(maker)
         if history not in ("joined", "all"):
             raise InvalidInput(f"history: joined or all, not {history[:40]!r}")
-        members = dict.fromkeys((maker, *(self._people.directory.resolve(each, maker) for each in with_)))
+        others = self._people.directory.resolve_all(with_, maker)
+        members = dict.fromkeys(others if maker is None else (maker, *others))
+        if not members:
+            raise InvalidInput("a group needs a participant; name the agents that take part")
         stamp = timestamps.now()
         about: Document = {"participants": as_json(Member(id, stamp) for id in members), "createdBy": maker}
         if history == "all":
             about["history"] = history
         id = f"group_{time.time_ns() // 1_000_000}_{random_suffix()}"
         document = new_capsule(id, check_title(name), stamp, type="group", title_set_by="user", metadata=about)
-        return write_new(self._store.inner.acting(maker).inner, document)
+        return self._write_new(maker, document)
 
     def add(self, id: str, agents: Iterable[str], *, agent: str | None = None) -> Head:
         """Add agents to a group, or let them come back. It comes back from the archive too.
@@ -130,13 +149,14 @@ class Groups(OfOneType):
             agent: The agent that adds them; None: the one that the store acts for, or the store's owner.
 
         Raises:
-            NotFound: There is no such group, or no such agent.
-            Refused: The agent does not take part in it.
+            NotFound: There is no such group that the agent takes part in, or no such agent. For an agent that does not
+                exist an agent gets Refused.
+            Refused: One of the added agents lets the agent not write to it, as `agents.discover` says.
             InvalidInput: The conversation is no group.
 
         Cost: copying the file.
         """
-        added = [self._people.directory.resolve(each, agent or self._store.agent) for each in agents]
+        added = self._people.directory.resolve_all(agents, self._who(agent))
 
         def change(head: Document, stamp: str) -> None:
             head["metadata"]["participants"] = joined(head["metadata"].get("participants"), added, stamp)
@@ -177,13 +197,18 @@ class Groups(OfOneType):
         return self._change(id, agent, lambda head, stamp: head.update(title=title))
 
     def list(self, *, agent: str | None = None) -> list[Head]:
-        """List the groups that an agent takes part in, the latest first.
+        """List the groups that an agent takes part in, the latest first; for the owner, all groups.
 
         Args:
-            agent: The agent; None: the one that the store acts for.
+            agent: The agent; None: the one that the store acts for, or the store's owner.
 
         Raises NotFound, Refused. Cost: bringing the index up to date, and reading the beginning of each group's file.
         """
-        who = self._store.inner.subject(agent)
+        who = self._who(agent)
+        if who is None:
+            from capsule.engines.queries import ListRequest
+
+            heads = self._store.questions.conversations(ListRequest()).heads
+            return [head for head in heads if head.type == "group"]
         mine = self._store.questions.mine(who)
         return [self._store.inner.acting(who).head(each.id) for each in mine if each.type == "group"]

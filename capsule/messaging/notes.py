@@ -124,12 +124,11 @@ class Notes(OfOneType):
             other: The other agent, by its id or name.
             agent: The agent whose notes they are.
 
-        Raises NotFound; Refused: one of them has blocked the other. Cost: copying the file.
+        Raises Refused: the other one lets the agent not write to it, as `agents.discover` says, or it does not exist.
+        Cost: copying the file.
         """
         who = self._store.inner.subject(agent)
-        return self._store.inner.part(Channels).invite(
-            self._ensured(who), [self._people.directory.resolve(other, who)], agent=who, can_send=False
-        )
+        return self._store.inner.part(Channels).invite(self._ensured(who), [other], agent=who, can_send=False)
 
     def unshare(self, other: str, *, agent: str | None = None) -> Head:
         """Stop sharing the notes with another agent.

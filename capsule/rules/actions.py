@@ -41,6 +41,8 @@ def actions_in(subject: str | None, before: Mapping[str, Any], after: Mapping[st
     actions = _memberships(subject, was, now, sortable(before.get("updatedAt") or ""))
     if was.channel is not None and changed & _OF_A_CHANNEL:
         actions.add("manage" if now.channel is not None and _stays(was.channel, now.channel) else "rewrite")
+        if now.channel is not None and now.channel.is_global_default and not was.channel.is_global_default:
+            actions.add("default")
         changed -= _OF_A_CHANNEL
     elif "channel" in changed:
         actions.add("rewrite")

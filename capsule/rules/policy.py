@@ -48,6 +48,7 @@ Action = Literal[
     "remove",  # Remove another participant.
     "change",  # Change tags, the pin, the context or another field of the head.
     "manage",  # Change what a channel says of itself, or what its members may do.
+    "default",  # Make a global channel a default one, into which every later agent is put.
     "rewrite",  # Change anything else: messages of others, the type, who reads from when.
     "delete",
     "link",  # Link two projects.
@@ -73,13 +74,13 @@ RIGHTS: dict[Action, str] = {
     **dict.fromkeys(("append", "edit", "change"), "can_send"),
     **dict.fromkeys(("moderate", "rename", "archive", "remove", "manage"), "can_manage"),
     "leave": "can_leave",
-    "invite": "can_invite",
+    **dict.fromkeys(("invite", "readmit"), "can_invite"),
 }
 #: By the access of a channel, the rights of a member whose item does not say.
 GRANTED: dict[str, frozenset[str]] = {
     "open": frozenset({"can_leave", "can_send", "can_invite"}),
     "members": frozenset({"can_leave", "can_send"}),
-    "private": frozenset({"can_send"}),
+    "private": frozenset({"can_leave", "can_send"}),
 }
 _PAIR = re.compile("direct_([a-z0-9-]+)_([a-z0-9-]+)")
 #: Ids that say what a conversation is and whose it is. No other conversation may have one.
@@ -91,6 +92,8 @@ _BRINGING_IN = frozenset({"add", "invite", "readmit"})
 _MOST_NAMED = 5
 
 
+#: What else an agent is told of one that it can't bring in.
+_UNAVAILABLE = "it lets nobody write to it, or there is no such agent"
 #: Gives what a decision depends on besides a conversation, about other agents too; see `Directory.state`.
 StateOf = Callable[["Object | None", Iterable[str]], State]
 
@@ -110,12 +113,14 @@ class Decision(NamedTuple):
         hint: What could be done instead; empty: nothing. To name members takes long and needs more state, so it is
             done only when the hint is shown.
         hidden: Whether the subject is not to learn that there is such a conversation.
+        asks: The agents that could still allow it: each is asked for its permission.
     """
 
     allowed: bool
     reason: str = ""
     hint: str | Callable[[StateOf], str] = ""
     hidden: bool = False
+    asks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +222,8 @@ def may(subject: str | None, action: Action, object: Object, state: State = _EMP
         state: What else counts.
     """
     decision = _decided(subject, action, object, state)
-    if not decision.allowed or state.reach is None or _is_in_reach(subject, action, object, state.reach):
+    is_no = not (decision.allowed or decision.asks)  # Nobody outside of a session learns that it was to be asked.
+    if is_no or state.reach is None or _is_in_reach(subject, action, object, state.reach):
         return decision
     about = f"{_SAID.get(action, action)} {object.type} {object.id}"
     hint = "a person can allow it to send there" if action == "append" or object.type == "direct" else ""
@@ -289,7 +295,9 @@ _SAID = {
     "rewrite": "change what others wrote or how it is read in",
     "remove": "remove others from",
     "invite": "invite to",
+    "readmit": "invite to",
     "manage": "manage",
+    "default": "put all agents into",
 }
 
 
@@ -312,17 +320,40 @@ def _agreed(subject: str, action: Action, object: Object, state: State) -> Decis
         others = state.profiles.keys() - {subject}
     elif action == "create" or (object.type == "direct" and action not in ("read", "find")):
         others = object.present - {subject}
-    me = state.profile(subject)
+    return _consented(state.profile(subject), others, object, state)
+
+
+def _consented(me: Profile, others: Set[str], object: Object, state: State) -> Decision:
+    """Whether each of these agents and `me` may write to each other.
+
+    Whoever is not to be found publicly is refused like an agent that does not exist, but in the direct of the two.
+    """
+    asks = []
     for other in sorted(others):
-        availability = consent(me, state.profile(other))
-        if availability != "available":
-            hint = f"{subject} or {other} would have to allow it" if availability == "requires permission" else ""
-            return Decision(False, f"{subject} may not write to {other}: {availability}", hint)
-    return _ALLOWED
+        profile = state.profile(other)
+        availability = consent(me, profile)
+        if availability in ("blocked", "unavailable"):
+            may_be_none = object.type != "direct" and (
+                availability == "unavailable" or profile.discoverable != "public"
+            )
+            word, hint = ("unavailable", _UNAVAILABLE) if may_be_none else (availability, "")
+            return Decision(False, f"{me.id} may not write to {other}: {word}", hint)
+        if availability == "requires permission":
+            asks.append(profile)
+    if not asks:
+        return _ALLOWED
+    names = [each.id for each in asks]
+    undecided = tuple(each.id for each in asks if each.dm == "restricted" and me.id not in each.entries)
+    return Decision(
+        False,
+        f"{me.id} may not write to {', '.join(names)}: requires permission",
+        f"{me.id} or {' and '.join(names)} would have to allow it",
+        asks=undecided,
+    )
 
 
 def _in_channel(subject: str | None, action: Action, object: Object, channel: Channel, state: State) -> Decision:
-    if action == "readmit":
+    if action == "readmit" and channel.access != "private":
         return Decision(False, f"who left conversation {object.id} comes back by itself, and by nobody else")
     if subject is None:
         return _ALLOWED
@@ -341,22 +372,19 @@ def _in_channel(subject: str | None, action: Action, object: Object, channel: Ch
     if mine is None or not is_in:
         hint = "join it first" if is_open else partial(_inviting, subject, object)
         return Decision(False, f"{subject} is not a member of conversation {object.id}", hint)
+    if action == "leave" and subject == channel.owner:
+        return Decision(False, f"{subject} stays in conversation {object.id}: it holds its own notes")
     right = RIGHTS.get(action, "")
     has_right = bool(right) and object.has(mine, right)
     if action in ("invite", "remove") and is_private:
-        has_right = subject == channel.owner  # Its members are fixed, but for who may look into one's notes.
-    elif action == "invite":
+        has_right = subject == channel.owner  # Nobody comes in later, but who may look into one's notes.
+    elif action in ("invite", "readmit"):
         has_right = has_right or subject == object.made_by
     if not has_right:
         who = "a member with that right" if right and not is_private else "a person"
         return Decision(False, f"only {who} may {_SAID.get(action, action)} conversation {object.id}")
-    return _unblocked(me, state) if action == "invite" else _ALLOWED
-
-
-def _unblocked(me: Profile, state: State) -> Decision:
-    for other in sorted(state.profiles.keys() - {me.id}):
-        if consent(me, state.profile(other)) == "blocked":
-            return Decision(False, f"{me.id} may not invite {other}: blocked")
+    if action in ("invite", "readmit"):
+        return _consented(me, state.profiles.keys() - {me.id}, object, state)
     return _ALLOWED
 
 
@@ -366,7 +394,9 @@ def _creates(me: Profile, object: Object, channel: Channel, state: State, *, is_
         return Decision(False, f"{me.id} may only make a channel of its own that it takes part in")
     if channel.scope not in (GLOBAL, me.project):
         return Decision(False, f"{me.id} may only make a channel of its own project, or a global one")
-    return _unblocked(me, state)
+    if channel.is_global_default:
+        return Decision(False, f"only a person may {_SAID['default']} conversation {object.id}")
+    return _consented(me, object.present - {me.id}, object, state)
 
 
 def _inviting(subject: str, object: Object, state_of: StateOf) -> str:
@@ -388,7 +418,9 @@ def ensure(decision: Decision, id: str, state_of: StateOf = _nothing) -> None:
         raise NotFound(decision.reason, remedy=Remedy("list"), id=id)
     if not decision.allowed:
         hint = decision.hint if isinstance(decision.hint, str) else decision.hint(state_of)
-        raise Refused("; ".join(filter(None, (decision.reason, hint))), id=id, path="")
+        message = "; ".join(filter(None, (decision.reason, hint)))
+        fields: dict[str, Any] = {"asks": decision.asks} if decision.asks else {}
+        raise Refused(message, id=id, path="", **fields)
 
 
 def is_hidden_damaged(subject: str, id: str) -> bool:

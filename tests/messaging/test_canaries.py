@@ -105,7 +105,7 @@ HARMLESS = {
     *("incoming.bring_in", "incoming.version", "groups.create", "channels.create", "channels.join"),
     *("channels.join_defaults", "channels.resolve", "notes.write", "notes.share", "notes.unshare"),
     *("configuration.plan", "configuration.apply"),
-    *("configuration.rollback", "projects.get", "projects.link", "projects.unlink", "agents.allow", "agents.asking"),
+    *("configuration.rollback", "projects.get", "projects.link", "projects.unlink", "agents.allow"),
     *("agents.at", "agents.block", "agents.ensure", "agents.forget", "agents.identity", "agents.move"),
     *("agents.policy", "agents.register", "agents.serve", "agents.set_notifications", "agents.set_status"),
     *("read_settings", "set_settings"),

@@ -180,21 +180,67 @@ def test_an_agent_of_another_project_that_left_comes_back_on_its_invitation(stor
 def test_who_is_not_registered_joins_nothing(store: Store) -> None:
     id = store.channels.create("news", agent="anna", scope="global").id
     assert outcome(lambda: store.channels.join(id, agent="zoe")) == "NotFound"
-    assert outcome(lambda: store.channels.invite(id, ["zoe"], agent="anna")) == "NotFound"
+    assert outcome(lambda: store.channels.invite(id, ["zoe"], agent="anna")) == "Refused"
+    assert outcome(lambda: store.channels.invite(id, ["zoe"])) == "NotFound"
     assert members(store, id) == ["anna"]
 
 
-def test_the_members_of_a_private_channel_are_fixed(store: Store) -> None:
+def test_nobody_but_a_person_lets_another_into_a_private_channel(store: Store) -> None:
     id = store.channels.create("plan", agent="anna", access="private", members=["bob"]).id
     for change in (
         lambda: store.channels.invite(id, ["dora"], agent="anna"),
-        lambda: store.channels.leave(id, agent="bob"),
         lambda: store.channels.remove(id, "bob", agent="anna"),
         lambda: store.channels.update(id, access="open", agent="anna"),
     ):
         assert outcome(change) == "Refused"
     store.channels.invite(id, ["dora"])
     assert members(store, id) == ["anna", "bob", "dora"]
+
+
+def test_whoever_left_a_private_channel_comes_back_by_a_new_invitation_alone(store: Store) -> None:
+    id = store.channels.create("plan", agent="anna", access="private", members=["bob", "dora"]).id
+    store.channels.leave(id, agent="bob")
+    assert members(store, id) == ["anna", "dora"] and names(store, "bob") == []
+    assert outcome(lambda: store.beside(agent="bob").load(id)) == "NotFound"
+    for back in (
+        lambda: store.channels.join(id, agent="bob"),
+        lambda: store.channels.invite(id, ["bob"], agent="bob"),
+    ):
+        assert outcome(back) == "NotFound"
+    assert outcome(lambda: store.channels.invite(id, ["bob"], agent="dora")) == "Refused"
+    store.agents.block(agent="bob", other="anna")
+    assert outcome(lambda: store.channels.invite(id, ["bob"], agent="anna")) == "Refused"
+    store.agents.forget(agent="bob", other="anna")
+    for invites in ("anna", None):
+        assert outcome(lambda who=invites: store.channels.invite(id, ["bob"], agent=who)) == "in"
+        assert members(store, id) == ["anna", "bob", "dora"]
+        store.messages.send("here again", agent="bob", conversation=id)
+        store.channels.leave(id, agent="bob")
+
+
+def test_nobody_leaves_its_own_notes_and_whoever_reads_them_does(store: Store) -> None:
+    store.notes.write("mine", agent="anna")
+    notes = "notes_anna"
+    store.notes.share("bob", agent="anna")
+    assert outcome(lambda: store.channels.leave(notes, agent="anna")) == "Refused"
+    store.channels.leave(notes, agent="bob")
+    assert outcome(lambda: store.beside(agent="bob").load(notes)) == "NotFound"
+    store.notes.share("bob", agent="anna")
+    assert store.beside(agent="bob").load(notes).history[0].content == "mine"
+
+
+def test_a_global_channel_becomes_a_default_one_by_a_person(store: Store) -> None:
+    refused = lambda: store.channels.create("all", agent="anna", scope="global", default=True)  # noqa: E731
+    assert outcome(refused) == "Refused" and store.channels.list() == []
+    id = store.channels.create("all", agent="anna", scope="global").id
+    assert outcome(lambda: store.channels.update(id, agent="anna", default=True)) == "Refused"
+    assert (
+        outcome(lambda: store.channels.create("none", agent="dora", default=True)) == "Refused"
+    )  # She has no project.
+    store.channels.update(id, default=True)
+    store.channels.create("api", agent="anna", default=True)
+    store.agents.register("emil", API)
+    assert names(store, "emil") == [*names(store, "anna")]
 
 
 def test_a_private_channel_is_not_told_by_its_name(store: Store) -> None:
@@ -279,7 +325,7 @@ def test_a_name_is_taken_once_in_a_scope(store: Store) -> None:
     ],
 )
 def test_what_is_no_channel_is_not_made(store: Store, name: str, settings: dict[str, Any]) -> None:
-    with pytest.raises((InvalidInput, NotFound)):
+    with pytest.raises((InvalidInput, NotFound, Refused)):
         store.channels.create(name, agent="anna", **settings)
     assert store.channels.list() == []
 
@@ -298,7 +344,8 @@ def test_what_a_channel_is_can_be_changed_but_for_its_name_and_scope(store: Stor
 
 def test_default_channels_are_joined_at_registration_unless_excluded(store: Store) -> None:
     for name, settings in {"all": {}, "api": {"scope": "project"}, "crew": {"access": "members"}}.items():
-        store.channels.create(name, agent="anna", default=True, **({"scope": "global"} | settings))
+        id = store.channels.create(name, agent="anna", **({"scope": "global"} | settings)).id
+        store.channels.update(id, default=True)
     store.channels.create("optional", agent="anna", scope="global")
     for _ in range(2):
         store.agents.register("emil", API)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from capsule import Refused, Store
 from capsule.format.documents.agents import direct_id
+from capsule.format.documents.channels import Channel
 from capsule.format.documents.members import Member
+from capsule.format.json import codec
 from capsule.rules.policy import GLOBAL, Object, Profile, State, consent, in_scope, may
 
+NOW = "2025-01-02T00:00:00.000Z"
 POLICIES, ENTRIES = ("open", "restricted", "closed"), (None, "allow", "block")
 #: A side: its policy, and what it says of the other.
 SIDES = list(itertools.product(POLICIES, ENTRIES))
@@ -50,7 +55,19 @@ def test_two_agents_write_to_each_other_as_both_of_them_say(pair: tuple[Any, Any
             decision = may(me, action, direct, state)
             assert decision.allowed == (expected(*pair) == "available")
             assert decision.allowed or expected(*pair) in decision.reason
-    assert may("anna", "add", group, State({"anna": anna, "bob": bob})).allowed == (expected(*pair) == "available")
+    both, is_available = State({"anna": anna, "bob": bob}), expected(*pair) == "available"
+    assert may("anna", "add", group, both).allowed == is_available
+    for access in ("open", "members", "private"):
+        about = Channel("news", GLOBAL, access)
+        left = Member("bob", invited_by="anna", left_at=NOW, opted_out_at=NOW)
+        made = Object(about.id, "channel", (Member("anna"), Member("bob")), channel=about, made_by="anna")
+        there = replace(made, members=(Member("anna"), left))
+        asked = "readmit" if access == "private" else "invite"
+        for action, channel in (("create", made), (asked, there)):
+            decision = may("anna", action, channel, both)  # type: ignore[arg-type]
+            assert decision.allowed == is_available
+            assert is_available or expected(*pair) in decision.reason
+            assert may(None, action, channel).allowed  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +105,109 @@ WRITES: dict[str, Callable[[Store, str, str], Any]] = {
     "summarize": lambda store, to, id: store.summaries.add(id, "again"),
     "group": lambda store, to, id: store.groups.create("again", with_=[to]),
 }
+
+
+def group_with(store: Store, to: str) -> None:
+    """Add to a group of one's own."""
+    store.groups.add(store.groups.create("again").id, [to])
+
+
+def saved_with(store: Store, to: str) -> None:
+    """Save a version of a channel of one's own in which the other is a member."""
+    id = store.channels.create(f"saved-{to}", access="members").id
+    data = store.read(id)
+    document = codec.decode(data, id)
+    invited = {"id": to, "joinedAt": document["updatedAt"], "invitedBy": store.agent}
+    document["metadata"]["participants"].append(invited)
+    store.edits.rewrite(id, codec.encode(document), data)
+
+
+def invited_to(access: str) -> Callable[[Store, str], None]:
+    def invite(store: Store, to: str) -> None:
+        store.channels.invite(store.channels.create(f"to-{to}", access=access).id, [to])
+
+    return invite
+
+
+def made_with(access: str) -> Callable[[Store, str], None]:
+    return lambda store, to: store.channels.create(f"with-{to}", access=access, members=[to]) and None
+
+
+#: The ways to bring another agent into a conversation, given its id.
+BRINGS_IN: dict[str, Callable[[Store, str], Any]] = {
+    "group": group_with,
+    "saved": saved_with,
+    "notes": lambda store, to: store.notes.share(to),
+    **{f"made {access}": made_with(access) for access in ("open", "members", "private")},
+    **{f"invited {access}": invited_to(access) for access in ("open", "members")},
+}
+
+
+@pytest.mark.parametrize("brings_in", BRINGS_IN)
+def test_no_agent_brings_another_into_a_conversation_without_the_consent_of_both(brings_in: str) -> None:
+    with Store.in_memory() as store:
+        for number, pair in enumerate(PAIRS):
+            one, other = f"one-{number}", f"other-{number}"
+            for id, to, (policy, entry) in ((one, other, pair[0]), (other, one, pair[1])):
+                store.agents.register(id)
+                document = {"dmPolicy": policy, "dm": {} if entry is None else {to: {"permission": entry}}}
+                store.agents._documents.edit(id, lambda there, new=document: there.update(new))  # type: ignore[misc]
+            try:
+                BRINGS_IN[brings_in](store.beside(agent=one), other)
+                outcome = "available"
+            except Refused as refused:
+                outcome = refused.message
+            assert expected(*pair) in outcome, pair
+            there = [head for head in store.heads() if other in (member.id for member in head.participants)]
+            assert len(there) == (outcome == "available"), pair
+            asks = [contact.agent.id for contact in store.agents.requests(other)]
+            is_undecided = pair[1] == ("restricted", None) and brings_in != "saved"  # A save asks nobody.
+            assert asks == ([one] if is_undecided and expected(*pair) == "requires permission" else []), pair
+
+
+@pytest.mark.parametrize("brings_in", BRINGS_IN)
+@pytest.mark.parametrize("says", [{"dmPolicy": "closed"}, {"dm": {"anna": {"permission": "block"}}}], ids=str)
+def test_whoever_is_not_found_is_refused_like_an_agent_that_does_not_exist(brings_in: str, says: Any) -> None:
+    with Store.in_memory() as store:
+        for id in ("anna", "bob"):
+            store.agents.register(id)
+        store.agents._documents.edit("bob", lambda document: document.update(says, discoverable="private"))
+        answers = []
+        for to in ("bob", "eve"):
+            with pytest.raises(Refused) as refused:
+                BRINGS_IN[brings_in](store.beside(agent="anna"), to)
+            words = f"{refused.value.message} {refused.value.fields} {refused.value.remedy}"
+            answers.append(re.sub("group_[0-9]+_[a-z0-9]+|channel_global__[a-z0-9]+", "ID", words.replace(to, "WHO")))
+        assert answers[0] == answers[1]
+
+
+def test_what_an_agent_asked_for_is_done_once_it_is_allowed() -> None:
+    with Store.in_memory() as store:
+        for id in ("anna", "bob", "carl", "dora"):
+            store.agents.register(id)
+        for id in ("bob", "carl"):
+            store.agents.policy(id, dm="restricted")
+        anna = store.beside(agent="anna")
+        with pytest.raises(Refused, match="bob, carl: requires permission"):
+            anna.channels.create("plan", access="private", members=["bob", "carl", "dora"])
+        with pytest.raises(Refused):
+            anna.groups.add(anna.groups.create("Talk").id, ["bob"])
+        for id in ("bob", "carl"):
+            assert [contact.agent.id for contact in store.agents.requests(id)] == ["anna"]
+            store.agents.allow(agent=id, other="anna")
+        anna.channels.create("plan", access="private", members=["bob", "carl", "dora"])
+
+
+def test_a_person_brings_in_whom_an_agent_may_not() -> None:
+    with Store.in_memory() as store:
+        for id in ("anna", "bob"):
+            store.agents.register(id)
+        store.agents.policy("bob", dm="closed", discoverable="private")
+        store.channels.create("plan", access="private", members=["bob"])
+        store.channels.invite(store.channels.create("news", agent="anna", access="members").id, ["bob"])
+        store.groups.create("Talk", with_=["bob"])
+        assert {mine.type for mine in store.questions.mine("bob")} == {"channel", "group"}
+        assert len(store.questions.mine("bob")) == 3
 
 
 def own(store: Store, id: str) -> str:

@@ -91,7 +91,19 @@ def test_a_direct_has_its_two_members_for_ever(store: Store) -> None:
 
 def test_a_group_of_unknown_agents_is_not_made(store: Store) -> None:
     with pytest.raises(NotFound, match="anna, bob, carl"):
+        store.groups.create("Release", with_=["dora"])
+    with pytest.raises(Refused):
         store.groups.create("Release", agent="anna", with_=["dora"])
+    with pytest.raises(InvalidInput):
+        store.groups.create("Release")
     with pytest.raises(InvalidInput):
         store.groups.create("Release", agent="anna", history="some")
     assert store.ids() == []
+
+
+def test_the_owner_makes_a_group_without_taking_part_and_lists_all(store: Store) -> None:
+    theirs = store.groups.create("Release", agent="anna", with_=["bob"]).id
+    made = store.groups.create("Board", with_=["carl", "bob"])
+    assert [member.id for member in made.participants] == ["carl", "bob"]
+    assert {head.id for head in store.groups.list()} == {theirs, made.id}
+    assert [head.id for head in store.groups.list(agent="anna")] == [theirs]

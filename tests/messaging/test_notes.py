@@ -99,7 +99,7 @@ def test_the_owner_of_the_store_reads_all_notes_and_an_unknown_agent_has_none(st
         store.notes.search(of="bob")
     with pytest.raises(NotFound):
         store.notes.write("x", agent="eve")
-    with pytest.raises(NotFound):
+    with pytest.raises(Refused):
         store.beside(agent="anna").notes.share("eve")
 
 

@@ -33,7 +33,7 @@ ACCESSES = ("open", "members", "private")
 OUTSIDE = ("join", "find", "read")
 EVERYTHING = {*get_args(Action)} - {"link", "create"}
 #: What the owner alone does, and what nobody does to a channel.
-THE_OWNERS, NOBODYS = {"rewrite", "delete", "message", "add"}, {"readmit"}
+THE_OWNERS, NOBODYS = {"rewrite", "delete", "message", "add", "default"}, {"readmit"}
 MEMBERS_MAY = {"find", "read", "join", "append", "edit", "change", "leave"}
 MANAGES = {"moderate", "rename", "archive", "manage"}
 
@@ -55,13 +55,14 @@ def expected(who: str, access: str, *, in_scope: bool) -> set[str]:
         if in_scope and access == "open":
             return {"find", "read", "join"}
         return {"find", *(["join"] if returns else [])} if returns or (in_scope and access == "members") else set()
-    may_invite = access != "private" and (who in ("maker", "inviter") or access == "open")
-    found = MEMBERS_MAY | (MANAGES if who in ("maker", "manager") else set()) | ({"invite"} if may_invite else set())
+    may_invite = who in ("maker", "inviter") or access == "open"
+    brings_in = {"readmit" if access == "private" else "invite"} if may_invite else set()
+    found = MEMBERS_MAY | (MANAGES if who in ("maker", "manager") else set()) | brings_in
     if who in ("maker", "manager") and access != "private":
         found = found | {"remove"}
     if who == "quiet":
         found = found - {"append", "edit", "change", "leave"}
-    return found - ({"leave"} if access == "private" and who != "maker" else set())
+    return found
 
 
 @pytest.mark.parametrize("in_scope", [True, False], ids=["in scope", "out of scope"])
@@ -73,27 +74,18 @@ def test_in_a_channel_everybody_may_do_what_the_rule_says(who: str, access: str,
     for action in sorted(EVERYTHING - granted(who, channel(access), state)):
         decision = may(who, action, channel(access), state)  # type: ignore[arg-type]
         assert decision.reason
-        assert decision.hidden == ("find" not in expected(who, access, in_scope=in_scope) and action != "readmit")
+        is_told = action == "readmit" and access != "private"
+        assert decision.hidden == ("find" not in expected(who, access, in_scope=in_scope) and not is_told)
 
 
 @pytest.mark.parametrize("access", ACCESSES)
-def test_the_owner_may_do_everything_but_bring_back_who_left(access: str) -> None:
-    assert granted(None, channel(access), State()) == EVERYTHING - NOBODYS
+def test_the_owner_may_do_everything_but_bring_back_who_left_where_one_comes_by_oneself(access: str) -> None:
+    assert granted(None, channel(access), State()) == EVERYTHING - (NOBODYS if access != "private" else set())
 
 
 def test_an_agent_of_which_nothing_is_known_has_only_what_is_global() -> None:
     assert not may("eve", "find", channel("open")).allowed
     assert may("eve", "find", channel("open", scope=GLOBAL)).allowed
-
-
-@pytest.mark.parametrize("says", [("maker", "invited"), ("invited", "maker")])
-@pytest.mark.parametrize(("entry", "is_invited"), [("block", False), ("allow", True)])
-def test_nobody_is_invited_by_one_with_whom_there_is_a_block(
-    says: tuple[str, str], entry: str, is_invited: bool
-) -> None:
-    profiles = {id: Profile(id, project="api", dm="closed") for id in says}
-    profiles[says[0]] = Profile(says[0], project="api", dm="closed", entries={says[1]: entry})
-    assert may("maker", "invite", channel("members"), State(profiles)).allowed == is_invited
 
 
 @pytest.mark.parametrize(
@@ -118,7 +110,8 @@ def test_who_looks_into_notes_was_let_in_by_their_owner_who_may_end_it() -> None
     looks = Member("bob", invited_by="anna", can_send=False)
     notes = channel("private", Member("anna", invited_by="self", **ALL), looks, scope=GLOBAL, owner="anna")
     assert {"invite", "remove", "append"} <= granted("anna", notes, State({"anna": Profile("anna")}))
-    assert granted("bob", notes, State({"bob": Profile("bob")})) == {"find", "read", "join"}
+    assert "leave" not in granted("anna", notes, State({"anna": Profile("anna")}))
+    assert granted("bob", notes, State({"bob": Profile("bob")})) == {"find", "read", "join", "leave"}
     assert granted("eve", notes, State({"eve": Profile("eve")})) == set()
 
 
@@ -131,6 +124,10 @@ CREATED: dict[str, tuple[Object, bool]] = {
     "its notes": (channel("private", Member("maker"), scope=GLOBAL, owner="maker"), True),
     "one with one it blocked": (channel("open", Member("maker"), Member("blocked")), False),
     "one with another": (channel("open", Member("maker"), Member("bob")), True),
+    "one with another that is closed": (channel("private", Member("maker"), Member("closed")), False),
+    "one with somebody unknown": (channel("private", Member("maker"), Member("nobody")), False),
+    "a default one": (channel("open", Member("maker"), is_default=True), True),
+    "a global default one": (channel("open", Member("maker"), scope=GLOBAL, is_default=True), False),
     "the id of a channel": (Object(channel_id("api", "news"), "group", (Member("maker"),)), False),
     "the id of another channel": (
         Object(
@@ -148,6 +145,7 @@ CREATED: dict[str, tuple[Object, bool]] = {
 def test_an_agent_makes_channels_of_its_own_and_takes_no_id_that_tells_of_another(made: str) -> None:
     object, is_allowed = CREATED[made]
     profiles = {id: Profile(id, project="api") for id in ("bob", "blocked")}
+    profiles["closed"] = Profile("closed", project="api", dm="closed")
     profiles["maker"] = Profile("maker", project="api", entries={"blocked": "block"})
     decision = may(
         "maker", "create", object, State({id: profiles[id] for id in {"maker", *object.present} & {*profiles}})
@@ -245,6 +243,14 @@ MOVED = {"name": "news", "scope": GLOBAL, "access": "open"}
 )
 def test_what_changes_of_a_channel_says_which_action_it_is(after: dict[str, Any], actions: set[str]) -> None:
     assert actions_in("maker", BEFORE, after) == actions
+
+
+@pytest.mark.parametrize(("scope", "actions"), [(GLOBAL, {"manage", "default"}), ("api", {"manage"})])
+def test_every_later_agent_is_put_into_a_channel_by_a_person(scope: str, actions: set[str]) -> None:
+    before = document(MAKER, about={"name": "news", "scope": scope, "access": "open"})
+    after = document(MAKER, about={"name": "news", "scope": scope, "access": "open", "isDefault": True})
+    assert actions_in("maker", before, after) == actions
+    assert actions_in("maker", after, before) == {"manage"}
 
 
 @pytest.mark.parametrize(("access", "actions"), [("private", set()), ("members", {"rewrite"}), ("open", {"rewrite"})])

@@ -50,6 +50,11 @@ class Channel(NamedTuple):
         """The id of its conversation, unless it has one that `is_apart`."""
         return notes_id(self.owner) if self.owner else channel_id(self.scope, self.name)
 
+    @property
+    def is_global_default(self) -> bool:
+        """Whether every agent is put into it when it is registered."""
+        return self.is_default and self.scope == GLOBAL
+
     def id_apart(self, random: str) -> str:
         """An id for it that no name gives."""
         return f"{channel_id(self.scope, '')}_{random}"

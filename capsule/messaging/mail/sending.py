@@ -141,7 +141,7 @@ class Sending:
                 checked[0] = order_message(checked[0] | more)
             return inside.append(checked)[1][0], object
 
-        with self._store.inner.part(Agents).asking(sender, conversation):
+        with self._people.asking(sender):
             try:
                 entry, object = acting.inner.change(conversation, act)
             except _NoTopic as error:

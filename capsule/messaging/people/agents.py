@@ -7,14 +7,13 @@ acknowledged, no write that was judged by the old one is still under way.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from capsule import timestamps
-from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused
+from capsule.errors import InvalidInput, NotFound, Refused
 from capsule.format.documents.agents import direct_id
 from capsule.format.documents.members import Member
 from capsule.messaging.people.documents import KIND_OF_BELLS, KIND_OF_HOMES, Document
@@ -193,7 +192,7 @@ class Agents(Registration):
         """
         me = self._directory.profile(self._people.known(agent))
         others = (other for other in self._directory.agents.ids() if other not in me.entries and me.dm == "restricted")
-        asking = self._contacts(me, (other for other in others if me.id in self._asked(other)))
+        asking = self._contacts(me, (other for other in others if me.id in self._people.asked(other)))
         return sorted(asking, key=lambda contact: contact.asked_at)
 
     def discover(self, agent: str | None = None) -> Sequence[Contact]:
@@ -215,37 +214,10 @@ class Agents(Registration):
             Contact(
                 Agent.of(self._directory.agents.read(other), presence, is_known=False),
                 consent(me, self._directory.profile(other)),
-                self._asked(other).get(me.id, {}).get("at") or "",
+                self._people.asked(other).get(me.id, {}).get("at") or "",
             )
             for other in others
         ]
-
-    def _asked(self, id: str) -> Document:
-        with suppress(CapsuleError):
-            return self._documents.read(id).get("requests") or {}
-        return {}
-
-    @contextmanager
-    def asking(self, agent: str, direct: str) -> Iterator[None]:
-        """Note, if the body is refused, whom an agent wanted to write to that is restricted and has not decided on it.
-
-        Args:
-            agent: The agent.
-            direct: The id of the direct that it writes into; of another conversation nothing is noted.
-
-        Raises Refused, StorageFailed. Cost: nothing; the first time that it is refused, writing a small file.
-        """
-        try:
-            yield
-        except Refused:
-            reach = self._store.inner.state_of(None, ()).reach
-            if reach is not None and direct not in reach:
-                raise  # The other would see that it was asked.
-            for other in Object(direct, "direct").present - {agent}:
-                theirs = self._directory.profile(other)
-                if theirs.dm == "restricted" and agent not in theirs.entries and other not in self._asked(agent):
-                    self._documents.edit(agent, partial(_ask, other))
-            raise
 
     def set_status(self, agent: str | None, text: str, *, busy: bool | None = None) -> Agent:
         """Say in a few words what an agent does.
@@ -348,7 +320,3 @@ class Agents(Registration):
         from capsule.messaging.people.contacts import Agent
 
         return Agent.of(self._documents.read(id), presence, is_known=self._store.agent in (None, id))
-
-
-def _ask(other: str, document: Document) -> None:
-    document["requests"] = (document.get("requests") or {}) | {other: {"at": timestamps.now()}}

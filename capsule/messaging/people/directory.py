@@ -97,7 +97,12 @@ class Directory(Guard):
             return _NOTHING
         if object is not None and object.type == "direct":
             ids |= object.present
-        return self._state(subject, object, ids, {id: self.profile(id) for id in {subject, *ids}})
+        profiles = {id: self.profile(id) for id in {subject, *ids}}
+        if object is not None:
+            for id in ids - object.present - {subject}:
+                if profiles[id].version is None:  # Nobody brings in an agent that is not registered.
+                    profiles[id] = Profile(id, dm="closed", discoverable="private")
+        return self._state(subject, object, ids, profiles)
 
     def _state(self, subject: str, object: Object | None, ids: Iterable[str], profiles: dict[str, Profile]) -> State:
         project, channel = profiles[subject].project, object.channel if object is not None else None
@@ -177,6 +182,24 @@ class Directory(Guard):
         if not ids:
             raise self.agents.known_as(lambda: self.known_to(by)).missing(text)
         return name if name in ids else ids[0]
+
+    def resolve_all(self, texts: Iterable[str], by: str | None) -> list[str]:
+        """The ids of the agents that are to be brought into a conversation, each as `resolve` gives it.
+
+        An agent is not told whether there is an agent that it does not find. So a name of nobody stays as it is: the
+        rule refuses it like the id of an agent that lets nobody write to it.
+
+        Raises InvalidInput; for the owner NotFound.
+        """
+        ids = []
+        for text in texts:
+            try:
+                ids.append(self.resolve(text, by))
+            except NotFound:
+                if by is None:
+                    raise
+                ids.append(text)
+        return ids
 
     def _projects_named(self, text: str) -> set[str]:
         """The ids of the projects that have this id or name."""

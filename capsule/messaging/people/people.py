@@ -10,10 +10,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
+from capsule import timestamps
+from capsule.errors import CapsuleError, Refused
 from capsule.messaging.people.directory import Directory
+from capsule.messaging.people.documents import Document
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
@@ -44,6 +48,29 @@ class People:
     def known(self, agent: str | None) -> str:
         """The agent that a call is about. Raises NotFound if it is not registered, and as `Inner.subject`."""
         return self.documents.known(self._store.inner.subject(agent))
+
+    def asked(self, agent: str) -> Document:
+        """The requests of an agent: by the ids of others, when it asked for their permission. Cost: as `profile`."""
+        with suppress(CapsuleError):
+            return self.documents.read(agent).get("requests") or {}
+        return {}
+
+    @contextmanager
+    def asking(self, agent: str | None) -> Iterator[None]:
+        """Note, if the body is refused for want of permission, whom an agent asks for it: see `Agents.requests`.
+
+        Args:
+            agent: The agent; None: the store's owner, who needs no permission.
+
+        Raises Refused, StorageFailed. Cost: nothing; the first time that it is refused, writing a small file.
+        """
+        try:
+            yield
+        except Refused as error:
+            for other in error.fields.get("asks", ()):
+                if agent is not None and other not in self.asked(agent):
+                    self.documents.edit(agent, partial(_request, other))
+            raise
 
     def announce(self, agent: str, waits: int = 0) -> None:
         """Announce that this instance serves an agent, until the store is closed.
@@ -82,3 +109,7 @@ class People:
     def listened(self, agent: str) -> bool:
         """Whether an agent listened when this was last asked, an instant ago."""
         return agent in self._listening and time.monotonic() - self._asked < _INSTANT_S
+
+
+def _request(other: str, document: Document) -> None:
+    document["requests"] = (document.get("requests") or {}) | {other: {"at": timestamps.now()}}

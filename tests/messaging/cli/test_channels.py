@@ -88,7 +88,7 @@ def test_a_conversation_is_muted_and_topics_are_listed(team: Any) -> None:
 
 def test_an_agent_stays_out_of_the_default_channels_that_it_excludes(team: Any) -> None:
     for name in ("all", "builds"):
-        team("channel", "new", name, "--as", "anna", "--scope", "global", "--default")
+        team("channel", "new", name, "--with", "anna", "--default")
     team("agent", "register", "--as", "fritz", "--stay-out", "builds,other")
     there = {name: [each["id"] for each in team.json("channel", "members", name)] for name in ("all", "builds")}
     assert there == {"all": ["anna", "fritz"], "builds": ["anna"]}

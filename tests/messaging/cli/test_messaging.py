@@ -198,8 +198,16 @@ def test_a_group_is_renamed_left_and_joined_again(team: Any) -> None:
     assert (head["id"], head["title"], head["history"]) == (id, "Release 2", "all")
     (line,) = team("group", "list", "--as", "carl").stdout.splitlines()
     assert line.split("\t")[0] == id and line.split("\t")[2:] == ["anna,bob,carl", "Release 2"]
-    team("group", "add", id, "nobody-here", "--as", "anna", expect=3)
+    team("group", "add", id, "nobody-here", "--as", "anna", expect=6)
+    team("group", "add", id, "nobody-here", expect=3)
     assert team.json("group", "set", id, "--name", "Release 3")["title"] == "Release 3"  # The owner may, too.
+
+
+def test_the_owner_makes_and_lists_groups(team: Any) -> None:
+    id = team("group", "new", "Board", "--with", "bob,carl").line
+    assert [head["id"] for head in team.json("group", "list")] == [id]
+    assert team("group", "list").line.split("\t")[2:] == ["bob,carl", "Board"]
+    team("group", "new", "Nobody", expect=2)
 
 
 def test_an_agent_is_shown_says_what_it_does_and_is_forgotten(team: Any, tmp_path: Path) -> None:

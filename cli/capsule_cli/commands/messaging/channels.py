@@ -67,7 +67,7 @@ remove = does("Take an agent out of a channel. It may be invited again.")(
 join = does("Join a channel, or come back to it.")(
     "channels.join", "{0.id}: {agent} joined", opens=acting, channel=Channel
 )
-leave = does("Leave a channel for good: nothing brings the agent back but itself.")(
+leave = does("Leave a channel for good. The agent comes back by itself, and into a private one by invitation.")(
     "channels.leave", "{0.id}: {agent} left", opens=acting, channel=Channel
 )
 invite = does("Invite agents to a channel, of other projects too, or change what its members may do.")(

@@ -14,9 +14,10 @@ does = passing(acting)
 Name = Annotated[str, argument("NAME", "The name of the group.", ...)]
 _HISTORY = "Show participants what was said since they joined, or all of it."
 
-new = does("Make a group with the agent in it, and print its id.")(
+new = does("Make a group, with the agent in it if there is one, and print its id.")(
     "groups.create",
     "{0.id}",
+    opens=acting_or_owner,
     name=Name,
     with_=With,
     history=(Annotated[Literal["joined", "all"], option("--history", _HISTORY, ...)], "joined"),
@@ -34,11 +35,12 @@ set_ = does("Change the name of a group.")(
     id=Id,
     name=Annotated[str, option("--name NAME", "Give it this name.", ...)],
 )
-list_ = does("List the groups that the agent is in, the latest first.")(
+list_ = does("List the groups that the agent is in, the latest first. Without an agent: all.")(
     "groups.list",
     Rows(
         {"id": "id", "updated": "updated_at", "agents": lambda head: [it.id for it in head.participants if it.is_in]}
         | {"title": "title"},
-        "you are in no group",
+        "there is no group",
     ),
+    opens=acting_or_owner,
 )
