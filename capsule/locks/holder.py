@@ -173,7 +173,8 @@ class Holder:
         """See `Store.locks.take`. Locks of one instance nest: the outermost `with` releases the lock."""
 
         def act(conversation: Conversation) -> None:
-            conversation.ensure_may("append")  # A lock keeps others from writing.
+            conversation.ensure_may("append")
+            conversation.ensure_may("lock")
             orphan = self._admitted(conversation.id, conversation.head.lock)
             if conversation.head.lock is not None and orphan is None:
                 conversation.set_lock(conversation.refreshed_lock())

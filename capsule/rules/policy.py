@@ -26,6 +26,7 @@ from capsule.rules.consent import State as State
 from capsule.rules.consent import consent as consent
 from capsule.rules.consent import finds
 from capsule.rules.consent import in_scope as in_scope
+from capsule.rules.locking import EXCLUSIVE
 
 if TYPE_CHECKING:
     from capsule.format.documents.head import Head, ParsedHead
@@ -49,6 +50,7 @@ Action = Literal[
     "change",  # Change tags, the pin, the context or another field of the head.
     "manage",  # Change what a channel says of itself, or what its members may do.
     "default",  # Make a global channel a default one, into which every later agent is put.
+    "lock",  # Keep all others from writing.
     "rewrite",  # Change anything else: messages of others, the type, who reads from when.
     "delete",
     "link",  # Link two projects.
@@ -60,7 +62,7 @@ Relation = Literal["owner", "member", "left", "stranger"]
 _EVERYBODY_IN: frozenset[Relation] = frozenset({"owner", "member"})
 _OWNER: frozenset[Relation] = frozenset({"owner"})
 _TAKING_PART: tuple[Action, ...] = ("find", "read", "append", "edit", "create", "message", "change")
-_OF_THE_OWNER: tuple[Action, ...] = ("moderate", "rewrite", "delete")
+_OF_THE_OWNER: tuple[Action, ...] = ("moderate", "rewrite", "delete", "lock")
 _DIRECT = dict.fromkeys(_TAKING_PART, _EVERYBODY_IN) | dict.fromkeys(_OF_THE_OWNER, _OWNER)
 #: Who may do what in a direct and in a group; nobody may do what is not named.
 RULES: dict[str, dict[Action, frozenset[Relation]]] = {
@@ -269,6 +271,8 @@ def _decided(subject: str | None, action: Action, object: Object, state: State) 
 
 def _in_open(subject: str | None, action: Action, object: Object) -> Decision:
     """Decide about a conversation that everybody takes part in: there an agent changes its own messages only."""
+    if action == "lock" and subject is not None and object.type != EXCLUSIVE:
+        return Decision(False, f"only a person may lock {object.type} {object.id}: it has several writers")
     if subject is None or action != "moderate":
         return _ALLOWED
     hint = "put a version of your own beside it, as a branch"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from capsule import InvalidInput, NotFound, Refused, Store
+from capsule import InvalidInput, Locked, NotFound, Refused, Store
 from capsule.messaging.people.people import People
 from tests.processes import Child, together
 
@@ -241,6 +241,24 @@ def test_a_global_channel_becomes_a_default_one_by_a_person(store: Store) -> Non
     store.channels.create("api", agent="anna", default=True)
     store.agents.register("emil", API)
     assert names(store, "emil") == [*names(store, "anna")]
+
+
+def test_an_agent_locks_chats_alone_and_a_person_everything(store: Store) -> None:
+    chat = store.create(title="plan").id
+    ids = [store.messages.send("hi", agent="anna", to="bob").conversation]
+    ids.append(store.groups.create("Talk", agent="anna", with_=["bob"]).id)
+    ids += [store.channels.create(access, agent="anna", access=access).id for access in ("open", "members", "private")]
+    store.notes.write("mine", agent="anna")
+    ids += ["notes_anna", store.create(type="group").id]
+    anna = store.beside(agent="anna", keep_locks=False)
+    for id in ids:
+        assert outcome(lambda id=id: anna.locks.take(id)) == "Refused"
+        anna.append(id, content="not locked")
+        with store.locks.take(id), pytest.raises(Locked):
+            anna.append(id, content="locked")
+    store.locks.release(chat)
+    with anna.locks.take(chat), pytest.raises(Locked):
+        store.append(chat, content="locked")
 
 
 def test_a_private_channel_is_not_told_by_its_name(store: Store) -> None:

@@ -33,7 +33,7 @@ ACCESSES = ("open", "members", "private")
 OUTSIDE = ("join", "find", "read")
 EVERYTHING = {*get_args(Action)} - {"link", "create"}
 #: What the owner alone does, and what nobody does to a channel.
-THE_OWNERS, NOBODYS = {"rewrite", "delete", "message", "add", "default"}, {"readmit"}
+THE_OWNERS, NOBODYS = {"rewrite", "delete", "message", "add", "default", "lock"}, {"readmit"}
 MEMBERS_MAY = {"find", "read", "join", "append", "edit", "change", "leave"}
 MANAGES = {"moderate", "rename", "archive", "manage"}
 

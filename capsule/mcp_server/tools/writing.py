@@ -163,7 +163,7 @@ def lock_conversation(
     asked: Annotated[ElicitationResult[Yes], Resolve(questions.may_take_over)],
     confirm: Confirm = False,
 ) -> Annotated[CallToolResult, results.LockAnswer]:
-    """Lock a conversation: only you can write to it until unlock_conversation, or until this server ends."""
+    """Lock a chat: only you can write to it until unlock_conversation, or until this server ends."""
     agreed(asked)
     store, id = conversation(ctx, id)
     about = ctx.session.client_params  # The program that is the client, as it calls itself.

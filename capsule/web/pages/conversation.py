@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from capsule.errors import CapsuleError, NotFound
 from capsule.ids import keyed_message_id
+from capsule.rules.policy import Object, may
 from capsule.transfer.rendering.messages import Drawing, Shown, anchor_of, is_talk, look, messages
 from capsule.web.view import View, get
 from capsule.web.words import address
@@ -57,6 +58,7 @@ def _conversation(view: View) -> Response:
         "conversation.html",
         head=head,
         lock=view.store.locks.state(head),
+        may_lock=may(view.me, "lock", Object.listed(head)).allowed,
         looks={member.id: dict(zip(("hue", "shape"), look(member.id), strict=True)) for member in head.participants},
         standing=view.store.summaries.standing(id) if head.is_summary and not view.asked("part") else None,
         summed_up=view.store.document(id)["metadata"].get("summaryOf") or {} if head.is_summary else {},
