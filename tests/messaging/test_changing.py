@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from capsule import NotFound, Refused, Store
+from capsule import InvalidInput, NotFound, Refused, Store
 
 
 @pytest.fixture
@@ -30,6 +30,24 @@ def test_a_reaction_is_an_answer_of_its_own_intent(each_store: Store, sent: str)
     assert (answer.content, answer.reply_to, answer.more.get("intent")) == ("👍", sent, "reaction")
     with pytest.raises(NotFound):
         each_store.messages.react(sent, "👍", agent="carl")
+
+
+def test_an_agent_answers_and_reacts_to_no_message_from_before_it_joined(each_store: Store, sent: str) -> None:
+    group = each_store.groups.create("g", agent="anna", with_=["bob"]).id
+    before = each_store.messages.send("before", agent="anna", conversation=group).message
+    each_store.groups.add(group, ["carl"], agent="anna")
+    unknown = before[:-1] + "x"
+    for acting in (each_store, each_store.inner.acting("carl")):
+        with pytest.raises(NotFound):
+            acting.messages.react(before, "👍", agent="carl")
+        for given in ({"reply_to": before}, {"thread": before}):
+            with pytest.raises(InvalidInput) as hidden:
+                acting.messages.send("👍", agent="carl", conversation=group, intent="reaction", **given)
+            with pytest.raises(InvalidInput) as missing:
+                acting.messages.send("👍", agent="carl", conversation=group, **dict.fromkeys(given, unknown))
+            assert str(hidden.value).replace(before, unknown) == str(missing.value)
+    assert len(each_store.load(group).history) == 1
+    each_store.messages.react(before, "👍", agent="bob")
 
 
 def test_a_mention_that_was_done_is_open_again(each_store: Store, sent: str) -> None:

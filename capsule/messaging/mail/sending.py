@@ -105,7 +105,7 @@ class Sending:
             StoreBusy, StorageFailed: The system did not permit it.
 
         Cost: as `append`; a scan of the directories of doorbells and of projects here, and a look at each recipient
-        that has one, and at each instance that is alive. A thread costs reading back to its root.
+        that has one, and at each instance that is alive. `thread` and `reply_to` cost reading back to the message.
         """
         sender = self._people.known(agent)
         acting = self._store.inner.acting(sender)
@@ -122,6 +122,8 @@ class Sending:
         message: Entry = {"role": "user", "content": text, "from": sender, "topic": topic, "replyTo": reply_to}
         message |= {"intent": intent, "priority": priority, "confidence": confidence, "model": model}
         message["metadata"] = metadata
+        if reply_to is not None:
+            self._named_message(acting, conversation, reply_to, "reply_to")
         if thread is not None:
             message |= self._in_thread(acting, conversation, thread, topic)
         keyed = None if idempotency_key is None else keyed_message(conversation, idempotency_key, message)
@@ -131,8 +133,6 @@ class Sending:
             inside.ensure_may("append")  # First, as the other refusals say what there is.
             object = policy.Object.at(inside.head)
             self._ensure_heard(object, sender, to)
-            if reply_to is not None and inside.transaction.find(reply_to) is None:
-                raise InvalidInput(f"reply_to: {reply_to[:80]!r} is the id of no message in conversation {inside.id}")
             if keyed is not None and (before := appended(inside.transaction, keyed)) is not None:
                 return before[1], object
             if seen is not None:
@@ -163,13 +163,27 @@ class Sending:
 
     def _in_thread(self, acting: CoreStore, conversation: str, id: str, topic: str | None) -> Entry:
         """The thread that a message is in, and the topic of the thread, unless another one is given."""
-        place = self._owner.questions.find(id, conversation)
-        root: Entry = {}
-        with suppress(NotFound):  # Of what it does not find, the sender hears no more than of what is not there.
-            root = {} if place is None else entry_at(acting, *place)
-        if not root:
-            raise InvalidInput(f"thread: {id[:80]!r} is the id of no message in conversation {conversation}")
+        root = self._named_message(acting, conversation, id, "thread")
         return {"thread": root.get("thread") or id, "topic": topic or root.get("topic")}
+
+    def _named_message(self, acting: CoreStore, conversation: str, id: str, field: str) -> Entry:
+        """Return the message that a field of a new message names.
+
+        Args:
+            acting: The store as the sender sees it.
+            conversation: The conversation of both messages.
+            id: The id of the message.
+            field: The field.
+
+        Raises InvalidInput: the sender reads no such message there.
+        """
+        place = self._owner.questions.find(id, conversation)
+        found: Entry = {}
+        with suppress(NotFound):  # Of what it does not find, the sender hears no more than of what is not there.
+            found = {} if place is None else entry_at(acting, *place)
+        if not found:
+            raise InvalidInput(f"{field}: {id[:80]!r} is the id of no message in conversation {conversation}")
+        return found
 
     def _named(self, text: str, sender: str) -> dict[str, tuple[str, str]]:
         """The names that a text mentions: of each the agent that the sender means (empty: nobody), and the kind."""
