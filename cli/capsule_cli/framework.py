@@ -18,9 +18,11 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_command_from_info, get_group_from_info
 from typer.models import CommandInfo, TyperInfo
 
+from capsule_cli.in_session import ensure_permitted
 from capsule_cli.names import suggestions
 from capsule_cli.shared import options
 from capsule_cli.shared.asked import asked
+from capsule_cli.shared.opening import session_named
 
 if TYPE_CHECKING:
     from capsule.rooms import Room
@@ -85,7 +87,12 @@ class CapsuleCommand(_WithAll, TyperCommand):
     """A command."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; or what stands in its place, as `app.main` was given it."""
+        """Run the command; or what stands in its place, as `app.main` was given it.
+
+        Raises Refused: the command is not for the session that runs it.
+        """
+        root = ctx.find_root().command_path
+        ensure_permitted(ctx.command_path.removeprefix(root).strip(), session_named())
         self.callback = ctx.obj or self.callback
         return super().invoke(ctx)
 

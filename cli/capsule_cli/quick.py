@@ -16,9 +16,11 @@ from typing import Any, NoReturn, get_args, get_origin
 from capsule.errors import Refused
 from capsule_cli.boundary import ensure_streams
 from capsule_cli.core import room_of
+from capsule_cli.in_session import ensure_permitted
 from capsule_cli.names import expand
 from capsule_cli.shared import options
 from capsule_cli.shared.asked import asked
+from capsule_cli.shared.opening import session_named
 
 Values = dict[str, Any]
 
@@ -78,6 +80,7 @@ def read(words: Sequence[str]) -> tuple[Callable[..., Any], Values, Values]:
             arguments.pop(0)(word)
     if function is None or ... in values.values():
         raise ValueError("there is no command, or it lacks an argument")
+    ensure_permitted(" ".join(names), session_named())
     return function, shared, values
 
 

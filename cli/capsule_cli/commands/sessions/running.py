@@ -24,11 +24,9 @@ def run(*, store: str | None = None, agent: str, command: Sequence[str], **more:
         store: The store's directory; None: the one that is found.
         agent, command, more: Arguments of `worker_of`.
     """
-    from capsule import Refused, Store
+    from capsule import Store
     from capsule.sessions.work.worker import worker_of
 
-    if os.environ.get("CAPSULE_SESSION"):
-        raise Refused("workers are started by a person or a host, and not in a session", path="")
     signal.signal(signal.SIGTERM, _end)
     with Store.open(store, keep_locks=False) as opened:
         if agent == "-":
