@@ -186,6 +186,8 @@ class Refused(CapsuleError):
 
     Attributes:
         path: The file or directory; empty: it is not about one.
+
+    `fields` has `asks`, the ids of agents, where each of them could still permit it.
     """
 
     exit_code = 6

@@ -38,6 +38,13 @@ def profile(id: str, other: str, side: tuple[str, Any], **fields: str) -> Profil
     return Profile(id, dm=side[0], entries={} if side[1] is None else {other: side[1]}, **fields)
 
 
+def say(store: Store, one: str, other: str, pair: tuple[Any, Any]) -> None:
+    """Have two agents say this of each other."""
+    for id, to, (policy, entry) in ((one, other, pair[0]), (other, one, pair[1])):
+        document = {"dmPolicy": policy, "dm": {} if entry is None else {to: {"permission": entry}}}
+        store.agents._documents.edit(id, lambda there, new=document: there.update(new))  # type: ignore[misc]
+
+
 def shown(pair: Any) -> str:
     return "-".join(str(word) for side in pair for word in side)
 
@@ -82,9 +89,7 @@ def pair_of() -> Callable[[tuple[Any, Any]], tuple[Store, str, str, str]]:
             store.agents.register(id)
         store.messages.send("hello", agent=one, to=other)
         store.messages.send("hi", agent=other, to=one)
-        for id, to, (policy, entry) in ((one, other, pair[0]), (other, one, pair[1])):
-            document = {"dmPolicy": policy, "dm": {} if entry is None else {to: {"permission": entry}}}
-            store.agents._documents.edit(id, lambda there, new=document: there.update(new))
+        say(store, one, other, pair)
         return store, one, other, direct_id(one, other)
 
     return make
@@ -143,15 +148,16 @@ BRINGS_IN: dict[str, Callable[[Store, str], Any]] = {
 }
 
 
+@pytest.mark.slow
+@pytest.mark.sample
 @pytest.mark.parametrize("brings_in", BRINGS_IN)
 def test_no_agent_brings_another_into_a_conversation_without_the_consent_of_both(brings_in: str) -> None:
     with Store.in_memory() as store:
         for number, pair in enumerate(PAIRS):
             one, other = f"one-{number}", f"other-{number}"
-            for id, to, (policy, entry) in ((one, other, pair[0]), (other, one, pair[1])):
+            for id in (one, other):
                 store.agents.register(id)
-                document = {"dmPolicy": policy, "dm": {} if entry is None else {to: {"permission": entry}}}
-                store.agents._documents.edit(id, lambda there, new=document: there.update(new))  # type: ignore[misc]
+            say(store, one, other, pair)
             try:
                 BRINGS_IN[brings_in](store.beside(agent=one), other)
                 outcome = "available"

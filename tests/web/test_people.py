@@ -13,6 +13,7 @@ from capsule.mcp_server.transport.tokens import Tokens
 from capsule.messaging.doorbells import registry
 from capsule.messaging.doorbells.interface import Target
 from capsule.messaging.people.people import People
+from tests.messaging.test_consent import PAIRS, expected, say
 from tests.web.drawn import buttons, press, text
 from tests.web.test_admission import Door
 
@@ -200,3 +201,26 @@ def test_more_agents_than_a_page_has_are_on_the_next(store: Store, as_: Callable
     first, second = as_(None).ask("/people"), as_(None).ask("/people?after=many-196")
     assert "/people?after=many-196" in first.text and "many-197" not in text(first)
     assert "many-197" in text(second) and "after=" not in second.text
+
+
+@pytest.mark.slow
+def test_the_page_brings_an_agent_in_with_the_consent_of_both(store: Store, as_: Callable[..., Door]) -> None:
+    anna = as_("anna")
+    for number, pair in enumerate(PAIRS):
+        id = store.channels.create(f"news-{number}", agent="anna", access="members").id
+        say(store, "anna", "bob", pair)
+        answer = anna.ask(f"/channels/{id}", {"do": "invite", "agents": "bob"})
+        is_available = expected(*pair) == "available"
+        assert answer.status == (303 if is_available else 403), pair
+        assert is_available or expected(*pair) in text(answer), pair
+        assert [member.id for member in store.channels.members(id)] == ["anna", "bob"][: 1 + is_available], pair
+
+
+def test_the_page_locks_chats_for_agents_and_all_for_the_owner(store: Store, as_: Callable[..., Door]) -> None:
+    plans = store.channels.get("plans", agent="anna").id
+    with store.beside(keep_locks=False) as other:
+        chat = other.create(title="Chat").id
+    assert "Lock" in buttons(as_("anna").ask(f"/c/{chat}"))
+    assert "Lock" not in buttons(as_("anna").ask(f"/c/{plans}"))
+    assert as_("anna").ask(f"/c/{plans}/lock", {"on": "yes"}).status == 403
+    assert "Lock" in buttons(as_(None).ask(f"/c/{plans}"))
