@@ -151,7 +151,7 @@ IN_COMPACTED = Fields(
         "undeliverable": _map_of(_is_text),
         "again": _list_of(_is_text),
         "attempts": _map_of(_row_of(_is_whole, _is_text, _is_whole)),
-        "notices": _map_of(_row_of(_list_of(_is_text), _is_text)),
+        "notices": _map_of(_row_of(_is_text, _list_of(_is_text), _is_text)),
         "failures": _map_of(_row_of(_is_whole, _is_whole)),
         "destinations": _map_of(_ROUTE),
         "route": _null_or(_ROUTE),

@@ -86,9 +86,10 @@ class Folds(NamedTuple):
         """
         notices = {}
         for id, notice in self.inbound.notices.items():
-            failed = tuple(message for message in notice.messages if self.status(message) == "failed")
+            known = [message for message in notice.messages if message in self.inbound.messages]
+            failed = tuple(message for message in known if self.status(message) == "failed")
             if failed:
-                notices[id] = Notice(failed, notice.reason)
+                notices[id] = notice._replace(messages=failed)
         return notices
 
     def compacted_inbound(self, now: str) -> list[Event]:
@@ -134,7 +135,7 @@ class Folds(NamedTuple):
                 for id, tried in inbound.attempts.items()
                 if id in outbound.messages or id in inbound.notices
             },
-            notices={id: [list(notice.messages), notice.reason] for id, notice in notices.items()},
+            notices={id: [notice.sender, list(notice.messages), notice.reason] for id, notice in notices.items()},
             failures={sender: list(counts) for sender, counts in _windowed(inbound.failures, ()).items()},
             destinations=inbound.destinations,
             route=inbound.route.written() if inbound.route else None,

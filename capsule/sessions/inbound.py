@@ -7,7 +7,7 @@ wrong, is kept, and changes nothing. No file, no clock.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -111,7 +111,8 @@ class InMessage:
 class Notice(NamedTuple):
     """What one sender is to be told about messages that failed together."""
 
-    messages: tuple[str, ...]  # The ids of the messages, all of one sender and one route.
+    sender: str
+    messages: tuple[str, ...]  # The ids of the messages, all of this sender and one route.
     reason: str
 
 
@@ -192,25 +193,23 @@ class Inbound(Fold):
             self._count(message.sender, failed=1)
             if message.route is not None:
                 by_sender[message.route, message.sender].append(id)
-        for ids in by_sender.values():
-            self._notify(ids, event.get("reason", ""))
-
-    def _notify(self, ids: Sequence[str], reason: str) -> None:
-        """Note that the sender of some messages is to be told that they failed.
-
-        The id of the notice is made of all the ids, as a notice about other messages is another message.
-        """
-        tries = self.messages[ids[0]].tries
-        id = reply_id(self.session, " ".join(ids), f"failed {tries}")
-        self.notices[id] = Notice(tuple(ids), reason)
+        for (_, sender), ids in by_sender.items():
+            tries = self.messages[ids[0]].tries
+            notice_id = reply_id(self.session, ids[0], f"failed {tries}")
+            self.notices[notice_id] = Notice(sender, tuple(ids), event.get("reason", ""))
 
     def _leave_out_of_notices(self, message: str) -> None:
+        """Note that no sender is to be told of a message: it is tried again.
+
+        A notice that named others besides gets another id, as it says something else now.
+        """
         for id, notice in list(self.notices.items()):
             if message in notice.messages:
                 del self.notices[id]
-                others = [other for other in notice.messages if other != message]
+                others = tuple(other for other in notice.messages if other != message)
                 if others:
-                    self._notify(others, notice.reason)
+                    other_id = reply_id(self.session, id, f"without {message}")
+                    self.notices[other_id] = notice._replace(messages=others)
 
     def _count(self, sender: str, *, failed: int = 0, told: int = 0) -> None:
         before = self.failures.get(sender, Failures())
@@ -256,7 +255,7 @@ class Inbound(Fold):
     def _apply_delivered(self, event: Event) -> None:
         notice = self.notices.get(event["message"])
         if notice is not None:
-            self._count(self.messages[notice.messages[0]].sender, told=len(notice.messages))
+            self._count(notice.sender, told=len(notice.messages))
         self._settle(event, self.delivered, "platformId")
 
     def _apply_undeliverable(self, event: Event) -> None:
@@ -277,7 +276,8 @@ class Inbound(Fold):
         self.undeliverable.update(event["undeliverable"])
         self.again.update(dict.fromkeys(event["again"]))
         self.attempts.update({id: Attempts(*tried) for id, tried in event["attempts"].items()})
-        self.notices.update({id: Notice(tuple(ids), reason) for id, (ids, reason) in event["notices"].items()})
+        for id, (sender, ids, reason) in event["notices"].items():
+            self.notices[id] = Notice(sender, tuple(ids), reason)
         self.failures.update({sender: Failures(*counts) for sender, counts in event["failures"].items()})
         self.destinations.update(event["destinations"])
         self.route = Route.of(event["route"])

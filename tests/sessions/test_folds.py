@@ -237,6 +237,16 @@ def test_a_summary_with_a_wrong_part_is_passed_over_whole() -> None:
     assert [event["event"] for event in files.inbound.others] == ["compacted"]
 
 
+def test_a_notice_about_a_message_that_is_not_in_the_file_is_not_delivered() -> None:
+    files = Files()
+    (summary, *_) = files.folds.compacted_inbound(START)
+    files.tell(summary | {"notices": {"n1": ["anna", ["unknown"], "broken"], "n2": ["bob", [], "broken"]}})
+    assert due_out(files.folds, START) == []
+    files.tell(retry(messages={"unknown": (1, START)}, reason="by hand", again=True))
+    files.tell(delivered(message="n2", platform_id="p1"))
+    assert files.inbound.failures == {"bob": (0, 0)}
+
+
 def test_a_bug_in_a_handler_is_an_error_and_no_event_that_makes_no_sense(monkeypatch: pytest.MonkeyPatch) -> None:
     files = Files()
     monkeypatch.setattr(files.inbound, "open", None)
