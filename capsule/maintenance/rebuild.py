@@ -212,7 +212,7 @@ def _logged(held: HeldFile) -> Known:
         entries |= {entry["id"]: entry for entry in write.entries}
         if write.kind == "edit":  # The log does not reach back to the append of one that it doesn't have.
             (entries if record["e"]["id"] in entries else older)[record["e"]["id"]] = record["e"]
-        gone |= {*(record["was"] if write.kind == "gone" else ()), *record.get("out", ())}
-        gone -= {*record.get("back", ()), *(entry["id"] for entry in write.entries)}
+        gone |= set(record["was"] if write.kind == "gone" else ())
+        gone -= {entry["id"] for entry in write.entries}
         head, number = record.get("h", head) | {"updatedAt": record["u"]}, record.get("n", number)
     return Known(head if "id" in head else {}, older | entries, gone=frozenset(gone), number=number)

@@ -11,8 +11,6 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from capsule import timestamps
 from capsule.disk.whole_files import Signature
 from capsule.engines.files.checkouts import replaced
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
 
     from capsule.engines.files.document import HeldDocument
     from capsule.engines.files.storage import FileStorage
-    from capsule.format.saved.reconcile import Outcome
     from capsule.format.saved.repair import Mended
 
 _log = logging.getLogger("capsule")
@@ -39,9 +36,11 @@ _QUIET_NS = 150_000_000
 _POLL_S = 0.02
 _PATIENCE_S = 1.0
 _FEWER = (
-    "was saved with %d messages fewer than it had, too old for the store to have them still or to know whether whoever "
-    "saved it had read them; they are taken for deleted"
+    "was saved with %d messages fewer than it had, which are too old for the store to have them still; they are taken "
+    "for deleted"
 )
+_TAKEN_AWAY = "%s: the saved version takes away what the store had: %s; it is kept as %s"
+_TAKEN_BY_GIT = "%s: git put a version there that lacks what was written since: %s; it is kept as %s"
 _FROM_OLDER = (
     "%s: was saved from an older version, by an editor most likely; merged back what that version did not have: %s"
 )
@@ -189,20 +188,20 @@ def _reconciled(
     outcome = reconcile(document, known, deliberate=deliberate, sure=sure)
     is_lacking = outcome.changed or outcome.forgotten > 0
     is_gits = _is_gits(held, data, known) if is_lacking and deliberate is None else False
-    if is_gits:
-        if outcome.changed:
-            _respect_git(held, outcome)
+    if is_gits:  # A version that git put there is a decision: what it takes away stays away.
         outcome = reconcile(document, known, deliberate=True, sure=sure)
-    for value, words in outcome.overruled:
-        kept = held.quarantine(orjson.dumps(value, option=orjson.OPT_INDENT_2), "overruled")
-        _log.warning("%s: %s; the store's is kept as %s", held.path, words, kept)
+    if outcome.taken_away:
+        kept = held.quarantine(outcome.kept, "git" if is_gits else "overruled")
+        _log.warning(_TAKEN_BY_GIT if is_gits else _TAKEN_AWAY, held.path, outcome.taken_away, kept)
     if outcome.forgotten:
         _log.warning("%s: %s", held.path, _FEWER % outcome.forgotten)
+    noted = held.known()
+    newest = max(outcome.newest, noted.newest if noted is not None else "")
     if not outcome.changed and not is_renamed:
         is_canonical = not changes and codec.encode(document) == data
         parts = anatomy.survey(data) if is_canonical else None
-        return held.adopt(signature, parts, outcome.seen, outcome.newest)
-    stamp = timestamps.later_than(outcome.newest)
+        return held.adopt(signature, parts, outcome.seen, newest)
+    stamp = timestamps.later_than(newest)
     merged = canonical.in_order(outcome.document | {"updatedAt": stamp})
     written = codec.encode(merged)
     records = [*outcome.seen, head_record(stamp, merged, len(merged["history"]))]
@@ -212,21 +211,6 @@ def _reconciled(
         words = _AFTER_A_CUT if held.is_completed else _FROM_OLDER if is_gits is False else _AS_COMMITTED
         _log.warning(words, held.path, outcome.lacking)
     return known_now
-
-
-def _respect_git(held: HeldDocument, outcome: Outcome) -> None:
-    """A version that git put there is a decision: what it takes away is kept aside, and stays away."""
-    overruled = [value for value, _ in outcome.overruled]
-    lost: dict[str, Any] = {"restored": outcome.restored, "remade": outcome.remade, "overruled": overruled}
-    if outcome.remade:  # Words alone: what a field held, or a message, is only in the document that would have become.
-        lost["document"] = outcome.document
-    kept = held.quarantine(orjson.dumps(lost, option=orjson.OPT_INDENT_2), "git")
-    _log.warning(
-        "%s: git put a version there that lacks what was written since: %s; it is kept as %s",
-        held.path,
-        outcome.lacking,
-        kept,
-    )
 
 
 def _is_gits(held: HeldDocument, data: bytes, known: list[list[bytes]]) -> bool | None:

@@ -213,7 +213,9 @@ class FileTransaction:
         at = self._known.anatomy
         if at is None:
             changed = self._with_head(head or head_in(self.document()) | {"updatedAt": stamp})
-            self.replace(changed | {"history": [*changed["history"], *entries]})
+            changed |= {"history": [*changed["history"], *entries]}
+            count = len(changed["history"])
+            self._replace(changed, [append_record(stamp, entries, count), head_record(stamp, changed, count)])
             return
         if at.ends_active != ends_active:
             self._known = self._known._replace(anatomy=at._replace(ends_active=ends_active))
@@ -262,11 +264,18 @@ class FileTransaction:
         self._go_on(self._held.rehead(self._known, written, encoded, records, lines), head)
 
     def replace(self, document: Document, removed: tuple[str, Document] | None = None) -> None:
+        self._replace(document, None, removed)
+
+    def _replace(
+        self, document: Document, records: list[bytes] | None, removed: tuple[str, Document] | None = None
+    ) -> None:
+        """Write the whole document. `records` says what the write does; None: what differs from the present one."""
         self._ensure_unchanged(self.reads)
         before = self.document()
         data = codec.encode(document)
         decoded(data, self.name, self.id)
-        records = records_between(before, document)
+        if records is None:
+            records = records_between(before, document)
         kept = removed and self._held.keep(removed[0], codec.encode(removed[1]))
         try:
             known = self._held.replace(self._known.signature, data, anatomy.survey(data), records)

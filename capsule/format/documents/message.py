@@ -29,6 +29,13 @@ _TYPED = {
     for field in PARTS["history"]
     if field.kind in _TYPES and not field.choices and field.name not in {*_IDS, "from"}
 }
+#: What a message may differ in and still say the same: Capsule adds it later.
+_BESIDE_THE_TEXT = frozenset({"parent", "editedAt", "editedBy"})
+
+
+def saying(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a message that make it say what it says."""
+    return {name: value for name, value in message.items() if name not in _BESIDE_THE_TEXT}
 
 
 def check_message(message: Any) -> dict[str, Any]:

@@ -4,41 +4,60 @@ An editor saves what it read some time ago, with the changes of a person. The fi
 between, and also what the person removed. This is how the two are told apart:
 
 1. The log has a record of every write, in order. Each write gives the document another `updatedAt`.
-2. A saved version shows what its author can have read: the write of its `updatedAt`, every write that one of its
-   messages came from, and all writes before those. An append that an editor's save interrupted, or a power cut, may
-   have left its `updatedAt` in a text that lacks its messages: that `updatedAt` shows nothing, then and later.
-3. What such a write brought and the version lacks was removed on purpose, and stays out.
-4. The messages of every later write come back, at the end.
-5. The edits, removals and head changes of a later write are made again. Where the person changed the same, the
-   person's change stands, and the store's is kept and named.
-6. If the `updatedAt` is later than every record, the log is behind, and only messages are made again.
-7. A message without an id is the logged one of the same role, text and time, each once.
-8. What the log no longer holds is counted and named.
+2. A saved version shows what its author can have read: the write of its `updatedAt`, every append that introduced one
+   of its messages, and all writes before those. A message that was put back introduces nothing, as the author may have
+   it from before. An append that an editor's save interrupted, or a power cut, may have left its `updatedAt` in a text
+   that lacks its messages: that `updatedAt` shows nothing, then and later.
+3. The log gives each message that it knows: whether the document has it, since which write, what it says and has said.
+   Messages are compared by their ids and by what they say.
+4. A message that the version lacks comes back, at the end, if it is there since a later write than those that were
+   read. Otherwise the person removed it: it stays out, and is kept.
+5. The edits, removals and head changes of a later write are made again where the person left what they change alone.
+   Where not, the person's change stands, and the store's is kept.
+6. What a version takes back that the store had written before, an edit or a head, is kept.
+7. If the `updatedAt` is later than every record, the log is behind, or a program set it. Only messages come back then;
+   what else would be made again is kept.
+8. A message without an id is the logged one of the same role, text and time, each once.
+9. What the log no longer holds is counted and named.
 
 Limits: an `updatedAt` typed by hand shows nothing, so only the messages tell; a message from another clone that was
 deleted by hand comes back until a message of that clone shows that it was read; the context is always the saved one.
 
-What must stay true: the order of the records decides, not a clock; and the outcome names every acknowledged write that
-it drops. Pure.
+What must stay true: the order of the records decides, not a clock; and the outcome has every message, edit and change
+of a head that the version takes away. Pure.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from capsule import timestamps
+from capsule.format.json.canonical import order_message
 from capsule.format.merge.values import ABSENT, flat_head, sorted_bytes
-from capsule.format.saved.records import HEAD, Write, apart, decoded, digest, headed
+from capsule.format.saved.records import (
+    HEAD,
+    Write,
+    apart,
+    decoded,
+    digest,
+    edit_record,
+    gone_record,
+    headed,
+    parent_of,
+    put_record,
+    said,
+)
 
 #: How `Outcome.remade` calls a lock.
 THE_LOCK = "the lock"
 _LOCK, _TAGS = "metadata.lock", "metadata.tags"
 _Flat = Mapping[str, Any]
+_Entry = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -47,24 +66,24 @@ class Outcome:
 
     Attributes:
         document: The saved version, with what was not in it made good.
-        seen: The records of what the person took out and put back, and of the head as they saved it.
+        seen: The records of what the version changed of what the log knows, and of the head as it was saved.
         newest: The latest `updatedAt` of the version and of all records.
         restored: Entries that come back.
         remade: Changes of the store that were made again, in words.
-        overruled: Changes of the store that the person's own went over: what to keep, and in words what it is.
-        removed: Ids of messages that the person took out.
+        removed: Entries that the person took out, as the store had them last.
+        overruled: Other changes of the store that the version takes away: what to keep, and in words what it is.
         short: How many messages fewer than the store's own last version it has, restored ones counted.
-        forgotten: How many messages are neither remembered nor shown to have been read. Most often they can't be told
-            from messages that the person took out.
+        forgotten: How many messages of those are not in the log: they can't be kept, and it is not known whether who
+            saved the version had read them.
     """
 
     document: dict[str, Any]
     seen: list[bytes] = field(default_factory=list)
     newest: str = ""
-    restored: list[dict[str, Any]] = field(default_factory=list)
+    restored: list[_Entry] = field(default_factory=list)
     remade: list[str] = field(default_factory=list)
+    removed: list[_Entry] = field(default_factory=list)
     overruled: list[tuple[Any, str]] = field(default_factory=list)
-    removed: list[str] = field(default_factory=list)
     short: int = 0
     forgotten: int = 0
 
@@ -75,9 +94,25 @@ class Outcome:
 
     @property
     def lacking(self) -> str:
-        """What the saved version lacks, in words."""
-        many = len(self.restored)
-        return ", ".join([*([f"{many} message{'s' * (many > 1)}"] if many else []), *self.remade])
+        """What the saved version lacked, in words."""
+        return ", ".join([*_counted(self.restored), *self.remade])
+
+    @property
+    def taken_away(self) -> str:
+        """What the saved version takes away, in words; empty: nothing."""
+        return ", ".join([*_counted(self.removed), *(words for _, words in self.overruled)])
+
+    @property
+    def kept(self) -> bytes:
+        """What the saved version takes away, as the quarantine keeps it."""
+        kept = {"removed": self.removed, "overruled": [value for value, _ in self.overruled]}
+        return orjson.dumps(kept, option=orjson.OPT_INDENT_2)
+
+
+def _counted(entries: list[_Entry]) -> list[str]:
+    if not entries:
+        return []
+    return [f"{len(entries)} message{'s' if len(entries) > 1 else ''}"]
 
 
 def reconcile(
@@ -96,45 +131,22 @@ def reconcile(
     read = _Read(saved, writes, len(records) if sure is None else sure)
     if deliberate is not None:
         read.upto = len(records) if deliberate else -1
-    _messages(outcome, writes, read)
-    if read.stamp <= read.newest:
-        _removals(outcome, writes, read)
-        _edits(outcome, writes, read)
-        _head(outcome, writes, read)
+    _messages(outcome, _known(writes), read)
+    _head(outcome, writes, read)
     counted = [write.record["n"] for write in writes if "n" in write.record]
     outcome.short = max(counted[-1] - len(outcome.document["history"]), 0) if counted else 0
-    is_unknown = read.upto < 0 or deliberate is True
-    outcome.forgotten = max(outcome.short - len(outcome.removed), 0) if is_unknown else _dropped(writes, read)
+    outcome.forgotten = max(outcome.short - len(outcome.removed), 0)
     outcome.newest = max(read.stamp, read.newest)
-    outcome.seen = _seen(saved, outcome, writes, read)
+    if read.void:
+        outcome.seen.insert(0, orjson.dumps({"k": "void", **_by_hand(saved), "void": read.void}))
+    count = len(outcome.document["history"])
+    outcome.seen.append(headed({"k": "head", **_by_hand(saved), "n": count}, saved))
     return outcome
 
 
-def _dropped(writes: list[Write], read: _Read) -> int:
-    """How many messages came after what was read, and are in the log no more: its heads can reach further back."""
-    dropped = count = 0
-    places: dict[int, list[Write]] = {}
-    for write in writes:
-        places.setdefault(write.place, []).append(write)
-    for place, together in places.items():
-        expected = count + sum(write.more for write in together)
-        count = next((write.record["n"] for write in reversed(together) if "n" in write.record), expected)
-        if place > read.upto and not any("hand" in write.record for write in together):
-            dropped += max(count - expected, 0)
-    return dropped
-
-
-def _seen(saved: Mapping[str, Any], outcome: Outcome, writes: list[Write], read: _Read) -> list[bytes]:
-    """The records of a version that was taken in: what stays out from now on, what stays in, and what shows nothing;
-    and its head."""
-    history = outcome.document["history"]
-    there = {entry.get("id") for entry in history}
-    logged = {entry.get("id") for write in writes for entry in write.entries}
-    out, back = [id for id in logged if id not in there], [id for id in read.gone if id in there]
-    record = {"u": saved["updatedAt"], "hand": 1}
-    # Of their own, as the log drops heads earlier than the messages that these correct.
-    marks = [orjson.dumps({"k": "marks", **record, "out": out, "back": back, "void": read.void})]
-    return [*(marks if out or back or read.void else ()), headed({"k": "head", **record, "n": len(history)}, saved)]
+def _by_hand(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """What all records of a saved version have."""
+    return {"u": saved["updatedAt"], "hand": 1}
 
 
 class _Read:
@@ -144,98 +156,222 @@ class _Read:
         upto: The latest write that the saved version shows; -1: none.
         stamp: Its `updatedAt`.
         newest: The latest `updatedAt` of a record.
-        ids: Its messages by their ids.
-        missing: The logged messages that it lacks, by their places in the records.
+        makes_again: Whether the log is not behind, so that what was not read is made again.
         void: The `updatedAt` of each interrupted append whose messages it lacks.
-        gone: The ids of the messages that the store took out.
-        befores: The digests of the versions that the store edited, by the messages' ids.
     """
 
     def __init__(self, saved: dict[str, Any], writes: list[Write], sure: int) -> None:
-        self.ids = {entry.get("id"): entry for entry in saved["history"]}
         self.stamp = timestamps.sortable(str(saved.get("updatedAt")))
-        own = [write for write in writes if "hand" not in write.record]
         self.newest = max((write.record["u"] for write in writes), default="")
-        last = [write for write in writes if write.place >= sure]
-        self.void = [write.record["u"] for write in last if any(entry["id"] not in self.ids for entry in write.entries)]
-        shown = (write.place for write in own if write.record["u"] == self.stamp and self.stamp not in self.void)
-        stamped = next(shown, -1)
-        # Two messages may have one id, and then two times.
-        there = Counter((entry.get("id"), entry.get("timestamp")) for entry in saved["history"])
-        self.missing: dict[int, list[dict[str, Any]]] = {}
-        held = [stamped]
-        for at, write in enumerate(writes):
-            for entry in write.entries:
-                key = entry.get("id"), entry.get("timestamp")
-                if there[key]:
-                    there[key] -= 1
-                    held.append(write.place)
-                elif write.place > stamped or entry.get("id") not in self.ids:
-                    self.missing.setdefault(at, []).append(entry)
-        self.upto = max(held)
-        self.gone = {id for write in writes if write.kind == "gone" for id in write.record["was"]}
-        self.befores: dict[Any, set[str]] = {}
+        self.makes_again = self.stamp <= self.newest
+        counts = Counter(entry.get("id") for entry in saved["history"])
+        self.void = [
+            write.record["u"]
+            for write in writes
+            if write.place >= sure and any(entry["id"] not in counts for entry in write.entries)
+        ]
+        self.upto = -1
+        if self.stamp not in {*self.void, *(stamp for write in writes for stamp in write.record.get("void", ()))}:
+            self.upto = _places(writes).get(self.stamp, -1)
+        # Of messages with one id, as many were read as there are.
+        introduced: dict[Any, list[int]] = {}
         for write in writes:
-            if write.kind == "edit":
-                self.befores.setdefault(write.record["e"].get("id"), set()).add(write.record["was"])
+            for entry in write.entries if write.kind == "append" else ():
+                introduced.setdefault(entry.get("id"), []).append(write.place)
+        for id, places in introduced.items():
+            if counts[id]:
+                self.upto = max(self.upto, places[min(counts[id], len(places)) - 1])
 
-    def had(self, write: Write) -> bool:
+    def had(self, place: int) -> bool:
         """Whether a write was there to be read."""
-        return write.place <= self.upto
+        return place <= self.upto
 
 
-def _messages(outcome: Outcome, writes: list[Write], read: _Read) -> None:
-    """Bring back the messages that were not there to be read; name those that were, and are gone."""
-    pending: list[dict[str, Any]] = []
-    for at, write in enumerate(writes):
-        if write.kind == "append":
-            missing = read.missing.get(at, [])
-            if read.had(write):
-                outcome.removed += [entry["id"] for entry in missing]
-            else:
-                pending += missing
-        elif write.kind == "edit":
-            edited = write.record["e"]
-            pending = [edited if entry["id"] == edited.get("id") else entry for entry in pending]
-        elif write.kind == "gone":
-            gone = write.record["was"]
-            pending = [entry for entry in pending if entry["id"] not in gone]
-            outcome.removed = [id for id in outcome.removed if id not in gone]
-    outcome.restored = pending
-    if pending:
-        outcome.document["history"] = [*outcome.document["history"], *pending]
-
-
-def _removals(outcome: Outcome, writes: list[Write], read: _Read) -> None:
-    """Take out again what the store took out since, where the person left the message alone."""
+def _places(writes: list[Write]) -> dict[str, int]:
+    """The first write of the store with each `updatedAt`."""
+    places: dict[str, int] = {}
     for write in writes:
-        if write.kind != "gone" or read.had(write):
-            continue
-        for id, was in write.record["was"].items():
-            there = read.ids.get(id)
-            if there is not None and digest(there) in {was, *read.befores.get(id, ())}:
-                outcome.document["history"] = [entry for entry in outcome.document["history"] if entry is not there]
-                outcome.remade.append(f"the removal of message {id}")
-            elif there is not None:
-                kept = f"the removal of message {id}, which the saved version edits"
-                outcome.overruled.append(({"removed": id}, kept))
+        if not write.is_by_hand:
+            places.setdefault(write.record["u"], write.place)
+    return places
 
 
-def _edits(outcome: Outcome, writes: list[Write], read: _Read) -> None:
-    """Make the edits again that were not there to be read, where the person left the message alone."""
-    back = {entry["id"] for entry in outcome.restored}
-    latest = {write.record["e"].get("id"): write for write in writes if write.kind == "edit"}
-    for id, write in latest.items():
-        if read.had(write) or id in read.gone or id in back:
+@dataclass(slots=True)
+class _Copy:
+    """A message that the document has, as far as the log knows.
+
+    Attributes:
+        since: The write that put it there, or, if the log does not have that one, the first that shows it.
+        entry: The message as it was written last.
+        edited: The store's last write that changed what it says; None: there is none, or a person's version stands.
+        moves: The writes of the store that gave it another parent since, and its parents before them.
+    """
+
+    since: int
+    entry: _Entry
+    edited: int | None = None
+    moves: list[tuple[int, Any]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the log knows of the messages with one id; nearly always that is one.
+
+    Attributes:
+        copies: Those that the document has.
+        texts: Digests of all that they said.
+        gone: The store's write that took them out; None: they are there, or a person took them out.
+    """
+
+    copies: list[_Copy] = field(default_factory=list)
+    texts: set[str] = field(default_factory=set)
+    gone: int | None = None
+
+
+def _known(writes: list[Write]) -> dict[Any, _Known]:
+    """What the log knows of each message, by the ids."""
+    messages: dict[Any, _Known] = {}
+    places = _places(writes)
+    for write in writes:
+        # What a person did was there for whoever has that `updatedAt`.
+        place = places.get(write.record["u"], write.place) if write.is_by_hand else write.place
+        for entry in write.entries:
+            message = messages.setdefault(entry.get("id"), _Known())
+            copy = _Copy(place, entry)
+            text = said(entry)
+            if write.kind == "put" and not write.is_by_hand and message.texts - {text}:
+                copy.edited = place  # It may have come back with another text than it went with.
+            message.copies.append(copy)
+            message.texts.add(text)
+            message.gone = None
+        if write.kind == "edit":
+            _note_edit(messages.setdefault(write.record["e"].get("id"), _Known()), write)
+        for id, text in write.record["was"].items() if write.kind == "gone" else ():
+            message = messages.setdefault(id, _Known())
+            message.copies = []
+            message.texts.add(text)
+            message.gone = None if write.is_by_hand else place
+    return messages
+
+
+def _note_edit(message: _Known, write: Write) -> None:
+    entry, was = write.record["e"], write.record["was"]
+    if not message.copies:  # The log doesn't have the write that put it there.
+        message.copies.append(_Copy(write.place, entry))
+    copy = next((copy for copy in message.copies if said(copy.entry) == was), message.copies[-1])
+    text = said(entry)
+    copy.entry = entry
+    message.texts |= {was, text}
+    if write.is_by_hand:
+        copy.edited = None
+        copy.moves = []
+        return
+    if text != was:
+        copy.edited = write.place
+    if "above" in write.record:
+        copy.moves.append((write.place, write.record["above"]))
+
+
+def _messages(outcome: Outcome, known: dict[Any, _Known], read: _Read) -> None:
+    """Bring back the messages that were not there to be read, and make again what the store did to the others."""
+    history = outcome.document["history"]
+    places: dict[Any, list[int]] = {}
+    for place, entry in enumerate(history):
+        places.setdefault(entry.get("id"), []).append(place)
+    merged: dict[int, _Entry] = {}
+    gone: set[int] = set()
+    missing: list[_Copy] = []
+    put: list[_Entry] = []
+    edits: list[bytes] = []
+    record = _by_hand(outcome.document)
+    for id, message in known.items():
+        entries = {place: history[place] for place in places.get(id, ())}
+        if not message.copies:
+            for place, entry in entries.items():
+                if _is_removed_again(outcome, id, message, entry, read):
+                    gone.add(place)
+                else:
+                    put.append(entry)
             continue
-        edited, there = write.record["e"], read.ids.get(id)
-        if there is None:
-            outcome.overruled.append((edited, f"an edit of message {id}, which the saved version takes out"))
-        elif digest(there) in read.befores.get(id, set()) - {digest(edited)}:
-            outcome.document["history"] = [edited if entry is there else entry for entry in outcome.document["history"]]
-            outcome.remade.append(f"the edit of message {id}")
-        elif digest(there) != digest(edited):
-            outcome.overruled.append((edited, f"an edit of message {id}, which the saved version edits too"))
+        pairs, lacking = _paired(message.copies, entries)
+        missing += lacking
+        for place, copy in pairs.items():
+            merged[place] = _merged(outcome, copy, history[place], message.texts, read)
+            if _stands(copy, merged[place]):
+                edits.append(edit_record(record, copy.entry, history[place]))
+        if any(read.had(copy.since) for copy in lacking):
+            put += [history[place] for place in pairs]  # The record of what is gone names ids.
+    missing.sort(key=lambda copy: copy.since)
+    outcome.removed = [copy.entry for copy in missing if read.had(copy.since)]
+    outcome.restored = [copy.entry for copy in missing if not read.had(copy.since)]
+    kept = [merged.get(place, entry) for place, entry in enumerate(history) if place not in gone]
+    if outcome.changed:
+        outcome.document["history"] = kept + outcome.restored
+    if outcome.removed:
+        outcome.seen.append(gone_record(record, outcome.removed))
+    if put:
+        outcome.seen.append(put_record(record, put))
+    outcome.seen += edits
+
+
+def _paired(copies: list[_Copy], entries: dict[int, _Entry]) -> tuple[dict[int, _Copy], list[_Copy]]:
+    """The place of each message in the saved version, by what it says, else by the order; and those without one."""
+    pairs: dict[int, _Copy] = {}
+    rest = []
+    for copy in copies:
+        text = said(copy.entry)
+        same = [place for place, entry in entries.items() if place not in pairs and said(entry) == text]
+        if same:
+            pairs[same[0]] = copy
+        else:
+            rest.append(copy)
+    free = [place for place in entries if place not in pairs]
+    pairs |= zip(free, rest, strict=False)
+    return pairs, rest[len(free) :]
+
+
+def _is_removed_again(outcome: Outcome, id: Any, message: _Known, entry: _Entry, read: _Read) -> bool:
+    """Whether a message of the saved version goes, as the store took it out since; else it counts as put back."""
+    if message.gone is None or read.had(message.gone):
+        return False
+    words = f"the removal of message {id}"
+    if read.makes_again and said(entry) in message.texts:
+        outcome.remade.append(words)
+        return True
+    outcome.overruled.append(({"removed": id}, words))
+    return False
+
+
+def _merged(outcome: Outcome, copy: _Copy, entry: _Entry, texts: set[str], read: _Read) -> _Entry:
+    """A message of the saved version, with what the store changed of it since, where the person left that alone."""
+    result = entry
+    text = said(entry)
+    if copy.edited is not None and text != said(copy.entry):
+        words = f"the edit of message {entry['id']}"
+        if read.makes_again and not read.had(copy.edited) and text in texts:
+            result = _under(copy.entry, parent_of(entry))
+            outcome.remade.append(words)
+        else:
+            outcome.overruled.append((copy.entry, words))
+    unread = [before for place, before in copy.moves if not read.had(place)]
+    parent = parent_of(copy.entry)
+    if unread and read.makes_again and unread[0] == parent_of(entry) != parent:
+        result = _under(result, parent)
+        outcome.remade.append(f"the parent of message {entry['id']}")
+    return result
+
+
+def _stands(copy: _Copy, result: _Entry) -> bool:
+    """Whether the person's version of a message stands where the store had changed it."""
+    is_other_text = copy.edited is not None and said(result) != said(copy.entry)
+    is_elsewhere = bool(copy.moves) and parent_of(result) != parent_of(copy.entry)
+    return is_other_text or is_elsewhere
+
+
+def _under(entry: _Entry, parent: Any) -> _Entry:
+    """A message with another parent, as `parent_of` gives it."""
+    rest = {name: value for name, value in entry.items() if name != "parent"}
+    return order_message(rest if parent is False else rest | {"parent": parent})
 
 
 def _head(outcome: Outcome, writes: list[Write], read: _Read) -> None:
@@ -248,29 +384,38 @@ def _head(outcome: Outcome, writes: list[Write], read: _Read) -> None:
     # Of two that are as like, the earlier: what then seems new to the person is made again, not taken away.
     at = min(_readable(heads, read), key=lambda place: _distance(flats[place], theirs))
     base = flats[at]
-    later = [place for place in range(at + 1, len(heads)) if "hand" not in heads[place].record]
+    later = [place for place in range(at + 1, len(heads)) if not heads[place].is_by_hand]
     by_the_store = {key for place in later for key in _differing(flats[place - 1], flats[place])}
     locks = [_lock_of(flat) for flat in flats]
     merged = dict(theirs)
     remade = []
-    for key in _differing(base, ours):
-        name = key.removeprefix("metadata.")
+    for key in _differing(ours, theirs):
         was, mine, saved_value = (flat.get(key, ABSENT) for flat in (base, ours, theirs))
-        is_there = _same(saved_value, mine) or (key == _LOCK and _lock_of(theirs) == locks[-1])
-        if is_there or key not in by_the_store:
-            continue
-        if _same(saved_value, was) or (key == _LOCK and _lock_of(theirs) in locks):
-            merged[key] = mine
-            remade.append(THE_LOCK if key == _LOCK else f"the change of {name}")
-        elif key == _TAGS and isinstance(was, list):
-            merged[key] = _merged_tags(was, mine, saved_value)
-            if not _same(merged[key], saved_value):
-                remade.append("the change of tags")
-        elif key != _LOCK:
+        words = f"the change of {key.removeprefix('metadata.')}"
+        if key == _LOCK:
             # A lock that no record knows is that of a writer which was killed before it could leave its record, or
             # a person's; either stands, and there is nothing in the other one to keep.
-            kept = {key: None if mine is ABSENT else mine}
-            outcome.overruled.append((kept, f"a change of {name}, which the saved version changes too"))
+            is_unread = key in by_the_store and not _same(was, mine)
+            is_former = _lock_of(theirs) != locks[-1] and _lock_of(theirs) in locks
+            if is_unread and is_former and read.makes_again:
+                merged[key] = mine
+                remade.append(THE_LOCK)
+            continue
+        if _same(was, mine) or key not in by_the_store:
+            is_lost = _is_reverted(key, saved_value, heads, flats)
+        elif read.makes_again and _same(saved_value, was):
+            merged[key] = mine
+            remade.append(words)
+            is_lost = False
+        elif read.makes_again and key == _TAGS and isinstance(was, list):
+            merged[key] = _merged_tags(was, mine, saved_value)
+            if not _same(merged[key], saved_value):
+                remade.append(words)
+            is_lost = False
+        else:
+            is_lost = True
+        if is_lost:
+            outcome.overruled.append(({key: None if mine is ABSENT else mine}, words))
     if remade:
         head: dict[str, Any] = {"metadata": {}}
         for key, value in merged.items():
@@ -278,6 +423,15 @@ def _head(outcome: Outcome, writes: list[Write], read: _Read) -> None:
                 (head["metadata"] if "." in key else head)[key.removeprefix("metadata.")] = value
         outcome.document = head | {key: value for key, value in outcome.document.items() if key not in HEAD}
         outcome.remade += remade
+
+
+def _is_reverted(key: str, value: Any, heads: list[Write], flats: Sequence[_Flat]) -> bool:
+    """Whether a field has a value again that it had before the store's last change of it."""
+    ours = flats[-1].get(key, ABSENT)
+    others = [at for at, flat in enumerate(flats) if not _same(flat.get(key, ABSENT), ours)]
+    if not others or heads[others[-1] + 1].is_by_hand:
+        return False
+    return any(_same(flats[at].get(key, ABSENT), value) for at in others)
 
 
 def _lock_of(flat: _Flat) -> str:
@@ -291,7 +445,7 @@ def _readable(heads: list[Write], read: _Read) -> list[int]:
     after it with the same `updatedAt`; all, when no write is known to have been read."""
     before = [at for at, head in enumerate(heads) if head.place <= read.upto]
     after = [at for at, head in enumerate(heads) if head.place > read.upto and head.record["u"] == read.stamp]
-    return before[-1:] + after or list(range(len(heads)))
+    return before[-1:] + after if before else list(range(len(heads)))
 
 
 def _same(left: Any, right: Any) -> bool:

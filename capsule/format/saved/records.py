@@ -1,8 +1,19 @@
 """The records of the log: what the store is about to write to a conversation, and what it found in it.
 
 What must stay true: each record stands by itself, so that the oldest can be dropped at any time; the records of one
-write stay together; and the marks of a saved version say what the person removed and put back (`out`, `back`), and
-which writes were not in it (`void`), which corrects all records before them. Pure.
+write stay together; only an `append` introduces messages, so that whoever has one of them has read what came before;
+and digests are of what a message says, without the fields that Capsule adds to it later. Pure.
+
+| kind | what the write did |
+| --- | --- |
+| `append` | added messages at the end |
+| `put` | put messages anywhere, as a restore does: it may be old ones, so having them shows nothing |
+| `edit` | changed a message: what it said before (`was`), and its former parent (`above`) if that changed |
+| `gone` | took out messages, with what they said |
+| `head`, `lock` | wrote the head, or the lock alone |
+| `void` | nothing: the writes of these `updatedAt` are not in the version that was saved |
+
+A record with `hand` is of a version that another program saved: what it changed of what the log knows.
 """
 
 from __future__ import annotations
@@ -14,11 +25,10 @@ from typing import Any, NamedTuple
 import orjson
 
 from capsule import timestamps
+from capsule.format.documents.message import saying
 from capsule.format.fields import names
 from capsule.format.json import codec
 
-#: An `updatedAt` that no write ever had.
-_NO_STAMP = "1970-01-01T00:00:00.000Z"
 #: What of a capsule is merged as its head: what the store changes without rewriting the whole.
 HEAD = frozenset(names("")) - {"updatedAt", "history", "context"}
 
@@ -27,6 +37,24 @@ def append_record(stamp: str, entries: Iterable[Mapping[str, Any]], count: int, 
     """The record of an append: its `updatedAt`, its messages, their number from then on, and the byte at which they are
     spliced in (-1: they are not)."""
     return orjson.dumps({"k": "append", "u": stamp, "n": count, "at": at, "e": list(entries)})
+
+
+def put_record(record: Mapping[str, Any], entries: Iterable[Mapping[str, Any]]) -> bytes:
+    """The record of messages that a rewrite put into the history; `record` has its other fields."""
+    return orjson.dumps({"k": "put", **record, "e": list(entries)})
+
+
+def edit_record(record: Mapping[str, Any], was: Mapping[str, Any], now: Mapping[str, Any]) -> bytes:
+    """The record of a message that a rewrite changed, before and after; `record` has its other fields."""
+    edit = {"k": "edit", **record, "was": said(was)}
+    if parent_of(was) != parent_of(now):
+        edit["above"] = parent_of(was)
+    return orjson.dumps({**edit, "e": now})
+
+
+def gone_record(record: Mapping[str, Any], entries: Iterable[Mapping[str, Any]]) -> bytes:
+    """The record of messages that a rewrite took out; `record` has its other fields."""
+    return orjson.dumps({"k": "gone", **record, "was": {entry["id"]: said(entry) for entry in entries}})
 
 
 def head_record(stamp: str, document: Mapping[str, Any], count: int) -> bytes:
@@ -57,19 +85,30 @@ def digest(entry: Any) -> str:
     return "sha256:" + sha256(orjson.dumps(entry, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
 
 
+def said(entry: Mapping[str, Any]) -> str:
+    """A digest of what a message says, which stays the same when Capsule names its parent."""
+    return digest(saying(entry))
+
+
+def parent_of(entry: Mapping[str, Any]) -> str | bool | None:
+    """The parent that a message names; None: it is a root. False: it names none, and answers the one before it."""
+    parent: str | bool | None = entry.get("parent", False)
+    return parent
+
+
 def records_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[bytes]:
     """What the store should remember of a rewrite: the messages that came, changed and went, and the head."""
     stamp = after["updatedAt"]
     old, new = ({entry.get("id"): entry for entry in side["history"]} for side in (before, after))
-    encode = codec.encode_entry
-    both = ((entry, new[id]) for id, entry in old.items() if id in new)
-    edits = [(was, now) for was, now in both if encode(was) != encode(now)]
-    records = [orjson.dumps({"k": "edit", "u": stamp, "was": digest(was), "e": now}) for was, now in edits]
     count = len(after["history"])
+    records = []
+    for id, entry in old.items():
+        if id in new and codec.encode_entry(entry) != codec.encode_entry(new[id]):
+            records.append(edit_record({"u": stamp}, entry, new[id]))
     if added := [entry for id, entry in new.items() if id not in old]:
-        records.append(append_record(stamp, added, count))
-    if gone := {entry["id"]: digest(entry) for id, entry in old.items() if id not in new}:
-        records.append(orjson.dumps({"k": "gone", "u": stamp, "was": gone}))
+        records.append(put_record({"u": stamp, "n": count}, added))
+    if gone := [entry for id, entry in old.items() if id not in new]:
+        records.append(gone_record({"u": stamp}, gone))
     return [*records, head_record(stamp, after, count)]
 
 
@@ -82,17 +121,22 @@ class Write(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The kind of the record: `append`, `head`, `lock`, `edit`, `gone`, `marks`, or `dropped`."""
+        """The kind of the record, as the table above has them."""
         return str(self.record["k"])
 
     @property
     def entries(self) -> list[dict[str, Any]]:
-        """The messages that the write appended; none if it did something else."""
-        return self.record["e"] if self.kind == "append" else []
+        """The messages that the write appended or put; none if it did something else."""
+        return self.record["e"] if self.kind in ("append", "put") else []
+
+    @property
+    def is_by_hand(self) -> bool:
+        """Whether another program saved it."""
+        return "hand" in self.record
 
 
 def decoded(records: list[list[bytes]]) -> list[Write]:
-    """The records, less what a person took out or put back since."""
+    """The records, the oldest first."""
     writes: list[Write] = []
     head: dict[str, Any] = {}
     for place, record in _each(records):
@@ -101,10 +145,11 @@ def decoded(records: list[list[bytes]]) -> list[Write]:
                 continue
             record |= {"k": "head", "h": {**head, "metadata": {**head.get("metadata", {}), "lock": record["l"]}}}
         head = record.get("h", head)
-        out, back, void = (set(record.get(name, ())) for name in ("out", "back", "void"))
-        if out or back or void:
-            writes = [_less(write, out, back, void) for write in writes]
-        more = len(record["e"]) if record["k"] == "append" else -len(record["was"]) if record["k"] == "gone" else 0
+        more = 0
+        if record["k"] in ("append", "put"):
+            more = len(record["e"])
+        elif record["k"] == "gone":
+            more = -len(record["was"])
         writes.append(Write(place, record, more))
     return writes
 
@@ -122,21 +167,6 @@ def _each(records: list[list[bytes]]) -> Iterator[tuple[int, dict[str, Any]]]:
 def appended(records: list[list[bytes]]) -> list[dict[str, Any]]:
     """The messages of all appends, also those that were taken out since."""
     return [entry for _, record in _each(records) if record["k"] == "append" for entry in record["e"]]
-
-
-def _less(write: Write, out: set[str], back: set[str], void: set[str]) -> Write:
-    record = write.record
-    if record["k"] == "append":
-        stamp = _NO_STAMP if record["u"] in void else record["u"]
-        record = record | {"u": stamp, "e": [entry for entry in record["e"] if entry.get("id") not in out]}
-        return write._replace(record=record)
-    if record["k"] == "gone":
-        return write._replace(record=record | {"was": {id: was for id, was in record["was"].items() if id not in back}})
-    return (
-        write._replace(record=record | {"k": "dropped"})
-        if record["k"] == "edit" and record["e"].get("id") in out
-        else write
-    )
 
 
 def splices(records: list[list[bytes]]) -> list[tuple[int, list[dict[str, Any]], str]]:
@@ -178,14 +208,14 @@ def without_texts(records: list[list[bytes]], document: Mapping[str, Any]) -> li
     last = max((write.place for write in writes if "h" in write.record), default=-1)
     kept: dict[int, list[bytes]] = {}
     for place, record, _ in writes:
-        if record["k"] == "append":
+        if record["k"] in ("append", "put"):
             record = record | {"at": -1, "e": [there[entry["id"]] for entry in record["e"] if entry.get("id") in there]}
         elif record["k"] == "edit" and record["e"].get("id") in there:
             record = record | {"e": there[record["e"]["id"]]}
         elif record["k"] == "head" and place == last:
             kept.setdefault(place, []).append(head_record(record["u"], document, len(there)))
             continue
-        elif record["k"] != "gone":
+        elif record["k"] not in ("gone", "void"):
             continue
         kept.setdefault(place, []).append(orjson.dumps(record))
     return list(kept.values())

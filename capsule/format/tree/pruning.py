@@ -12,14 +12,13 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from capsule.errors import InvalidInput, Remedy
+from capsule.format.documents.message import saying
 from capsule.format.json.canonical import order_message
 from capsule.format.text.titles import title_by_rule
 from capsule.format.tree.tree import Tree
 
 Message = Mapping[str, Any]
 Document = dict[str, Any]
-#: What a message may differ in and still say the same.
-_BESIDE_THE_TEXT = ("parent", "editedAt", "editedBy")
 
 
 def without(history: Sequence[Message], tree: Tree, gone: Set[int]) -> list[Document]:
@@ -114,9 +113,9 @@ def removed(before: Mapping[str, Any], after: Mapping[str, Any], reason: str) ->
     """
     now: dict[Any, list[Document]] = {}
     for entry in after["history"]:
-        now.setdefault(entry.get("id"), []).append(_said(entry))
+        now.setdefault(entry.get("id"), []).append(saying(entry))
     history = before["history"]
-    gone = [place for place, entry in enumerate(history) if _said(entry) not in now.get(entry.get("id"), ())]
+    gone = [place for place, entry in enumerate(history) if saying(entry) not in now.get(entry.get("id"), ())]
     if not gone:
         return None
     tree = Tree(history)
@@ -155,10 +154,6 @@ def edited(entry: Message, at: str, by: str | None) -> Document:
     return order_message(changed)
 
 
-def _said(entry: Message) -> Document:
-    return {name: value for name, value in entry.items() if name not in _BESIDE_THE_TEXT}
-
-
 def put_back(document: Document, kept: Mapping[str, Any], by: str | None = None) -> Document:
     """The conversation with messages put back that `removed` recorded.
 
@@ -184,9 +179,9 @@ def put_back(document: Document, kept: Mapping[str, Any], by: str | None = None)
         at = before.places.get(entry["id"])
         if at is None:
             lost.append((dict(entry), behind))
-        elif _said(entry) != _said(history[at]):
+        elif saying(entry) != saying(history[at]):
             parent = {"parent": history[at]["parent"]} if "parent" in history[at] else {}
-            history[at] = edited({**_said(entry), **parent}, document["updatedAt"], by)
+            history[at] = edited({**saying(entry), **parent}, document["updatedAt"], by)
     came = {entry["id"]: entry["parent"] for entry, _ in lost}
     for child, parent in about["answers"].items():
         above, seen = parent, set()

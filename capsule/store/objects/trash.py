@@ -298,6 +298,8 @@ class Versions:
             kept = held.quarantine(got[0], "replaced")
             # Messages that are not in this version stay out: the caller asked for this version.
             taken_in = reconcile(wanted, held.records(), deliberate=True)
+            if taken_in.taken_away:
+                held.quarantine(taken_in.kept, "overruled")
             document = wanted | {"updatedAt": timestamps.later_than(taken_in.newest)}
             data = codec.encode(document)
             records = [*taken_in.seen, head_record(document["updatedAt"], document, len(document["history"]))]

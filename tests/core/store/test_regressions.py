@@ -5,7 +5,6 @@ All of these failed once, except two: the test of the missing warning, and that 
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import orjson
@@ -115,19 +114,6 @@ def test_the_same_words_typed_twice_in_one_place_are_two_messages(root: Path, st
         save(root, id, document)
         store.tag(id, "new")
     assert len({message.id for message in store.load(id).history}) == 2
-
-
-def test_a_deletion_of_old_messages_by_a_person_logs_no_warning(
-    root: Path, store: Store, group: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    for n in range(60):
-        store.append(group, content=f"{n} " + "x" * 10_000)
-    document = opened(root, group)
-    del document["history"][:5]
-    with caplog.at_level(logging.WARNING, "capsule"):
-        save(root, group, document)
-        assert len(contents(store, group)) == 57
-    assert caplog.text == ""
 
 
 def test_an_editor_that_never_reads_again_loses_no_message_in_the_log(root: Path, store: Store, group: str) -> None:

@@ -58,16 +58,16 @@ NUMBERS = [str(n) for n in range(200)]
 #: What the store writes before an editor reads the file, and what after that; what the person changes; the texts and
 #: the title after the save; and what goes to quarantine.
 SAVES: dict[str, tuple[Act, Act, Change, list[str], str, bytes]] = {
-    "a message deleted by hand stays deleted": (_nothing, _nothing, _without(1), ["one"], "Plan", b""),
+    "a message deleted by hand stays deleted": (_nothing, _nothing, _without(1), ["one"], "Plan", b"two"),
     # The updatedAt of the tag was not taken as evidence that the editor had read the message.
     "a message deleted after a change of the head stays deleted": (
-        *(lambda store: store.tag("plan", "new"), _nothing, _without(1), ["one"], "Plan", b""),
+        *(lambda store: store.tag("plan", "new"), _nothing, _without(1), ["one"], "Plan", b"two"),
     ),
     "a save deletes a message it read and lacks one it did not": (
-        *(_nothing, lambda store: _add(store, "three"), _without(0), ["two", "three"], "Plan", b""),
+        *(_nothing, lambda store: _add(store, "three"), _without(0), ["two", "three"], "Plan", b"one"),
     ),
     "a save without any message lacks one that it did not read": (
-        *(_nothing, lambda store: _add(store, "three"), _without(0, 1), ["three"], "Plan", b""),
+        *(_nothing, lambda store: _add(store, "three"), _without(0, 1), ["three"], "Plan", b"two"),
     ),
     "the person wins a conflict of titles": (
         *(_nothing, lambda store: store.rename("plan", "By the store"), _titled("By hand")),
@@ -75,7 +75,7 @@ SAVES: dict[str, tuple[Act, Act, Change, list[str], str, bytes]] = {
     ),
     # The head most similar to the save was taken for the version read.
     "a title that a person changes back stays so": (
-        *(lambda store: store.rename("plan", "Other"), _nothing, _titled("Plan"), ["one", "two"], "Plan", b""),
+        *(lambda store: store.rename("plan", "Other"), _nothing, _titled("Plan"), ["one", "two"], "Plan", b"Other"),
     ),
     "an edit that the editor did not read comes back": (
         *(_nothing, lambda store: store.edits.message("plan", "@0", "ONE"), _said(1, "TWO")),
@@ -90,7 +90,7 @@ SAVES: dict[str, tuple[Act, Act, Change, list[str], str, bytes]] = {
     ),
     # The records of one write were distinguished by their times, and only the first counted as read.
     "an edit that a person reverts stays reverted": (
-        *(lambda store: _rewrite(store, _upper), _nothing, _said(1, "two"), ["ONE", "two"], "Plan", b""),
+        *(lambda store: _rewrite(store, _upper), _nothing, _said(1, "two"), ["ONE", "two"], "Plan", b"TWO"),
     ),
     "a message removed by the store stays removed": (
         *(_nothing, lambda store: _rewrite(store, _without(0)), _titled("By hand"), ["two"], "By hand", b""),
