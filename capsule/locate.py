@@ -65,8 +65,11 @@ def open_engine(path: str | os.PathLike[str] | None) -> tuple[str, settings.Sett
 
 def named(path: str | os.PathLike[str] | None) -> str | None:
     """The address of the database that is named as the store, with its password; None: none is."""
-    url = path or os.environ.get("CAPSULE_STORE")
-    return _given.get(url, url) if isinstance(url, str) and opening.is_address(url) else None
+    place = path or os.environ.get("CAPSULE_STORE")
+    if not place or not opening.is_address(place):
+        return None
+    url = os.fspath(place)
+    return _given.get(url, url)
 
 
 def hide_password() -> None:

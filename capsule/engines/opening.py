@@ -7,6 +7,7 @@ machine keeps what belongs to a store in a database.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -27,9 +28,13 @@ if TYPE_CHECKING:
     from capsule.engines.postgres.schema import Meta
 
 
-def is_address(text: object) -> bool:
-    """Whether this names a store in a database, and not a directory."""
-    return isinstance(text, str) and text.startswith(("postgresql://", "postgres://"))
+#: Whatever looks like an address is one, or an error: a misspelt one may have a password, which is no name of a folder.
+_ADDRESS = re.compile(r"\s*\w+(\+\w+)?:/")
+
+
+def is_address(place: str | os.PathLike[str]) -> bool:
+    """Return whether this names a store in a database, and not a directory. `Address` checks it."""
+    return _ADDRESS.match(os.fspath(place)) is not None
 
 
 def shown(url: str) -> str:

@@ -13,7 +13,7 @@ def main() -> None:
     # Python looks for garbage among all that is imported, and at its end again: a tenth of the time of a short command.
     gc.set_threshold(20_000)
     atexit.register(gc.freeze)
-    if "://" in os.environ.get("CAPSULE_STORE", ""):
+    if ":/" in os.environ.get("CAPSULE_STORE", ""):
         from capsule.locate import hide_password
 
         hide_password()

@@ -67,6 +67,9 @@ def test_commands_take_an_address_as_an_option_and_from_the_environment(
     assert "a red fish" in said[3].stdout and "already" in said[-1].stdout and "no standby" in said[4].stdout
     refused = [run(*words) for words in (("doctor", "--repair"), ("store", "validate"), ("git", "setup"))]
     assert [each.returncode for each in refused] == [Refused.exit_code] * 3
+    schema = f"init_{os.getpid()}"
+    monkeypatch.setenv("CAPSULE_STORE", f"{postgres}&schema={schema}&password={SECRET}")
+    assert schema in run("init").stdout and run("list").returncode == 0
     assert all("capsule copy" in each.stderr for each in refused), refused
     assert SECRET not in "".join(each.stdout + each.stderr for each in (*said, *refused))
 
@@ -94,6 +97,28 @@ def test_a_password_is_in_no_error_no_log_and_no_file(
     home = Path(os.environ["HOME"])
     assert not [path for path in home.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
     assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("url", "conninfo"),
+    [
+        ("postgresql:///db?host=/var/run&schema=s", "postgresql:///db?host=/var/run"),
+        (" postgresql+psycopg://anna@h/db", "postgresql://anna@h/db"),
+        ("Postgres://h/db", "postgresql://h/db"),
+        (
+            "postgresql://h/db?options=-c%20a=1&application_name=a+b",
+            "postgresql://h/db?options=-c%20a%3D1&application_name=a%2Bb",
+        ),
+        ("postgresql://h/db?password=a%20b", "postgresql://h/db?password=a%20b"),
+    ],
+)
+def test_an_address_is_taken_as_libpq_takes_it(url: str, conninfo: str) -> None:
+    from psycopg.conninfo import conninfo_to_dict
+
+    address = Address(url)
+    assert address.conninfo == conninfo and conninfo_to_dict(conninfo)
+    assert address.shown.startswith("postgresql://") and "password" not in address.shown
+    assert Address(address.shown).place == address.place
 
 
 def test_an_address_without_a_store_or_of_another_version_is_refused_by_name(database: str, postgres: str) -> None:

@@ -6,11 +6,13 @@ What must stay true: a password in it goes to libpq alone; what is shown, logged
 from __future__ import annotations
 
 import re
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from capsule.errors import InvalidInput
 
 SCHEMA = "capsule"
+_BEGIN = "postgresql://"
+_SCHEME = re.compile(r"\s*postgres(?:ql)?(?:\+\w+)?://", re.IGNORECASE)
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,49}", re.ASCII)
 
 
@@ -18,7 +20,8 @@ class Address:
     """An address. Its text is what may be shown.
 
     Args:
-        url: The URL. Raises InvalidInput: it is none, or names no good schema.
+        url: The URL. Its scheme may name a driver, as `postgresql+psycopg`. Raises InvalidInput: it is none, or names
+            no good schema.
 
     Attributes:
         schema: The schema in which the store is.
@@ -27,9 +30,14 @@ class Address:
     """
 
     def __init__(self, url: str) -> None:
+        scheme = _SCHEME.match(url)
+        if scheme is None:
+            raise InvalidInput("that is no address of a database: one begins with postgresql://")
         try:
-            parts = urlsplit(url)
-            query = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+            parts = urlsplit(f"{_BEGIN}{url[scheme.end() :].rstrip()}")
+            # A plus is a plus for libpq.
+            plain = parts.query.replace("+", "%2B")
+            query = parse_qsl(plain, keep_blank_values=True, strict_parsing=bool(plain))
         except ValueError as error:
             raise InvalidInput(f"that is no address of a database: {_why(error)}") from None
         # Where a password is not encoded, parts of it would be taken for other parts of the address, and shown.
@@ -49,11 +57,11 @@ class Address:
         secret = {"password", "passfile", "sslpassword"}
         open_to_all = [(key, value) for key, value in query if key.lower() not in secret]
         name = f"{user.partition(':')[0]}@" if user else ""
-        self.shown = urlunsplit(("postgresql", f"{name}{hosts}", parts.path, _query(open_to_all), ""))
+        self.shown = _url(f"{name}{hosts}", parts.path, open_to_all)
         where = sorted((key, value) for key, value in query if key in ("host", "hostaddr", "port", "dbname", "schema"))
-        self.place = urlunsplit(("postgresql", hosts, parts.path, _query(where), ""))
+        self.place = _url(hosts, parts.path, where)
         #: What libpq gets.
-        self.conninfo = urlunsplit(parts._replace(query=_query([each for each in query if each[0] != "schema"])))
+        self.conninfo = _url(parts.netloc, parts.path, [each for each in query if each[0] != "schema"])
         password = user.partition(":")[2]
         self._passwords = [password, unquote(password), *(value for key, value in query if key.lower() in secret)]
 
@@ -69,8 +77,10 @@ class Address:
         return text
 
 
-def _query(fields: list[tuple[str, str]]) -> str:
-    return urlencode(fields, safe="/,:")
+def _url(netloc: str, path: str, query: list[tuple[str, str]]) -> str:
+    """Return an address. `urlunsplit` would drop the slashes of one without a host, as of a socket."""
+    fields = urlencode(query, safe="/,:", quote_via=quote)  # libpq takes %20 for a space, and no plus.
+    return f"{_BEGIN}{netloc}{path}{'?' if fields else ''}{fields}"
 
 
 def _why(error: Exception) -> str:

@@ -28,13 +28,17 @@ if TYPE_CHECKING:
 
 
 def init(
-    directory: str | None = argument("DIR", "The directory. Without it: that of --store, or the current one."),
+    directory: str | None = argument(
+        "DIR", "The directory. Without it: that of --store, else of CAPSULE_STORE, else the current one."
+    ),
 ) -> None:
     """Make a directory a store, or a place in a database. What is there stays as it is."""
+    from capsule import locate
     from capsule.engines import opening
     from capsule.store.store import CoreStore
 
-    place = directory or asked.store or "."
+    place = directory or asked.store or os.environ.get("CAPSULE_STORE") or "."
+    place = locate.named(place) or place  # With the password, which the environment has no more.
     root = opening.shown(place) if opening.is_address(place) else os.path.abspath(place)
     made = CoreStore.init(place)
     said = "\n  ".join(["made a store:", *made]) if made else f"{root} is a store already; nothing was changed"

@@ -19,14 +19,42 @@ def test_init_makes_a_store_once_and_overwrites_nothing(capsule: Any) -> None:
     assert (capsule.root / ".capsule" / ".gitignore").is_file()
 
 
-def test_init_without_a_directory_takes_the_one_of_store_or_this_one(
+def test_init_without_a_directory_takes_the_one_that_is_named_or_this_one(
     capsule: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert capsule.json("init", "--store", str(tmp_path / "a"))["root"] == str(tmp_path / "a")
     (tmp_path / "b").mkdir()
     monkeypatch.chdir(tmp_path / "b")
+    monkeypatch.setenv("CAPSULE_STORE", str(tmp_path / "c"))
+    assert capsule.json("init")["root"] == str(tmp_path / "c")
+    assert (tmp_path / "c" / "capsule.toml").is_file() and not list((tmp_path / "b").iterdir())
+    monkeypatch.delenv("CAPSULE_STORE")
     made = capsule.json("init")
     assert str(tmp_path / "b" / "capsule.toml") in made["made"]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        " mysql://anna:{}@h/db",
+        "Postgres:/anna:{}@h/db",
+        "postgresql:/db?password={}",
+        "postgresql+psycopg://anna:{}@h:x/db",
+        "POSTGRESQL://anna:{}@h/db?schema=No",
+    ],
+)
+def test_what_looks_like_an_address_is_no_folder_and_its_password_is_not_shown(
+    capsule: Any, address: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    url = address.format("s3cret-pass")
+    for words in (("init", url), ("list", "--store", url)):
+        answer = capsule(*words, expect=2)
+        assert "s3cret-pass" not in answer.stdout + answer.stderr
+    monkeypatch.setenv("CAPSULE_STORE", url)
+    assert "s3cret-pass" not in capsule("init", expect=2).stderr
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_new_prints_the_id_alone_and_in_a_terminal_last(capsule: Any) -> None:
