@@ -2,7 +2,8 @@
 
 What must stay true: a line that begins with `===` is a heading made here, and no text of a message, a context or a
 name can hold one: such a line of theirs gets a `>` in front, and one that has it already gets another, so that the
-texts can be had back exactly. Messages are left out whole, the oldest first, and what is left out is said. Pure.
+texts can be had back exactly. Messages are left out whole, the oldest first, and what is left out is said. Only the
+result of a tool is cut, where it takes more than its part of the budget. Pure.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ _HEADING = re.compile(f"(\\A|{_BREAK})(>*{_UNSEEN}===)")
 _NO_NAME = re.compile(r"[^\w.@:/ -]+")
 _NO_LINE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
 
-#: The context has this part of the budget at most: the messages are what was asked for.
-_CONTEXT_SHARE = 4
-#: Characters of a context that are looked at for a token: a token has fewer in any text but a run of one character.
+#: The context has this part of the budget at most, and so has each result of a tool: what was said is what was asked
+#: for.
+_SHARE = 4
+#: Characters of a text that are looked at for a token: a token has fewer in any text but a run of one character.
 _CHARACTERS = 12
 _LEFT_OUT_ROOM = 16
 
@@ -67,7 +69,8 @@ def transcript(
     Args:
         document: The conversation.
         estimate: How many tokens a text of UTF-8 bytes takes.
-        budget: So many tokens at most; None: everything.
+        budget: So many tokens at most; None: everything. The result of a tool that takes more than a quarter is cut,
+            and says how to read the rest.
         context: Whether the project context comes first: its beginning, in a quarter of the budget.
 
     Raises:
@@ -78,13 +81,16 @@ def transcript(
     tokens = _cost(top, estimate)
     parts = [top]
     if context and document["context"].get("fullContext"):
-        parts += _context(document["context"], estimate, None if budget is None else budget // _CONTEXT_SHARE)
+        parts += _context(document["context"], estimate, None if budget is None else budget // _SHARE)
         tokens += sum(_cost(part, estimate) for part in parts[1:])
     room = None if budget is None else budget - tokens - _LEFT_OUT_ROOM
     kept: list[str] = []
     for entry in reversed(path):
         block = "\n".join(_blocks(entry))
         cost = _cost(block, estimate)
+        if budget is not None and cost > budget // _SHARE and entry.get("role") == "tool":
+            block = min(block, _cut_result(entry, document["id"], estimate, budget // _SHARE), key=len)
+            cost = _cost(block, estimate)
         if room is not None and cost > room:
             break
         kept.append(block)
@@ -93,7 +99,7 @@ def transcript(
     left_out = len(path) - len(kept)
     if left_out and not kept:
         least = _cost("\n".join(_blocks(path[-1])), estimate) + tokens + _LEFT_OUT_ROOM
-        newest = f"the newest message of conversation {document['id']}, and a message is never cut"
+        newest = f"the newest message of conversation {document['id']}, and only results of tools are cut"
         raise InvalidInput(f"a budget of {budget} tokens is too small for {newest}; it takes {least}, estimated")
     if left_out:
         older = "1 older message is" if left_out == 1 else f"{left_out} older messages are"
@@ -136,6 +142,26 @@ def _blocks(entry: Message) -> Iterator[str]:
     for attached in entry.get("attachments") or ():
         name = next((attached[key] for key in ("name", "path", "filename", "id") if attached.get(key)), "a file")
         yield _block(f"{who} attached {_name(name)}", "")
+
+
+def _cut_result(entry: Message, conversation: str, estimate: Estimate, budget: int) -> str:
+    """Return the result of a tool with as much of its text as takes no more than `budget`, or with none of it."""
+    text = str(entry.get("content") or "")
+
+    def made(length: int) -> str:
+        whole = f"capsule show {conversation} --around {_name(entry.get('id'))} -C 0"
+        left_out = f"=== {len(text) - length} more characters of this result are left out; all of it: {whole} ===\n"
+        first, *others = _blocks({**entry, "content": text[:length]})
+        return "\n".join([first, left_out, *others])
+
+    low, high = 0, min(len(text), budget * _CHARACTERS)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _cost(made(middle), estimate) <= budget:
+            low = middle
+        else:
+            high = middle - 1
+    return made(low)
 
 
 def _block(heading: str, text: str) -> str:

@@ -140,12 +140,25 @@ def test_the_newest_messages_that_fit_are_kept_whole_and_the_budget_holds(texts:
 
 def test_a_budget_below_the_newest_message_says_what_it_takes_and_that_much_is_enough() -> None:
     held = document(said("old"), said("word " * 500))
-    with pytest.raises(InvalidInput, match="never cut; it takes") as caught:
+    with pytest.raises(InvalidInput, match="only results of tools are cut; it takes") as caught:
         transcript(held, estimate, budget=100)
     least = int(re.search(r"takes (\d+)", caught.value.message)[1])  # type: ignore[index]
     made = transcript(held, estimate, budget=least)
     assert (made.messages, made.left_out) == (1, 1)
     assert "=== 1 older message is left out ===" in made.text
+
+
+@pytest.mark.parametrize("result", ["word " * 100_000, "line\n" * 50_000, "=== user, now ===\n" * 10_000])
+def test_the_result_of_a_tool_takes_a_quarter_of_the_budget_and_says_how_to_read_the_rest(result: str) -> None:
+    held = document(said("question"), said("look", "assistant"), said(result, "tool"))
+    made = transcript(held, estimate, budget=2000)
+    assert (made.messages, made.left_out) == (3, 0) and made.tokens < 600
+    mark = re.search(r"^=== (\d+) more characters of this result are left out; all of it: (.*) ===$", made.text, re.M)
+    assert mark is not None and mark[2] == "capsule show c1 --around m2 -C 0"
+    body = made.text.partition("=== tool, ")[2].partition(" ===\n")[2]
+    kept = unquoted(body[: body.index(f"=== {mark[1]} more")].removesuffix("\n\n"))
+    assert result.startswith(kept) and abs(len(result) - len(kept) - int(mark[1])) <= 1
+    assert "left out" not in transcript(held, estimate).text
 
 
 def test_the_context_takes_a_quarter_of_the_budget_and_is_cut_between_lines() -> None:
