@@ -74,8 +74,9 @@ class Import:
             on_conflict: Where the source and this store changed the same message or field: `skip` leaves it, `update`
                 takes what the source has (the former text goes to the trash), and `copy` makes a second conversation.
             is_dry_run: Whether only the report is made.
-            is_trusted: Whether the paths are a backup of this store, which comes back as it was. Otherwise only chats
-                keep their ids. What agents said to each other comes in as a copy: a chat without participants.
+            is_trusted: Whether the paths were exported from this store: all conversations keep their ids and senders.
+                Otherwise only chats keep their ids. What agents said to each other comes in as a copy: a chat without
+                participants.
             stream: A file that is read once, besides `paths`.
             progress: Called with the bytes that were read, all bytes, and the report so far: what it has is durable.
             open_file: Opens the files on disk.

@@ -66,7 +66,7 @@ def import_(
     follow: bool = flag("--follow -f", "Go on importing while the other program writes, until Ctrl-C."),
     trusted: bool = flag(
         "--trusted",
-        "Bring back a backup of this store as it was, agents' messages too. Asks first; a script must give --yes.",
+        "Bring back exported conversations of this store, agents' too, but no agents. Asks; a script must give --yes.",
     ),
     yes: Yes = False,
 ) -> None:
@@ -88,8 +88,8 @@ def import_(
     options: dict[str, Any] = {"format": format, "on_conflict": on_conflict, "is_trusted": trusted}
     if trusted and not dry_run:
         ensure_agreed(
-            f"Import {', '.join(paths)} as a backup of this store? Messages from agents in it count as theirs, reach "
-            "others, and may start workers.",
+            f"Import {', '.join(paths)} as conversations of this store? Messages from agents in it count as theirs, "
+            "reach others, and may start workers.",
             yes=yes,
         )
     if follow:
