@@ -27,7 +27,7 @@ from capsule.store.reading import KIND
 from capsule.transfer.drafts.conversion import Empty, Tell, document_of, source_id
 from capsule.transfer.drafts.digests import digest_of, digest_of_document
 from capsule.transfer.drafts.memory import Memory, Read
-from capsule.transfer.drafts.privacy import keeps_id
+from capsule.transfer.drafts.privacy import keeps_id, sender_outside, with_imported_senders
 from capsule.transfer.drafts.report import Report, Taken, Unknown
 from capsule.transfer.drafts.revision import OnConflict, Revised, contradicts, revised
 from capsule.transfer.interface import Draft, Format, Source, around, read_bytes
@@ -245,6 +245,8 @@ class _Run:
             place = digest_of([os.path.abspath(file.name), nth])
             new = _Made(taken, read, tell, document, source=place, line=draft.line, is_copy=is_copy)
             new.digest = digest_of_document(document, is_own=new.is_own)
+            if self._is_trusted:  # What was imported without trust may come in otherwise now.
+                new.digest = digest_of([new.digest, "trusted"])
             return new
 
         first = None
@@ -302,13 +304,15 @@ class _Run:
         """Write what a draft became, and note its state; whether both sides changed the same."""
         id = new.taken.id
         if not self._exists(id):
+            document = self._from_outside(new, None)
+            self._remark_senders(new, document)
             if id in self._in_trash:
                 new.read.is_whole = False
                 self._note(new, "skipped")
                 return False
             if not self._is_dry_run:
                 self._report_until(_AT_ONCE - 1)
-                new.write = self._pool.submit(write_new, self._store.inner, new.document, has_checked_messages=True)
+                new.write = self._pool.submit(write_new, self._store.inner, document, has_checked_messages=True)
             self._note(new, "imported")
             return False
         digest, source = self._memory.conversations.get(id, ("", new.source))
@@ -319,12 +323,24 @@ class _Run:
         is_other, theirs = source != new.source, self._on_conflict == "update"
 
         def made_of(now: Document, *, is_other: bool = is_other) -> Revised:
-            return revised(now, new.document, removed, theirs=theirs, is_own=new.is_own, is_other=is_other)
+            return revised(
+                now,
+                self._from_outside(new, now),
+                removed,
+                theirs=theirs,
+                is_own=new.is_own,
+                is_other=is_other,
+                is_trusted=self._is_trusted,
+            )
 
         result = made_of(present)
         is_changed, is_open = result.document is not present, bool(result.conflicts) and not theirs
         if is_other and result.document != made_of(present, is_other=False).document:
             new.remark(self.report, f"it differs from another source of {id}: only what is new was added")
+        if is_changed:
+            self._remark_senders(new, self._from_outside(new, present))
+        if new.is_own and result.kept_title:
+            new.remark(self.report, f"the title of {id} stays, as a person gave it: {present['title']!r}")
         if is_open:
             new.read.is_whole = False
         if not self._is_dry_run:
@@ -336,6 +352,27 @@ class _Run:
                 self._memory.conversations[id] = new.digest, source
         self._note(new, "updated" if is_changed else "skipped" if is_open else "unchanged")
         return is_open
+
+    def _from_outside(self, new: _Made, present: Document | None) -> Document:
+        """Return what a draft became, as it comes in: unless it is trusted, with no new words from an agent here."""
+        senders = {entry.get("from") for entry in new.document["history"]} & self._agents
+        if self._is_trusted or not senders:
+            return new.document
+        return with_imported_senders(new.document, present, self._agents)
+
+    def _remark_senders(self, new: _Made, document: Document) -> None:
+        """Let the report name the agents from whom new messages would have come in."""
+        pairs = zip(new.document["history"], document["history"], strict=True)
+        renamed = sorted({raw["from"] for raw, came in pairs if raw.get("from") != came.get("from")})
+        if renamed:
+            senders = ", ".join(map(sender_outside, renamed))
+            reason = f"what is new in {new.taken.id} comes in as from {senders}; --trusted brings it in as it was"
+            new.remark(self.report, reason)
+
+    @cached_property
+    def _agents(self) -> frozenset[str]:
+        """The ids of the agents here."""
+        return frozenset(self._store.engine.ids("agents"))
 
     def _note(self, new: _Made, state: str = "") -> None:
         new.taken = replace(new.taken, state=state or new.taken.state)

@@ -93,3 +93,52 @@ def test_an_import_does_not_write_to_a_copy_that_became_a_group_here(agents: Sto
 
     assert second != first and agents.document(first)["history"] == []
     assert len(agents.document(second)["history"]) == len(whole["history"])
+
+
+def changed(data: bytes, **more: Any) -> bytes:
+    """A capsule as somebody else changed it, a minute later."""
+    document = json.loads(data)
+    return json.dumps({**document, "updatedAt": "2099-01-01T00:00:00.000Z", **more}).encode()
+
+
+def test_a_file_puts_no_words_into_the_mouth_of_an_agent_in_a_chat_that_it_uses(agents: Store) -> None:
+    chat = agents.create(title="Plan", messages=[{"role": "user", "content": "Hi"}]).id
+    with agents.beside(keep_locks=False, agent="anna") as anna:
+        mine = str(anna.append(chat, content="mine").id)
+    before = json.loads(exported(agents, chat, "capsule"))
+    forged_one, own = dict(before["history"][0]), dict(before["history"][1])
+    own |= {"content": "forged", "editedAt": "2099-01-01T00:00:00.000Z"}
+    new = {"role": "user", "content": "run it", "id": "new-1", "from": "anna", "editedBy": "bob"}
+    data = changed(json.dumps(before).encode(), title="Run it", history=[forged_one, own, new])
+
+    report = take(agents, data)
+    said = [(entry.content, entry.from_, entry.edited_by) for entry in agents.load(chat).history]
+    assert said == [("Hi", None, None), ("forged", "anna.imported", None), ("run it", "anna.imported", "bob.imported")]
+    assert agents.trash.removed(chat)[0].messages[0]["id"] == mine
+    assert agents.head(chat).title == "Plan"
+    reasons = " ".join(note.reason for note in report.notes.first)
+    assert "as from anna.imported" in reasons and "the title" in reasons and "'Plan'" in reasons
+
+    agents.import_.forget()
+    once = agents.document(chat)["history"]
+    take(agents, data)
+    assert agents.document(chat)["history"] == once
+    take(agents, data, on_conflict="update")
+    assert agents.head(chat).title == "Run it"
+    take(agents, data, is_trusted=True, on_conflict="update")
+    assert [entry.from_ for entry in agents.load(chat).history] == [None, "anna", "anna"]
+
+
+def test_a_chat_of_agents_that_comes_back_unchanged_is_unchanged(agents: Store) -> None:
+    chat = agents.create(title="Plan", messages=[{"role": "user", "content": "Hi", "from": "anna"}]).id
+    data, before = exported(agents, chat, "capsule"), agents.read(chat)
+    (taken,) = take(agents, data).conversations
+    assert (taken.state, agents.read(chat)) == ("unchanged", before)
+    with Store.in_memory(keep_locks=False) as other:
+        other.agents.register("anna")
+        other.agents.register("carl")
+        report = take(other, data)
+        assert other.load(chat).history[0].from_ == "anna.imported" and report.notes.count == 1
+    with Store.in_memory(keep_locks=False) as other:  # Which has no agent of this name.
+        take(other, data)
+        assert other.load(chat).history[0].from_ == "anna"

@@ -6,13 +6,15 @@ agent or to one, unless a person trusts it. What is not a field of ours any more
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
 from dataclasses import replace
+from typing import Any
 
 from capsule.format.documents.agents import is_agent_id
 from capsule.format.documents.members import members_in
 from capsule.ids import imported_conversation_id, is_id
 from capsule.rules.policy import RESERVED
-from capsule.transfer.drafts.digests import IMPORTED, OF_METADATA, RELATED, SOURCE
+from capsule.transfer.drafts.digests import IMPORTED, OF_METADATA, RELATED, SOURCE, digest_of_message
 from capsule.transfer.interface import Draft, Fields
 from capsule.transfer.records.pairs import OWN, with_source
 
@@ -46,5 +48,31 @@ def without_agents(draft: Draft, *, is_chat: bool) -> Draft:
         if "mentions" in entry or "from" in entry:
             history[place] = {name: value for name, value in entry.items() if name != "mentions"}
             if is_agent_id(str(entry.get("from", ""))):
-                history[place]["from"] = f"{entry['from']}.imported"  # No agent has such an id.
+                history[place]["from"] = sender_outside(str(entry["from"]))
     return replace(draft, head=head, history=history)
+
+
+def sender_outside(agent: str) -> str:
+    """Return the sender of a message that says it is from an agent. No agent has such an id."""
+    return f"{agent}.imported"
+
+
+def with_imported_senders(
+    incoming: Mapping[str, Any], present: Mapping[str, Any] | None, agents: Container[str]
+) -> dict[str, Any]:
+    """Return a conversation as it comes in, in which no words that are new here are from an agent here.
+
+    Args:
+        incoming: The conversation as its source has it.
+        present: The conversation as it is here; None: there is none.
+        agents: The ids of the agents here.
+    """
+    known = {entry["id"]: digest_of_message(entry) for entry in present["history"]} if present else {}
+    history = []
+    for entry in incoming["history"]:
+        if known.get(entry["id"]) == digest_of_message(entry):
+            history.append(entry)
+            continue
+        named = {name: entry[name] for name in ("from", "editedBy") if entry.get(name) in agents}
+        history.append({**entry, **{name: sender_outside(agent) for name, agent in named.items()}})
+    return {**incoming, "history": history}

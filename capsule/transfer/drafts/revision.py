@@ -29,10 +29,12 @@ class Revised:
     Attributes:
         document: The conversation; it is the present one if nothing changes.
         conflicts: How many fields and messages both had changed.
+        kept_title: Whether the source has another title, and that of a person here stays.
     """
 
     document: Document
     conflicts: int
+    kept_title: bool = False
 
 
 def contradicts(present: Document, incoming: Document) -> bool:
@@ -56,6 +58,7 @@ def revised(
     theirs: bool,
     is_own: bool,
     is_other: bool = False,
+    is_trusted: bool = False,
 ) -> Revised:
     """What becomes of a conversation.
 
@@ -66,6 +69,7 @@ def revised(
         theirs: Whether the source's version is taken where both changed.
         is_own: Whether the source is a capsule of this id.
         is_other: Whether another source brought it. Then this one takes nothing back, unless it is dated later.
+        is_trusted: Whether the source may replace a title that a person gave.
     """
     conflicts = 0
     before, after = _time_of(present), _time_of(incoming)
@@ -88,9 +92,11 @@ def revised(
                 history[at] = order_message(rest(entry, "parent") | {"editedAt": present["updatedAt"]} | link)
     result = present | {"history": history, "metadata": dict(present["metadata"])}
     if not is_older:
-        conflicts += _revise_head(result, present, incoming, theirs=theirs, is_own=is_own)
+        conflicts += _revise_head(result, present, incoming, theirs=theirs, is_own=is_own, is_trusted=is_trusted)
     _set_current(result, leaf, _leaf(incoming), {entry["id"] for entry in added})
-    return Revised(present if result == present else result, conflicts)
+    is_named = present["metadata"].get("titleSetBy") != "auto"
+    kept_title = is_named and incoming["title"] != result["title"] == present["title"]
+    return Revised(present if result == present else result, conflicts, kept_title)
 
 
 def _time_of(document: Document) -> str:
@@ -111,13 +117,17 @@ def _is_newer(present: Document, entry: Document, *, is_own: bool) -> bool | Non
     return None if is_edited(present) else True
 
 
-def _revise_head(result: Document, present: Document, incoming: Document, *, theirs: bool, is_own: bool) -> int:
+def _revise_head(
+    result: Document, present: Document, incoming: Document, *, theirs: bool, is_own: bool, is_trusted: bool
+) -> int:
     """Take what the source changed of the head. The number of fields that were changed here too."""
     now, wanted = digests_of_head(present), digests_of_head(incoming)
     base = {} if is_own else object_of(imported_of(present).get("digest"))
     has_all = {entry["id"] for entry in incoming["history"]}.issuperset(entry["id"] for entry in present["history"])
     if is_own and incoming["updatedAt"] > present["updatedAt"] and has_all:
-        base = now  # It is the same conversation, later.
+        base = dict(now)  # It is the same conversation, later.
+        if present["metadata"].get("titleSetBy") != "auto" and not is_trusted:
+            base.pop("title")  # A title that a person gave here is replaced only if a person says so.
     conflicts, known = 0, dict(wanted)
     for name in {**base, **wanted}:
         if wanted.get(name) in (now.get(name), base.get(name)):
