@@ -189,6 +189,19 @@ def test_hooks_go_into_the_settings_and_out_again(agents: Any, tmp_path: Path, m
     assert json.loads(path.read_text()) == {}
 
 
+def test_hooks_of_a_program_without_the_tools_of_messaging_are_told_how_to_add_them(
+    agents: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))  # No program there changes the settings itself.
+    fix = "capsule mcp install claude-code --tools all"
+    assert fix in agents("agent", "wake", "install", "claude-code", "--as", "bob").stderr
+    agents("mcp", "install", "claude-code")
+    assert fix in agents("agent", "wake", "install", "claude-code", "--as", "bob").stderr
+    agents("mcp", "install", "claude-code", "--tools", "all")
+    assert fix not in agents("agent", "wake", "install", "claude-code", "--as", "bob").stderr
+
+
 @pytest.mark.parametrize(
     "words", [["cursor"], ["webhook"], ["gemini", "--address", "x"], ["webhook", "command", "--address", "x"]]
 )

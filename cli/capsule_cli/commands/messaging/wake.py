@@ -6,18 +6,21 @@ worked out for all programs before the first file is written.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
+from capsule.errors import InvalidDocument
 from capsule_cli.commands.mcp import clients
 from capsule_cli.commands.mcp.clients import Settings
 from capsule_cli.public import acting
 from capsule_cli.shared.asked import asked
 from capsule_cli.shared.options import DryRun, argument, option, refuse
-from capsule_cli.shared.output import Stopped, answer, shown
+from capsule_cli.shared.output import Stopped, answer, say, shown
 
 if TYPE_CHECKING:
-    from capsule.mcp_server.clients.table import Client
+    from capsule.mcp_server.clients.table import Client, Places
     from capsule.messaging.doorbells.interface import Target
 
 #: The programs that have an address in place of hooks, and what of it they take.
@@ -33,7 +36,8 @@ def install(names: Names, at: At = None, settings: Settings = "user", dry_run: D
 
     Everything else in the settings stays. A file with comments stays as it is, and Capsule prints the text to paste
     into it; the exit code is then 1. With --as, the session is that agent; without it, the agent of CAPSULE_AGENT, or
-    of the project in which the session begins.
+    of the project in which the session begins. If the MCP server of a program does not offer the tools of messaging,
+    Capsule says how to add them.
 
     A message rings at once; if it is not read, again after 1, 5 and 30 minutes. The bell says how many messages wait
     and from whom, and never what they say.
@@ -51,7 +55,25 @@ def install(names: Names, at: At = None, settings: Settings = "user", dry_run: D
                 registry.register(store, agent, target)
         answer(target.as_json(), f"{agent} is rung at {' '.join(target.address.values())}")
     if plans:
+        for client in hooked:
+            if not _offers_messaging(client, places):
+                fix = f"capsule mcp install {client.name} --tools all"
+                say(f"{client.title} has no MCP server with the tool `listen`, of which the bell speaks; run: {fix}")
         clients.carry_out(plans, places, dry_run, is_there=True)
+
+
+def _offers_messaging(client: Client, places: Places) -> bool:
+    """Return whether the settings of a program start Capsule's MCP server with the tools of messaging."""
+    from capsule.mcp_server.clients import settings, table
+
+    (program,) = clients.named_in(table.CLIENTS, [client.name])
+    for scope in clients.SCOPES:
+        with suppress(InvalidDocument):
+            for entry in settings.entries(program, scope, places):
+                words = " ".join(entry.launch.args) if entry.ours and entry.launch else ""
+                if re.search(r"--tools[ =](messaging|all)\b", words):
+                    return True
+    return False
 
 
 def uninstall(names: Names, settings: Settings = "user", dry_run: DryRun = False) -> None:
