@@ -1,5 +1,6 @@
 // Lists and searches: what fits is shown as one types, the next page when one comes to the end, and in the list what
 // changes meanwhile. What is shown is what the server draws, and its address is kept.
+import { bind } from "./compose.js";
 import { part } from "./part.js";
 
 const BEFORE_MS = 25, BETWEEN_MS = 1000;
@@ -19,6 +20,7 @@ async function show(address, isWanted = () => true) {
   for (const id of known) changed.delete(id);
   document.getElementById("news")?.replaceChildren();
   found().replaceWith(drawn);
+  bind(drawn);
   if (chosen) document.querySelector(`#${CSS.escape(chosen)} a`)?.focus({ preventScroll: true });
   follow();
 }
