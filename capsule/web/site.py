@@ -12,6 +12,7 @@ from capsule.ids import new_id
 from capsule.transfer.rendering.messages import STYLES, TEMPLATES
 from capsule.web import words
 from capsule.web.admission import Admission
+from capsule.web.preparing import Preparation
 
 if TYPE_CHECKING:
     import jinja2
@@ -34,6 +35,7 @@ class Site:
         admission: Who is let in.
         cookie: The name of the store's cookie.
         connections: Those of the server.
+        preparation: The wait for the index.
     """
 
     def __init__(self, store: Store, tokens: Tokens) -> None:
@@ -41,6 +43,7 @@ class Site:
         self.admission = Admission(store.inner.whole.machine, tokens, store.root, store.agent)
         self.cookie = self.admission.cookie
         self.connections = Connections(*_CONNECTIONS)
+        self.preparation = Preparation(lambda report: store.list(limit=1, progress=report))
 
     def opening(self, address: str) -> str:
         """Return an address that opens the page once, by the address of the server."""

@@ -172,6 +172,11 @@ def get(path: str, answer: Callable[[View], Response]) -> Route:
     """The route of a page that only reads. Starlette runs it in a thread."""
 
     def read(view: View) -> Response:
+        if "text/html" in view.request.headers.get("accept", ""):
+            unfinished = view.site.preparation.unfinished()
+            if unfinished is not None:
+                text = view.site.draw("preparing.html", read=unfinished[0], all=unfinished[1])
+                return HTMLResponse(text, 503, {"retry-after": "1"})
         if not view.asked("part"):
             view.cursor = view.store.changes().cursor  # Before the page is read: what comes between is heard of.
         return answer(view)

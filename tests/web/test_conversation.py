@@ -170,7 +170,7 @@ def test_the_context_is_compared_with_its_project_on_demand_and_for_the_owner_on
     store.agents.register("ben")
     token = Tokens(tmp_path / "config", store.root).add("ben")
     with TestClient(client.app, headers={"origin": "http://testserver"}) as other:
-        other.get(f"http://testserver/?token={token}")
+        other.post("/enter", data={"token": token})
         assert other.get(f"/c/{talk.context}/context").status_code == 200
         assert other.get(f"/c/{talk.context}/context?drift=1").status_code == 403
         assert "only a person" in other.get(f"/c/{talk.context}/versions").text

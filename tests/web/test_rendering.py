@@ -43,7 +43,8 @@ TAGS = {
 TAGS |= {"summary", "pre", "code", "ul", "ol", "li", "table", "thead", "tbody", "tr", "th", "td", "em", "strong", "s"}
 TAGS |= {"blockquote", "ins", "del", *VOID}
 ATTRIBUTES = {"class", "id", "dir", "open", "title", "aria-labelledby", "aria-label", "aria-hidden", "datetime"}
-ATTRIBUTES |= {"viewbox", "d", "fill-rule", "href", "rel", "src", "alt", "loading", "download", "start", "align"}
+ATTRIBUTES |= {"viewbox", "d", "fill-rule", "href", "rel", "src", "alt", "loading", "download"}
+ATTRIBUTES |= {"start", "align", "tabindex"}
 PATCH = "*** Begin Patch\n*** Update File: a.py\n@@\n-x\n+y\n+z\n*** End Patch"
 MARKS = [*"[]()<>!`*_~#|-+>&;:\"'= \n\t\\a", "http://a.b", "javascript:", "script", "onclick=", "```", "\n\n", "    "]
 ADDRESS = re.compile(r"(https?|mailto):|#[mh]-|/files/[0-9a-f]{64}$")

@@ -35,7 +35,13 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _TAGS = "p br hr em strong s a h3 h4 h5 h6 ul ol li blockquote pre code span table thead tbody tr th td ins del"
 _CLEANER = Cleaner(
     tags=set(_TAGS.split()),
-    attributes={"a": {"href", "title"}, "ol": {"start"}, "th": {"align"}, "td": {"align"}},
+    attributes={
+        "a": {"href", "title"},
+        "ol": {"start"},
+        "table": {"tabindex"},
+        "th": {"align"},
+        "td": {"align"},
+    },
     allowed_classes={"span": {name for name in STANDARD_TYPES.values() if name}, "pre": {"diff"}},
     url_schemes={"http", "https", "mailto"},
     link_rel="noopener noreferrer nofollow",
@@ -176,6 +182,8 @@ def _adapt(state: Any) -> None:
             token.tag = f"h{min(int(token.tag[1]) + 2, 6)}"
         if isinstance(style := token.attrs.pop("style", None), str):
             token.attrs["align"] = style.removeprefix("text-align:")
+        if token.type == "table_open":  # A wide one is scrolled, by the keyboard too.
+            token.attrs["tabindex"] = "0"
         depth = 0
         for child in token.children or ():
             depth += child.nesting * child.type.startswith("link_")
