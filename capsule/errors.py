@@ -32,6 +32,7 @@ Action = Literal[
     "unlock",  # Wait, or release the lock by force.
     "edit",  # Edit the message in a branch of its own.
     "trash",  # List the trash.
+    "webhook",  # Make a webhook of the name.
     "copy",  # Copy the store into one of files.
     "update",  # Update Capsule, or delete the derived files after the newer version has flushed the store.
     "migrate",  # Bring the tables of the store to this version.

@@ -33,6 +33,7 @@ REMEDIES: Final[dict[Action, str]] = {
     "force: true",
     "edit": "use action edit for it",
     "trash": "the trash is not open to tools; the user can look into it",
+    "webhook": "the user has to make it",
     "copy": "the user can copy the store into files",
     "update": "the user has to update Capsule",
     "migrate": "the user has to migrate the store",

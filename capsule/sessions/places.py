@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from capsule.errors import InvalidInput, NotFound
+from capsule.errors import InvalidInput, NotFound, Remedy
 from capsule.format.documents.agents import direct_id
 from capsule.ids import is_id
 from capsule.messaging.channels import Channels
@@ -65,8 +65,8 @@ def ensure_heard(store: CoreStore, channel: str, place: str, agent: str) -> None
         try:
             Webhooks(store.engine.machine).get(place)
         except NotFound as error:
-            text = f"{error.message} on this machine; make it with `capsule worker webhook {place}`"
-            raise NotFound(text, id=place) from None
+            remedy = Remedy("webhook", place)
+            raise NotFound(f"{error.message} on this machine", id=place, remedy=remedy) from None
     if channel != CONVERSATIONS or not store.engine.exists(KIND, place):
         return
     object = Object.listed(store.head(place))

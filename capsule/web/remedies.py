@@ -18,6 +18,7 @@ REMEDIES: Final[dict[Action, tuple[str, str]]] = {
     "unlock": ("Wait, or release the lock: it stands with the conversation, under Manage", "/c/{}"),
     "edit": ("Read the conversation, and change the message in a branch of its own", "/c/{}"),
     "trash": ("See the trash", "/repairs"),
+    "webhook": ("A webhook is made on the command line: capsule worker webhook", ""),
     "copy": ("A store is copied into files on the command line: capsule copy", ""),
     "update": ("This Capsule has to be updated", ""),
     "migrate": ("A store is migrated on the command line: capsule store migrate", ""),

@@ -31,6 +31,7 @@ REMEDIES: Final[dict[Action, tuple[str, str]]] = {
     "unlock": ("wait, or run:", "capsule lock release {} --force"),
     "edit": ("make a new version of it with:", "capsule edit {} --which MESSAGE --beside"),
     "trash": ("list them with:", "capsule trash list"),
+    "webhook": ("make it with:", "capsule worker webhook {}"),
     "copy": ("copy the store into files first:", "capsule copy {} DIR"),
     "update": ("update this one, or delete those files after you ran, with the newer one:", "capsule doctor --flush"),
     "migrate": ("run:", "capsule store migrate"),

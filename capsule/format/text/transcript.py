@@ -62,7 +62,12 @@ def quoted(text: str) -> str:
 
 
 def transcript(
-    document: Mapping[str, Any], estimate: Estimate, *, budget: int | None = None, context: bool = False
+    document: Mapping[str, Any],
+    estimate: Estimate,
+    *,
+    budget: int | None = None,
+    context: bool = False,
+    rest: str = "all of it is in message {}",
 ) -> Transcript:
     """A conversation, as `Store.document` gives it, as text.
 
@@ -72,6 +77,7 @@ def transcript(
         budget: So many tokens at most; None: everything. The result of a tool that takes more than a quarter is cut,
             and says how to read the rest.
         context: Whether the project context comes first: its beginning, in a quarter of the budget.
+        rest: How to read a message whole; `{}` is its id.
 
     Raises:
         InvalidInput: The budget is too small for the newest message.
@@ -89,7 +95,7 @@ def transcript(
         block = "\n".join(_blocks(entry))
         cost = _cost(block, estimate)
         if budget is not None and cost > budget // _SHARE and entry.get("role") == "tool":
-            block = min(block, _cut_result(entry, document["id"], estimate, budget // _SHARE), key=len)
+            block = min(block, _cut_result(entry, rest, estimate, budget // _SHARE), key=len)
             cost = _cost(block, estimate)
         if room is not None and cost > room:
             break
@@ -144,13 +150,13 @@ def _blocks(entry: Message) -> Iterator[str]:
         yield _block(f"{who} attached {_name(name)}", "")
 
 
-def _cut_result(entry: Message, conversation: str, estimate: Estimate, budget: int) -> str:
+def _cut_result(entry: Message, rest: str, estimate: Estimate, budget: int) -> str:
     """Return the result of a tool with as much of its text as takes no more than `budget`, or with none of it."""
     text = str(entry.get("content") or "")
 
     def made(length: int) -> str:
-        whole = f"capsule show {conversation} --around {_name(entry.get('id'))} -C 0"
-        left_out = f"=== {len(text) - length} more characters of this result are left out; all of it: {whole} ===\n"
+        how = rest.replace("{}", _name(entry.get("id")))
+        left_out = f"=== {len(text) - length} more characters of this result are left out; {how} ===\n"
         first, *others = _blocks({**entry, "content": text[:length]})
         return "\n".join([first, left_out, *others])
 

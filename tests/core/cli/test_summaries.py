@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -150,3 +151,12 @@ def test_a_transcript_is_printed_within_its_budget(capsule: Any, plan: str) -> N
     text = capsule("show", "--for-model", plan, "--context").stdout
     assert "=== project context ===\n# Project\n>=== user ===\n" in text
     assert "Project" not in capsule("show", "--for-model", plan).stdout
+
+
+def test_a_cut_result_of_a_tool_names_the_command_that_prints_all_of_it(capsule: Any, plan: str) -> None:
+    result = "word " * 5_000
+    capsule("append", plan, "--role", "tool", "-", input=result)
+    text = capsule("show", "--for-model", plan, "--budget", "1000").stdout
+    found = re.search(r"left out; all of it: capsule (.*) ===$", text, re.MULTILINE)
+    assert found is not None and result not in text
+    assert result.strip() in capsule(*found[1].split()).stdout

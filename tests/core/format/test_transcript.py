@@ -153,8 +153,10 @@ def test_the_result_of_a_tool_takes_a_quarter_of_the_budget_and_says_how_to_read
     held = document(said("question"), said("look", "assistant"), said(result, "tool"))
     made = transcript(held, estimate, budget=2000)
     assert (made.messages, made.left_out) == (3, 0) and made.tokens < 600
-    mark = re.search(r"^=== (\d+) more characters of this result are left out; all of it: (.*) ===$", made.text, re.M)
-    assert mark is not None and mark[2] == "capsule show c1 --around m2 -C 0"
+    mark = re.search(
+        r"^=== (\d+) more characters of this result are left out; all of it is in message (.*) ===$", made.text, re.M
+    )
+    assert mark is not None and mark[2] == "m2"
     body = made.text.partition("=== tool, ")[2].partition(" ===\n")[2]
     kept = unquoted(body[: body.index(f"=== {mark[1]} more")].removesuffix("\n\n"))
     assert result.startswith(kept) and abs(len(result) - len(kept) - int(mark[1])) <= 1

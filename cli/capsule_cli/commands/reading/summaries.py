@@ -131,7 +131,8 @@ def _transcript(document: Mapping[str, Any], budget: int | None, *, context: boo
     from capsule.format.text.tokens import estimate
     from capsule.format.text.transcript import transcript
 
-    return transcript(document, estimate, budget=budget, context=context)
+    rest = f"all of it: capsule show {document['id']} --around {{}} -C 0"
+    return transcript(document, estimate, budget=budget, context=context, rest=rest)
 
 
 def with_standing(store: CoreStore, id: str) -> dict[str, Any]:
