@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from capsule import InvalidInput, NotFound, Refused, Store
+from capsule.store.store import CoreStore
 
 
 @pytest.fixture
@@ -48,6 +51,23 @@ def test_an_agent_answers_and_reacts_to_no_message_from_before_it_joined(each_st
             assert str(hidden.value).replace(before, unknown) == str(missing.value)
     assert len(each_store.load(group).history) == 1
     each_store.messages.react(before, "👍", agent="bob")
+
+
+def test_a_message_is_answered_while_others_append(
+    each_store: Store, sent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = CoreStore.tail_entries
+
+    def append_and_read(reader: CoreStore, id: str, n: int) -> tuple[int, list[dict[str, Any]]]:
+        monkeypatch.undo()
+        each_store.messages.send("meanwhile", agent="anna", to="bob")
+        return read(reader, id, n)
+
+    monkeypatch.setattr(CoreStore, "tail_entries", append_and_read)
+    answer = each_store.messages.send("Yes", agent="bob", to="anna", reply_to=sent)
+    history = each_store.messages.history("direct_anna_bob", agent="anna").messages
+    assert [(each.content, each.reply_to) for each in history][1:] == [("meanwhile", None), ("Yes", sent)]
+    assert answer.message == history[-1].id
 
 
 def test_a_mention_that_was_done_is_open_again(each_store: Store, sent: str) -> None:

@@ -327,9 +327,15 @@ class Sending:
 
 
 def entry_at(store: CoreStore, conversation: str, place: int) -> Entry:
-    """The message at a place; empty: there is none that the store's agent may read. Cost: reading back to it."""
-    first, entries = store.tail_entries(conversation, store.engine.tail(conversation, 0)[1] - place)
-    return entries[0] if entries and first == place else {}
+    """Return the message at a place; empty: there is none that the store's agent may read.
+
+    Cost: reading back to it; again if others appended meanwhile.
+    """
+    while True:
+        count = store.engine.tail(conversation, 0)[1]
+        first, entries = store.tail_entries(conversation, count - place)
+        if first + len(entries) == count:
+            return entries[0] if entries and first == place else {}
 
 
 class _NoTopic(InvalidInput):
