@@ -1,8 +1,9 @@
 """Flushing behind: documents are made durable within a second of an append, which waited for its log alone.
 
 One thread does it for all stores of a process, once there is something to flush. What must stay true: what a caller was
-promised never depends on it; it holds no mutex while it sleeps, and keeps no store alive that is flushed; and a forked
-child shares nothing with its parent. The module knows of a document only its name.
+promised never depends on it; it holds no mutex while it sleeps, and keeps no store alive that is flushed; no thread
+of ours runs while the process is forked; and a forked child shares nothing with its parent. The module knows of a
+document only its name.
 """
 
 from __future__ import annotations
@@ -42,18 +43,25 @@ class FlushBehind:
 
     def flush(self, timeout_s: float = 10.0) -> None:
         """Flush them now. One whose mutex can't be had in so many seconds stays for later; an error is logged."""
+        self.flush_free(timeout_s)
+        if self._names:
+            _thread.start()
+
+    def flush_free(self, timeout_s: float) -> None:
+        """As `flush`, but what stays for later stays until somebody else starts the thread."""
         with self._turn:
-            later = {}
+            busy = {}
             while self._names:
                 (kind, id), make_durable = self._names.popitem()
                 try:
                     make_durable(kind, id, timeout_s)
                 except StoreBusy:
-                    later[kind, id] = make_durable
+                    busy[kind, id] = make_durable
                 except CapsuleError as error:
                     _log.warning("%s %s is not flushed: %s", kind, id, error)
-        for (kind, id), make_durable in later.items():
-            self.add(kind, id, make_durable)
+            self._names.update(busy)
+        if busy:
+            _thread.waiting[self] = None
 
 
 class _Thread:
@@ -70,6 +78,7 @@ class _Thread:
         self._starting = threading.Lock()
         self._running: threading.Thread | None = None
         self._ident = 0
+        self._forks = 0
 
     def start(self) -> None:
         """Have it flush what is waiting, in a while; at the end of the process where no thread can be started."""
@@ -77,6 +86,8 @@ class _Thread:
             self.wake.set()  # Not under the lock: who holds that may be waiting for this thread to end.
             return
         with self._starting, suppress(RuntimeError):  # The interpreter is shutting down.
+            if self._forks:
+                return  # `after_fork` does it.
             if self._running is None:
                 self._end.clear()
                 running = threading.Thread(target=self._run, name="capsule-flush", daemon=True)
@@ -108,7 +119,22 @@ class _Thread:
                 self.wake.set()
                 running.join()
                 self.wake.clear()
-        self.flush(timeout_s=0)
+        for behind in list(self.waiting):
+            self.waiting.pop(behind, None)
+            behind.flush_free(timeout_s=0)
+
+    def before_fork(self) -> None:
+        """Stop, and stay so until `after_fork`."""
+        with self._starting:
+            self._forks += 1
+        self.stop()
+
+    def after_fork(self) -> None:
+        """In the parent: go on with what could not be flushed before the fork."""
+        with self._starting:
+            self._forks -= 1
+        if self.waiting:
+            self.start()
 
 
 _thread = _Thread()
@@ -121,4 +147,8 @@ def _in_forked_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=lambda: _thread.stop(), after_in_child=_in_forked_child)
+    os.register_at_fork(
+        before=lambda: _thread.before_fork(),
+        after_in_parent=lambda: _thread.after_fork(),
+        after_in_child=_in_forked_child,
+    )

@@ -142,6 +142,33 @@ hear()
     forking.hear()
 
 
+def test_a_document_that_is_busy_before_a_fork_is_flushed_after_it_by_a_thread_that_did_not_run_meanwhile(
+    root: Path, store: Store, child: Start
+) -> None:
+    forking = child(
+        """
+        import os, threading
+        from capsule.engines.files.disk import behind
+        running = []
+        store = Store.open(sys.argv[1])
+        with Store.open(sys.argv[1]) as other:
+            store.append("plan", content="two")
+            with other.engine.storage.hold("conversations", "plan"):
+                restart = behind._thread.after_fork
+                behind._thread.after_fork = lambda: (running.append(threading.active_count()), restart())
+                if not os.fork():
+                    os._exit(0)
+                os.wait()
+        say(running)
+        hear()
+        """,
+        root,
+    )
+    assert forking.hear() == [1]
+    until(lambda: is_checkpoint(root))
+    forking.say()
+
+
 def test_a_child_is_forked_while_another_thread_flushes(root: Path, store: Store, child: Start) -> None:
     forking = child(
         """
