@@ -218,10 +218,22 @@ def copy_range(sys: Syscalls, source: int, target: int, start: int, end: int, to
     return to
 
 
+class FlushFailed(OSError):
+    """A flush failed. What it was to make durable may be lost, even if a later flush of the same file succeeds."""
+
+
+def flush(fsync: Callable[[int], None], fd: int) -> None:
+    """Flush a file by one of the calls of the system. Raises `FlushFailed`."""
+    try:
+        fsync(fd)
+    except OSError as error:
+        raise FlushFailed(error.errno, error.strerror) from error
+
+
 def sync_directory(sys: Syscalls, path: str) -> None:
-    """Make the names in a directory durable."""
+    """Make the names in a directory durable. Raises `FlushFailed`, OSError."""
     with opened(sys, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as fd:
-        sys.fsync(fd)
+        flush(sys.fsync, fd)
 
 
 def write_new(sys: Syscalls, path: str, mode: int, write: Callable[[int], None], *, like: str | None = None) -> int:

@@ -17,6 +17,8 @@ The model assumes this of the system, and nothing else:
 - After the power cut the system has another boot id (`Rebooted`). A disk that was taken out, or one that was put back
   to a snapshot, comes back within the same boot as another device (`Remounted`).
 - A flush of one file makes nothing of another one durable.
+- After a flush that failed, a later one makes only those sectors durable that were written in between: the kernel
+  counts the others for clean. The same holds for the changes of a directory.
 """
 
 from __future__ import annotations
@@ -62,18 +64,23 @@ class Recorder(Syscalls):
     Attributes:
         events: The calls; and what a test adds, as `("acknowledged", text)`.
         before_flush: Called once, before the next flush of a log.
+        fail: Raises `OSError` for a call that is to fail, of this name, on this path. Called before each call that
+            changes something.
     """
 
     def __init__(self, root: Path) -> None:
         self._root = str(root)
         self.events: list[tuple[Any, ...]] = []
         self.before_flush: Callable[[], object] | None = None
+        self.fail: Callable[[str, str], object] = lambda call, path: None
 
     def _name(self, path: str) -> str:
         return os.path.relpath(path, self._root)
 
     def open(self, path: str, flags: int, mode: int = 0o777) -> int:
         new = bool(flags & os.O_CREAT) and not os.path.lexists(path)
+        if new:
+            self.fail("create", path)
         fd = os.open(path, flags, mode)
         inode = os.fstat(fd).st_ino
         if new:
@@ -83,11 +90,13 @@ class Recorder(Syscalls):
         return fd
 
     def pwrite(self, fd: int, data: bytes, offset: int) -> int:  # type: ignore[override]
+        self.fail("write", _path(fd))
         done = os.pwrite(fd, data, offset)
         self.events.append(("write", os.fstat(fd).st_ino, bytes(data[:done]), offset))
         return done
 
     def ftruncate(self, fd: int, size: int) -> None:
+        self.fail("truncate", _path(fd))
         os.ftruncate(fd, size)
         self.events.append(("truncate", os.fstat(fd).st_ino, size))
 
@@ -96,38 +105,50 @@ class Recorder(Syscalls):
         return self.pwrite(target, data, target_offset) if data else 0
 
     def fsync(self, fd: int) -> None:  # type: ignore[override]
-        path = os.readlink(f"/proc/self/fd/{fd}")
+        path = _path(fd)
         act, self.before_flush = (self.before_flush, None) if "/log" in path else (None, self.before_flush)
         if act is not None:
             act()
-        if os.path.isdir(path):
-            self.events.append(("sync directory", self._name(path)))
-        else:
-            self.events.append(("sync", os.fstat(fd).st_ino))
+        event = ("sync directory", self._name(path)) if os.path.isdir(path) else ("sync", os.fstat(fd).st_ino)
+        try:
+            self.fail("sync", path)
+        except OSError:
+            self.events.append((f"failed {event[0]}", event[1]))
+            raise
+        self.events.append(event)
 
     fdatasync = fsync  # type: ignore[assignment]
 
     def rename(self, source: str, target: str) -> None:  # type: ignore[override]
+        self.fail("rename", target)
         os.rename(source, target)
         self.events.append(("rename", self._name(source), self._name(target)))
 
     def link(self, source: str, target: str) -> None:  # type: ignore[override]
+        self.fail("link", target)
         os.link(source, target)
         self.events.append(("link", self._name(source), self._name(target)))
 
     def unlink(self, path: str) -> None:  # type: ignore[override]
+        self.fail("unlink", path)
         os.unlink(path)
         self.events.append(("unlink", self._name(path)))
 
     def mkdir(self, path: str, mode: int = 0o777) -> None:  # type: ignore[override]
+        self.fail("mkdir", path)
         os.mkdir(path, mode)
         self.events.append(("mkdir", self._name(path)))
 
     def exchange(self, one: str, other: str) -> bool:
+        self.fail("exchange", other)
         done = super().exchange(one, other)
         if done:
             self.events.append(("exchange", self._name(one), self._name(other)))
         return done
+
+
+def _path(fd: int) -> str:
+    return os.readlink(f"/proc/self/fd/{fd}")
 
 
 @dataclass
@@ -136,9 +157,57 @@ class File:
 
     versions: list[bytes] = field(default_factory=lambda: [b""])
 
+    #: The versions of which a failed flush may have kept any sector; None: every flush succeeded.
+    failed: list[bytes] | None = None
+    #: The sectors that were written since that flush.
+    rewritten: set[int] = field(default_factory=set)
+
     @property
     def now(self) -> bytes:
         return self.versions[-1]
+
+    def write(self, data: bytes, offset: int) -> None:
+        now = self.now.ljust(offset, b"\0")
+        self.versions.append(now[:offset] + data + now[offset + len(data) :])
+        self.rewritten |= {*range(offset // SECTOR, (offset + len(data) - 1) // SECTOR + 1)}
+
+    def sync(self) -> None:
+        if self.failed is None:
+            self.versions = [self.now]
+            return
+        self.failed = [self._less_what_was_lost(version) for version in self.failed]
+        self.versions = list(dict.fromkeys([*self.failed, self.now]))
+
+    def fail_to_sync(self) -> None:
+        self.failed = list(dict.fromkeys([*(self.failed or ()), *self.versions]))
+        self.rewritten = set()
+
+    def with_first_sector_of(self, write: int) -> bytes:
+        """The oldest version, with the first sector of a later one."""
+        version = self.versions[min(write, len(self.versions) - 1)]
+        return version[:SECTOR] + self.versions[0][SECTOR:]
+
+    def _less_what_was_lost(self, version: bytes) -> bytes:
+        now = bytearray(version.ljust(len(self.now), b"\0")[: len(self.now)])
+        for sector in self.rewritten:
+            place = slice(sector * SECTOR, (sector + 1) * SECTOR)
+            now[place] = self.now[place]
+        return bytes(now)
+
+
+@dataclass
+class Change:
+    """A change of a directory that is not durable yet.
+
+    Attributes:
+        directory: Its path; empty for the root.
+        names: What the names stand for from then on; 0: nothing.
+        is_lost: Whether a flush of the directory failed since, so that no later one makes it durable.
+    """
+
+    directory: str
+    names: dict[str, int | None]
+    is_lost: bool = False
 
 
 class Disk:
@@ -153,7 +222,7 @@ class Disk:
         self._by_inode: dict[int, int] = {}
         self._now: dict[str, int | None] = {}
         self._durable: dict[str, int | None] = {}
-        self._pending: list[tuple[str, dict[str, int | None]]] = []
+        self._pending: list[Change] = []
         for path in sorted(root.rglob("*")):
             name = str(path.relative_to(root))
             self._now[name] = None if path.is_dir() else self._file(path.stat().st_ino, path.read_bytes())
@@ -176,7 +245,7 @@ class Disk:
                 self._now.pop(name, None)
             else:
                 self._now[name] = number
-        self._pending.append((directory, change))
+        self._pending.append(Change(directory, change))
 
     def _create(self, name: str, inode: int) -> None:
         self._change(os.path.dirname(name), {name: self._file(inode)})
@@ -197,30 +266,36 @@ class Disk:
         self._change(os.path.dirname(one), {one: self._now[other], other: self._now[one]})
 
     def _write(self, inode: int, data: bytes, offset: int) -> None:
-        file = self._files[self._by_inode[inode]]
-        now = file.now.ljust(offset, b"\0")
-        file.versions.append(now[:offset] + data + now[offset + len(data) :])
+        self._files[self._by_inode[inode]].write(data, offset)
 
     def _truncate(self, inode: int, size: int) -> None:
         file = self._files[self._by_inode[inode]]
         file.versions.append(file.now[:size].ljust(size, b"\0"))
 
     def _sync(self, inode: int) -> None:
-        file = self._files[self._by_inode[inode]]
-        file.versions = file.versions[-1:]
+        self._files[self._by_inode[inode]].sync()
+
+    def _failed_sync(self, inode: int) -> None:
+        self._files[self._by_inode[inode]].fail_to_sync()
 
     def _acknowledged(self, text: str) -> None:
         pass
 
     def _sync_directory(self, name: str) -> None:
         directory = "" if name == "." else name
-        rest = []
-        for where, change in self._pending:
-            if where == directory:
-                _apply(self._durable, change)
-            else:
-                rest.append((where, change))
+        rest: list[Change] = []
+        for change in self._pending:
+            if change.directory != directory or change.is_lost:
+                rest.append(change)
+                continue
+            _apply(self._durable, change.names)
+            rest = [other for other in rest if not other.names.keys() <= change.names.keys()]
         self._pending = rest
+
+    def _failed_sync_directory(self, name: str) -> None:
+        directory = "" if name == "." else name
+        for change in self._pending:
+            change.is_lost = change.is_lost or change.directory == directory
 
     def trees(self, rng: random.Random, *, long: bool) -> Iterator[Tree]:
         """Every tree that a power cut can leave now: names, and the bytes of files (None: a directory).
@@ -231,9 +306,9 @@ class Disk:
         """
         for chosen in itertools.product((False, True), repeat=len(self._pending)):
             names = dict(self._durable)
-            for take, (_, change) in zip(chosen, self._pending, strict=True):
+            for take, change in zip(chosen, self._pending, strict=True):
                 if take:
-                    _apply(names, change)
+                    _apply(names, change.names)
             names = {name: number for name, number in names.items() if _is_reachable(name, names)}
             numbers = sorted({number for number in names.values() if number})
             loose = [number for number in numbers if len(self._files[number].versions) > 1]
@@ -242,6 +317,23 @@ class Disk:
                     name: None if number is None else contents.get(number, self._files[number].now)
                     for name, number in names.items()
                 }
+
+    def extreme_trees(self) -> Iterator[Tree]:
+        """Few trees, and among them those that look most like what they are not: of each file that isn't flushed,
+        nothing was kept, or all, or all but its first sector, or nothing but the first sector, as one write left it."""
+        for pending in dict.fromkeys([(), tuple(range(len(self._pending)))]):
+            names = dict(self._durable)
+            for place in pending:
+                _apply(names, self._pending[place].names)
+            names = {name: number for name, number in names.items() if _is_reachable(name, names)}
+            files = {number: self._files[number] for number in names.values() if number}
+            most = max(len(file.versions) for file in files.values())
+            contents = [{number: file.now for number, file in files.items()}]
+            contents += [{n: file.versions[0][:SECTOR] + file.now[SECTOR:] for n, file in files.items()}]
+            for write in range(most):
+                contents.append({number: file.with_first_sector_of(write) for number, file in files.items()})
+            for chosen in contents:
+                yield {name: None if number is None else chosen[number] for name, number in names.items()}
 
     def _contents(
         self, loose: list[int], names: dict[str, int | None], rng: random.Random, long: bool

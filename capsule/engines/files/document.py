@@ -15,14 +15,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from capsule.disk import whole_files
-from capsule.disk.whole_files import SIGNATURE, Signature
+from capsule.disk.whole_files import SIGNATURE, FlushFailed, Signature
 from capsule.engines.files import external_edits
-from capsule.engines.files.disk.log import deleted_record
+from capsule.engines.files.disk.log import Flushed, deleted_record
 from capsule.engines.files.disk.trash import QUARANTINE, TRASH
 from capsule.engines.files.note import LoggedDocument, new_tag
 from capsule.engines.files.protocols import Known
 from capsule.engines.files.rehead import Rehead
-from capsule.engines.files.splice import Overtaken, splice
+from capsule.engines.files.splice import NotAsItWas, Overtaken, splice
 from capsule.engines.values import Trashed
 from capsule.errors import CapsuleError, Interfered, Refused
 from capsule.format.json.anatomy import Anatomy, head_of, survey
@@ -30,6 +30,9 @@ from capsule.timestamps import WIDTH
 
 if TYPE_CHECKING:
     from capsule.format.saved.repair import Mended
+
+
+_NOT_UNDONE = "undo what it began to %s, so that it may still appear in"
 
 
 class HeldDocument(LoggedDocument):
@@ -60,10 +63,10 @@ class HeldDocument(LoggedDocument):
             elif known.doubt:
                 self.flush(known)
             else:
-                self.sys.fdatasync(self._mutex.document_fd)
-                self.set_checkpoint(known, is_other=False)
+                flushed = self._flush_document()
+                if flushed is not None:
+                    self.set_checkpoint(known, flushed, is_other=False)
         except OSError as error:
-            self.distrust_all()
             raise whole_files.failure(error, self.path, "flush") from error
 
     def close(self) -> None:
@@ -161,7 +164,7 @@ class HeldDocument(LoggedDocument):
         if doubt == "bytes":
             anatomy = None  # So that the next write writes every byte anew.
         if before is not None and before.doubt == "restored":
-            with whole_files.naming(self.path, "flush"):
+            with whole_files.naming(self.path, "flush"), self._heeding_failed_flush():
                 whole_files.sync_directory(self.sys, os.path.dirname(self.path))
             doubt = doubt if doubt == "bytes" else ""
         with whole_files.naming(self.path, "log a change of"):
@@ -181,7 +184,7 @@ class HeldDocument(LoggedDocument):
     def _refused(self, error: OSError, doing: str) -> CapsuleError:
         """The error for a write that did not change the document."""
         if not self.withdraw():
-            doing = f"undo what it began to {doing}, so that it may still appear in"
+            doing = _NOT_UNDONE % doing
         return whole_files.failure(error, self.path, doing)
 
     def _done_whole(
@@ -189,9 +192,10 @@ class HeldDocument(LoggedDocument):
     ) -> Known:
         """The document as a write left it that put a durable file in its place, noted."""
         newest = max(known.newest, known.stamp, stamp)
-        done = self.note_down(Known(now, anatomy, tag, stamp, self.storage.boot, "", newest, time))
+        done = Known(now, anatomy, tag, stamp, self.storage.boot, "", newest, time)
+        self.note_down(done._replace(doubt="name"))  # Until the log says what file it is.
         with whole_files.naming(self.path, "log a change of"):
-            self.set_checkpoint(done, is_other=True)
+            self.set_checkpoint(done, Flushed(anatomy.tail if anatomy else -1), is_other=True)
         self._owes_flush = False
         return done
 
@@ -221,6 +225,9 @@ class HeldDocument(LoggedDocument):
         except Interfered:
             self.distrust(known.doubt)
             raise
+        except NotAsItWas as error:
+            self.distrust(known.doubt)  # Its line stays in the log: whoever finds it there completes what is torn.
+            raise whole_files.failure(error, self.path, _NOT_UNDONE % "append to") from error
         except OSError as error:
             raise self._refused(error, "append to") from error
         newest = max(known.newest, known.stamp, stamp)
@@ -234,9 +241,11 @@ class HeldDocument(LoggedDocument):
                     raise Interfered
             except FileNotFoundError:  # An editor that moves the old version away first, and puts its own there next.
                 raise Interfered from None
-            self.sys.fsync(self._mutex.document_fd)
-            whole_files.sync_directory(self.sys, os.path.dirname(self.path))
-            return self.set_checkpoint(known._replace(doubt=""), is_other=True)
+            with self._heeding_failed_flush():
+                whole_files.flush(self.sys.fsync, self._mutex.document_fd)
+                whole_files.sync_directory(self.sys, os.path.dirname(self.path))
+            flushed = Flushed(known.anatomy.tail if known.anatomy else -1)
+            return self.set_checkpoint(known._replace(doubt=""), flushed, is_other=True)
 
     def distrust(self, doubt: str, *, is_done: bool = False) -> None:
         """Have the next holder read the whole file, and write it anew after a failed flush.
@@ -327,6 +336,8 @@ class HeldDocument(LoggedDocument):
             with suppress(OSError):
                 self.sys.close(fd)
             self.close()  # What lies at the path is for the next look to find out.
+            if isinstance(error.__cause__, FlushFailed):
+                self.distrust_all()
             raise
         # From here on the new file is the document, whatever is done to it next under this mutex.
         self.close()

@@ -20,7 +20,7 @@ from capsule.disk import whole_files
 from capsule.engines.files.beside import AttachedFiles, FileMachine, FileTrash
 from capsule.engines.files.document import HeldDocument
 from capsule.engines.files.external_edits import take_in
-from capsule.engines.files.note import decode_header
+from capsule.engines.files.note import HEADER_BYTES, decode_header
 from capsule.engines.files.protocols import STEP_NS, FileVersion, Known, Place
 from capsule.engines.files.storage import FileStorage
 from capsule.engines.files.transaction import Caches, FileTransaction, entries_in
@@ -309,27 +309,24 @@ class FilesEngine:
 
     def _flush_log(self, kind: str, id: str) -> None:
         """Make what the store appended to a document durable, without its mutex, unless a flush failed before."""
-        raw = self.storage.raw_header(kind, id)
+        storage = self.storage
+        raw = storage.raw_header(kind, id)
         known, log = decode_header(raw) or (None, None)
-        if not raw or (known is not None and known.boot != self.storage.boot):
+        if not raw or (known is not None and known.boot != storage.boot):
             return
-        if known is None or known.doubt == "bytes":
-            again(partial(self._ensure_durable, kind, id))
-        elif log is not None and not log.is_checkpoint:
-            sys, path = self.storage.sys, self.storage.logs.file(f"{kind}-{id}")
+        if log is None or not log.is_durable:
+            path = storage.logs.file(f"{kind}-{id}")
             try:
-                fd = sys.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-                try:
-                    sys.fdatasync(fd)
-                except OSError:
-                    self.storage.hold(kind, id).mark_unflushed()
-                    raise
-                finally:
-                    sys.close(fd)
+                with whole_files.opened(storage.sys, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC) as fd:
+                    storage.sys.fdatasync(fd)
             except FileNotFoundError:
-                return  # It was dropped with its document, this moment.
+                pass  # It has none, or it was dropped with its document, this moment.
             except OSError as error:
+                storage.mark_unflushed(kind, id)
                 raise whole_files.failure(error, path, "flush") from error
+        # Looked at again behind the flush: another one may have failed before it.
+        if known is None or len(storage.raw_header(kind, id)) > HEADER_BYTES:
+            again(partial(self._ensure_durable, kind, id))
 
     def _ensure_durable(self, kind: str, id: str) -> None:
         with self.transaction(kind, id) as transaction:

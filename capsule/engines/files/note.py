@@ -1,11 +1,15 @@
 """The note: what the last writer left about a document, beside its mutex; and the log of what it wrote.
 
 The header is 512 bytes in the mutex file itself, one padded JSON line behind its CRC-32, written over in place and
-never flushed. The log (`log.py`) is a file of its own. What must stay true: a header that is torn, stale, garbage or
-gone costs a look at the whole document and nothing else; a write's records are in the log before the document is
-touched, and the header counts them once it is done; no line leaves the log before the document is on the medium; both
-are written under the mutex only, and a reader without it checks the header by its CRC. The module knows neither what a
-record says nor what a conversation is.
+never flushed. One byte behind it, the mark, says that a flush of the document or of its log failed: so what was to be
+made durable is written anew before anything else is. The log (`log.py`) is a file of its own.
+
+What must stay true: a header that is torn, stale, garbage or gone costs a look at the whole document and nothing else;
+a write's records are in the log before the document is touched, and the header counts them once it is done; no line
+leaves the log before the document is on the medium, and the log says how far that is, whatever became of the header; a
+write that failed leaves all of this as it was; the header and the log are written under the mutex only, and a reader
+without it checks the header by its CRC; and who flushed without the mutex looks at the mark before it acknowledges. The
+module knows neither what a record says nor what a conversation is.
 """
 
 from __future__ import annotations
@@ -13,19 +17,19 @@ from __future__ import annotations
 import errno
 import os
 import zlib
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from operator import itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import orjson
 
-from capsule.disk.whole_files import SIGNATURE, Signature, failure, sync_directory
-from capsule.engines.files.disk.log import Log, Position, without_checkpoints
+from capsule.disk.whole_files import SIGNATURE, FlushFailed, Signature, failure, flush, sync_directory
+from capsule.engines.files.disk.log import Flushed, Log, Position, without_checkpoints
 from capsule.engines.files.disk.mutex import Mutex
 from capsule.engines.files.protocols import Known
-from capsule.errors import CapsuleError, StorageFailed
+from capsule.errors import StorageFailed
 from capsule.format.json.anatomy import Anatomy
 
 if TYPE_CHECKING:
@@ -36,6 +40,8 @@ _VERSION = 5
 _MARK = b'{"note":%d,' % _VERSION
 #: Stands where earlier versions have the offset of the lock's time: without one they replace the file.
 _UNUSED = -1
+#: What stands behind a header while something is to be written anew, as a flush of it failed.
+MARKED = b"!"
 _UNFLUSHED = "what was written is there, but a power cut may take it, as its flush failed; repeat it under the same key"
 _described = itemgetter("tag", "stamp", "boot", "doubt", "newest", "time")
 
@@ -65,7 +71,7 @@ def encode_header(known: Known, log: Position | None) -> bytes:
 
 def decode_header(raw: bytes) -> tuple[Known, Position | None] | None:
     """What a header says: the document as the last writer left it, and where the log ended; None when it is none."""
-    body = raw[9:-1]
+    body = raw[9 : HEADER_BYTES - 1]
     if not body.startswith(_MARK) or raw[:8] != b"%08x" % zlib.crc32(body):
         return None
     fields = orjson.loads(body)
@@ -109,7 +115,7 @@ class LoggedDocument:
         self.waits = True
         self._timeout_s = timeout_s
         self._position: Position | None = None
-        self._is_looked_up = False
+        self._is_looked_up = self._is_log_found = False
         self.under_way = self.is_restarted = self._owes_flush = False
         self.sure: int | None = None
         self.checkpoint = -1
@@ -121,7 +127,18 @@ class LoggedDocument:
             self._mutex = mutexes.acquire(name, self._timeout_s)
         except OSError as error:
             raise failure(error, mutexes.path(name), "open") from error
+        if self._mutex.size > HEADER_BYTES:
+            try:
+                self._heed_mark()
+            except OSError as error:
+                mutexes.release(self._mutex)
+                raise failure(error, mutexes.path(name), "read") from error
         return self
+
+    def _heed_mark(self) -> None:
+        known = self.known()
+        if not self.is_restarted and (known is None or known.doubt != "bytes"):
+            self.distrust_all()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         mutexes, mutex, log = self.storage.mutexes, self._mutex, self._mutex.log
@@ -135,8 +152,10 @@ class LoggedDocument:
             self.storage.behind.add(self.kind, self.id, self.storage.make_durable)
             if self.waits:
                 log.flush()
+                if self.sys.fstat(mutex.fd).st_size > HEADER_BYTES:
+                    raise FlushFailed(errno.EIO, "another flush of it failed")
         except OSError as unflushed:
-            self.mark_unflushed()
+            self.storage.mark_unflushed(self.kind, self.id)
             reason = f"{self.path}: {_UNFLUSHED}: {unflushed.strerror}"
             raise StorageFailed(reason, path=self.path, errno=unflushed.errno) from unflushed
         finally:
@@ -168,25 +187,28 @@ class LoggedDocument:
             self.sure, self.checkpoint = before, at
         elif had[:4] != log.position[:4]:
             self.under_way, self.sure = True, len(writes) - 1
-        self._position = log.position
+        if log.is_sure:
+            self._position = log.position
         return writes
 
     def _log(self) -> Log | None:
         mutex = self._mutex
-        if not self._is_looked_up:
-            self.known()
+        if self._is_log_found and mutex.log is not None:
+            return mutex.log
+        known = self.known() if not self._is_looked_up or self._position is None else None
         if mutex.log is None or not mutex.log.is_at(self._position):
             self._close_log(is_trusted=self._position is not None)
             # After a start of the machine, what is read is on the medium.
-            is_sure = self.is_restarted or self._position is not None
+            is_sure = self.is_restarted or self._position is not None or (known is not None and known.doubt != "bytes")
             mutex.log = Log.open(self.sys, self._path(), self._position, is_sure=is_sure)
+        self._is_log_found = True
         return mutex.log
 
     def _path(self) -> str:
         return self.storage.logs.file(self._mutex.name)
 
     def _close_log(self, *, is_trusted: bool = True) -> None:
-        log, self._mutex.log = self._mutex.log, None
+        log, self._mutex.log, self._is_log_found = self._mutex.log, None, False
         if log is not None:
             log.close(is_trusted=is_trusted)
 
@@ -194,37 +216,49 @@ class LoggedDocument:
         """Make the lines of the log durable. Raises `OSError`."""
         log = self._log()
         if log is not None:
-            log.flush()
+            with self._heeding_failed_flush():
+                log.flush()
+
+    @contextmanager
+    def _heeding_failed_flush(self) -> Iterator[None]:
+        """After a flush that failed, have every byte and the log be written anew."""
+        try:
+            yield
+        except FlushFailed:
+            self.distrust_all()
+            raise
 
     @property
-    def is_checkpoint(self) -> bool:
-        """Whether the document is known to be on the medium, with all that was written to it."""
-        return self._position is None or self._position.is_checkpoint
+    def is_durable(self) -> bool:
+        """Whether the document is on the medium with every line of its log. Costs reading that, if no header names it:
+        then a writer died or failed while it put another one in its place."""
+        position = self._position
+        if position is None:
+            log = self._log()
+            position = log.position if log is not None else None
+        return position is None or position.is_durable
 
-    def _secure(self) -> int | None:
-        """Make the document durable before a line leaves its log; where its entries end, -1 if that is not known.
+    def _flush_document(self) -> Flushed | None:
+        """Make the document durable, so that a line may leave its log. Raises `FlushFailed`.
 
-        None: the document isn't known to have what the log has, so that no line may leave that.
+        None: the document isn't known to have what the log has.
         """
         known, fd = self.known(), self._mutex.document_fd
         if known is None or known.doubt == "bytes" or self.under_way or fd < 0:
             return None
-        if known.doubt or SIGNATURE(self.sys.fstat(fd)) != known.signature:  # Another program's version.
-            self.sys.fsync(fd)
-            sync_directory(self.sys, os.path.dirname(self.path))
-            return -1
-        if not self.is_checkpoint:
-            self.sys.fdatasync(fd)
-        return known.anatomy.tail if known.anatomy else -1
-
-    def mark_unflushed(self) -> None:
-        """Have the next holder, in whichever process, write every byte and the log anew. Takes the mutex."""
-        with suppress(CapsuleError, OSError), self.storage.hold(self.kind, self.id) as held:
-            held.distrust_all()
+        with self._heeding_failed_flush():
+            if known.doubt or SIGNATURE(self.sys.fstat(fd)) != known.signature:  # Another program's version.
+                flush(self.sys.fsync, fd)
+                sync_directory(self.sys, os.path.dirname(self.path))
+                return Flushed(-1)
+            if not self.is_durable:
+                flush(self.sys.fdatasync, fd)
+        return Flushed(known.anatomy.tail if known.anatomy else -1)
 
     def distrust_all(self) -> None:
-        """As `mark_unflushed`, under the mutex: a flush has failed."""
-        self.give_up_log()
+        """Have the next holder, in whichever process, write every byte and the log anew: a flush has failed."""
+        self._close_log(is_trusted=False)
+        self._position = None
         self.write_note(Known(Signature(0, 0, 0, 0), None, new_tag(), "", self.storage.boot, "bytes"))
 
     @property
@@ -233,13 +267,15 @@ class LoggedDocument:
         one that nobody has looked at since the machine was started."""
         if (known := self.known()) is None:
             return len(self.logged()) > (self.sure or 0)
-        return bool(known.doubt) or not self.is_checkpoint
+        return bool(known.doubt) or not self.is_durable
 
-    def owe_flush(self) -> None:
-        """Have the log be flushed before anything under this mutex is acknowledged, unless the document is durable."""
-        if not self.is_checkpoint:
-            self._log()
-            self._owes_flush = True
+    def owe_flush(self) -> bool:
+        """Have the log be flushed before anything under this mutex is acknowledged, unless the document is durable.
+        False: somebody has removed it, so that the document itself must be flushed."""
+        if self.is_durable:
+            return True
+        self._owes_flush = self._log() is not None
+        return self._owes_flush
 
     def log_write(self, records: list[bytes]) -> None:
         """Log what is about to be written to the document; durable once `flush` was called without the mutex."""
@@ -251,26 +287,27 @@ class LoggedDocument:
             if log is None or position is None or not log.put(records, position):
                 log = self._roomy(records)
                 log.put(records, log.position)
-        except OSError:
-            self.give_up_log()
+        except OSError as error:
+            self._refuse_line(error)
             raise
 
-    def set_checkpoint(self, known: Known, *, is_other: bool) -> Known:
+    def set_checkpoint(self, known: Known, flushed: Flushed, *, is_other: bool) -> Known:
         """Note that the document is on the medium as it is.
 
         Args:
             known: As it is.
+            flushed: That it was flushed.
             is_other: Whether it is another file than at the last checkpoint. Nothing may be written to it before the
                 log says so on the medium.
         """
         if self._log() is not None:
             try:
                 log = self._roomy([b" " * 40])
-                log.set_checkpoint(known.anatomy.tail if known.anatomy else -1)
+                log.set_checkpoint(flushed)
                 if is_other:
                     log.flush()
-            except OSError:
-                self.give_up_log()
+            except OSError as error:
+                self._refuse_line(error)
                 raise
             self._position = log.position
         self.write_note(known)
@@ -282,27 +319,24 @@ class LoggedDocument:
             try:
                 log = self._roomy(records)
                 log.note(records)
-            except OSError:
-                self.give_up_log()
+            except OSError as error:
+                self._refuse_line(error)
                 raise
             self._position = log.position
 
-    def give_up_log(self) -> None:
-        """Have the log written anew by the next one: after a flush that failed, another one proves nothing."""
-        log, self._mutex.log = self._mutex.log, None
-        if log is not None:
-            with suppress(OSError):
-                log.withdraw()
-            with suppress(OSError):
-                log.close(is_trusted=False)
-        self._leave_log()
+    def _refuse_line(self, error: OSError) -> None:
+        """A line could not be put into the log: none was. The log is as good as before, unless a flush failed."""
+        if isinstance(error, FlushFailed):
+            self.distrust_all()
+        else:
+            self.withdraw()
 
     def _leave_log(self) -> None:
         """Have the header name no log, before its file goes: another process that has it open would write to it."""
         known = self.known()
         self._position = None
-        if known is not None:
-            self.write_note(known)
+        if known is not None and not self.write_note(known):
+            raise OSError(errno.EIO, f"{self._mutex.name}: its header could not be written")
 
     def _roomy(self, records: list[bytes]) -> Log:
         """The log, with space for a write."""
@@ -311,13 +345,14 @@ class LoggedDocument:
         mode = self.storage.logs.file_mode
         if log is None:
             self.storage.logs.ensure()
-            writes, at = [[self.base()]] if self.base else [], self._secure()
+            writes = [[self.base()]] if self.base else []
+            flushed = self._flush_document()
             self._leave_log()
-            log = mutex.log = Log.make(self.sys, self._path(), mode, writes, at)
+            log = mutex.log = Log.make(self.sys, self._path(), mode, writes, flushed)
         if log.lacks_room(records):
-            at = self._secure()
+            flushed = self._flush_document()
             self._leave_log()
-            mutex.log = log = log.renewed(records, mode, at)
+            mutex.log = log = log.renewed(records, mode, flushed)
         else:
             log.make_room(records)
         if self._position is None or self._position[:2] != log.position[:2]:
@@ -333,25 +368,29 @@ class LoggedDocument:
         self.write_note(known)
         return known
 
-    def write_note(self, known: Known) -> None:
-        """Note how the document is now; what was begun stays in the log, and is not counted."""
+    def write_note(self, known: Known) -> bool:
+        """Note how the document is now; what was begun stays in the log, and is not counted. Whether it could be."""
         mutex = self._mutex
         raw = encode_header(known, self._position)
+        mark = MARKED if known.doubt == "bytes" else b""
         self._is_looked_up = True
         try:
-            self.sys.pwrite(mutex.fd, raw, 0)
-            if mutex.size > HEADER_BYTES:  # A note of an earlier version of Capsule.
+            self.sys.pwrite(mutex.fd, raw + mark, 0)
+            if mutex.size > HEADER_BYTES and not mark:
                 self.sys.ftruncate(mutex.fd, HEADER_BYTES)
-            mutex.size, mutex.memo = HEADER_BYTES, (raw, known, self._position)
+            mutex.size, mutex.memo = HEADER_BYTES + len(mark), (raw, known, self._position)
         except OSError:
             mutex.memo = None
+            return False
+        return True
 
     def withdraw(self) -> bool:
         """Take what was begun out of the log: the document does not have it. Whether that could be done."""
         if self._mutex.log is None:
             return True
         try:
-            self._mutex.log.withdraw()
+            with self._heeding_failed_flush():
+                self._mutex.log.withdraw()
         except OSError:
             return False
         return True
@@ -360,16 +399,17 @@ class LoggedDocument:
         """Have the log hold these records and no others, durably. Known as it is stays known."""
         if self._log() is None:
             return
-        mode, at = self.storage.logs.file_mode, self._secure()
+        mode, flushed = self.storage.logs.file_mode, self._flush_document()
         self._leave_log()
-        try:
-            made = Log.make(self.sys, self._path(), mode, writes, at)
-        except OSError as error:
-            if at is None or error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            # Its texts have to go, most likely to make space: without the old log there is some.
-            self.drop_log()
-            made = Log.make(self.sys, self._path(), mode, writes, at, None)
+        with self._heeding_failed_flush():
+            try:
+                made = Log.make(self.sys, self._path(), mode, writes, flushed)
+            except OSError as error:
+                if flushed is None or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                # Its texts have to go, most likely to make space: without the old log there is some.
+                self.drop_log()
+                made = Log.make(self.sys, self._path(), mode, writes, flushed, None)
         self._close_log()
         self._mutex.log = made
         self._position = made.position
@@ -385,7 +425,8 @@ class LoggedDocument:
             self.sys.unlink(self._path())
         except FileNotFoundError:
             return
-        sync_directory(self.sys, self.storage.logs.path)
+        with self._heeding_failed_flush():
+            sync_directory(self.sys, self.storage.logs.path)
 
     def forget_note(self) -> None:
         """Drop the header: how the document is must be found out anew."""

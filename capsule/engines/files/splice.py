@@ -25,6 +25,10 @@ _QUIET_S = 0.03
 _PATIENCE_S = 2.0
 
 
+class NotAsItWas(OSError):
+    """The system refused a splice, and then to put back what it had overwritten, or to flush that."""
+
+
 class Overtaken(Interfered):
     """The whole splice lies in a file that another one took the name of: its version was there to be read."""
 
@@ -49,7 +53,8 @@ def splice(
     Raises:
         Interfered: Another program wrote the file meanwhile; nothing of the splice is left in it.
         Overtaken: It put another file in its place, which has nothing of the splice.
-        OSError: The system refused; the file is as it was, as far as the system let it.
+        NotAsItWas: The system refused, and may have left a part of it in the file.
+        OSError: The system refused; the file is as it was.
     """
     closing = closing_of(anatomy)
     start = max(anatomy.tail - _BEFORE, 0)
@@ -66,15 +71,17 @@ def splice(
         undisturbed = sys.pread(fd, WIDTH, anatomy.updated_at) == before
         if undisturbed:
             pwrite_all(sys, fd, now, anatomy.updated_at)
-    except OSError:
+    except OSError as error:
         # Not enough space, most likely. The closing overwrites bytes that the file has, so it needs none.
         # Cut first: a crash in between then leaves a torn tail, and not a second end behind the first.
-        with suppress(OSError):
+        try:
             if sys.fstat(fd).st_size <= after.size:
                 sys.ftruncate(fd, anatomy.size)
                 pwrite_all(sys, fd, closing, anatomy.tail)
                 pwrite_all(sys, fd, before, anatomy.updated_at)
                 sys.fdatasync(fd)  # No sector of it may be found behind those of the next one.
+        except OSError:
+            raise NotAsItWas(error.errno, error.strerror) from error
         raise
     try:
         status = sys.lstat(path)
@@ -107,8 +114,11 @@ def _withdraw(sys: Syscalls, fd: int, anatomy: Anatomy, block: bytes) -> None:
     left = rest.lstrip(b"\0")
     if left and block.endswith(left) and len(data) <= tail + len(block):
         white = len(data) - end - len(rest)
-        sys.ftruncate(fd, end + white)
-        sys.fdatasync(fd)
+        try:
+            sys.ftruncate(fd, end + white)
+            sys.fdatasync(fd)
+        except OSError as error:
+            raise NotAsItWas(error.errno, error.strerror) from error
 
 
 def _quiet(sys: Syscalls, fd: int) -> bytes:

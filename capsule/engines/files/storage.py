@@ -35,6 +35,7 @@ from capsule.format.json.anatomy import last_entries
 from capsule.ids import check_id, is_id
 
 _SUFFIX = ".json"
+_MARKING = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FIRST_READ = 4096
 _TAIL_CHUNK = 64 * 1024
 _CONTEXT_LINE = b'\n  "context": '
@@ -123,16 +124,24 @@ class FileStorage:
         return header and header[0]
 
     def raw_header(self, kind: str, id: str) -> bytes:
-        """The bytes of a document's note; one that is being written may look torn. Empty: there is none."""
+        """The bytes of a document's note, and the mark behind it if there is one; a note that is being written may look
+        torn. Empty: there is none."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             fd = self.sys.open(self.mutex_files.file(f"{kind}-{id}"), flags)
             try:
-                return self.sys.pread(fd, note.HEADER_BYTES, 0)
+                return self.sys.pread(fd, note.HEADER_BYTES + len(note.MARKED), 0)
             finally:
                 self.sys.close(fd)
         except OSError:
             return b""
+
+    def mark_unflushed(self, kind: str, id: str) -> None:
+        """Have everybody know that a flush of a document or its log failed: the next holder of its mutex writes all
+        anew, and whoever flushed the log meanwhile does not acknowledge by it. Takes no mutex."""
+        with suppress(OSError), whole_files.opened(self.sys, self.mutex_files.file(f"{kind}-{id}"), _MARKING) as fd:
+            if self.sys.fstat(fd).st_size >= note.HEADER_BYTES:  # Else there is nothing to go by without a look at all.
+                self.sys.pwrite(fd, note.MARKED, note.HEADER_BYTES)
 
     def may_lack(self, kind: str, id: str) -> bool:
         """Whether a power cut may have taken some of what was appended to a document, which its log has then.
@@ -143,7 +152,7 @@ class FileStorage:
             log = Log.open(self.sys, f"{self.logs.path}/{kind}-{id}", None)
             if log is not None:
                 log.close()
-                return not log.position.is_checkpoint
+                return not log.position.is_durable
         return False
 
     def known(self, kind: str, id: str) -> Known | None:

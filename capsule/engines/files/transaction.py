@@ -190,12 +190,12 @@ class FileTransaction:
 
     def ensure_durable(self) -> None:
         """After a flush that failed, every byte is written anew."""
-        self._held.owe_flush()
+        is_in_log = self._held.owe_flush()
         if self._known.doubt == "bytes":
             document = self.document()
             data = codec.encode(document)
             self._go_on(self._held.replace(self._known.signature, data, anatomy.survey(data), []))
-        elif self._known.doubt:
+        elif self._known.doubt or not is_in_log:
             self._go_on(self._held.flush(self._known))
 
     def append(

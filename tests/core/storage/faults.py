@@ -115,7 +115,7 @@ class Flushes(Syscalls):
 def is_checkpoint(root: Path) -> bool:
     """Whether the note says that the document is on the medium."""
     header = note.decode_header((root / ".capsule" / "mutex" / "conversations-plan").read_bytes())
-    return header is not None and header[1] is not None and header[1].is_checkpoint
+    return header is not None and header[1] is not None and header[1].is_durable
 
 
 def texts(store: Store) -> list[str]:

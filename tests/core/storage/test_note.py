@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from capsule.disk.syscalls import Syscalls
 from capsule.disk.whole_files import Signature
 from capsule.engines.files import note
-from capsule.engines.files.disk.log import Log, Position
+from capsule.engines.files.disk.log import Flushed, Log, Position
 from capsule.engines.files.protocols import Known
 from capsule.format.json.anatomy import Anatomy
 
@@ -49,14 +49,14 @@ CHECKPOINT = [b'{"k":"checkpoint","at":7}']
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Log]:
-    log = Log.make(SYS, str(tmp_path / "log"), 0o600, [[b"0"]], 7)
+    log = Log.make(SYS, str(tmp_path / "log"), 0o600, [[b"0"]], Flushed(7))
     yield log
     log.close()
 
 
 def put(log: Log, *records: bytes) -> Log:
     if log.lacks_room(list(records)):
-        log = log.renewed(list(records), 0o600, 7)
+        log = log.renewed(list(records), 0o600, Flushed(7))
     log.make_room(list(records))
     log.put(list(records), log.position)
     log.take()
@@ -98,7 +98,7 @@ def test_a_withdrawn_line_and_its_remains_are_not_read(log: Log) -> None:
 
 def test_a_log_grows_by_zeros_and_is_rewritten_when_full(tmp_path: Path) -> None:
     sizes = set()
-    made = Log.make(SYS, str(tmp_path / "log"), 0o600, [], 7)
+    made = Log.make(SYS, str(tmp_path / "log"), 0o600, [], Flushed(7))
     for n in range(400):
         made = put(made, b"%03d" % n * 1000)
         sizes.add((tmp_path / "log").stat().st_size)

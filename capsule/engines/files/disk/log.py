@@ -3,11 +3,13 @@
 A line is a checksum and the write's records. The checksum goes on from the line before, so that bytes which an earlier
 line left behind the end never count. The file is made of zeros that were flushed, and grows so: a line needs neither
 space nor metadata when it is flushed. A checkpoint is a line that says: the document is on the medium with every write
-before this one, and its entries end at this byte.
+before this one, and its entries end at this byte. The last checkpoint is the only statement of how far the document is
+durable; what else says so repeats it.
 
-What must stay true: a line is whole or it is none; a line whose write failed is taken out again; a line leaves the log
-only behind a checkpoint; and the log holds at least the newest 256 KiB of messages, whatever else was written. The
-module knows of a record only whether it is about a head.
+What must stay true: a line is whole or it is none; a line whose write failed is taken out again; a checkpoint is
+written only by who has flushed the document (`Flushed`); a line leaves the log only behind a checkpoint; and the log
+holds at least the newest 256 KiB of messages, whatever else was written. The module knows of a record only whether it
+is about a head.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from capsule.disk.syscalls import Syscalls
-from capsule.disk.whole_files import pread_all, pwrite_all, sync_directory, write_new
+from capsule.disk.whole_files import FlushFailed, pread_all, pwrite_all, sync_directory, write_new
 
 #: A record that begins so is about a head: many of them never push a message out of the log.
 _HEAD_RECORDS = (b'{"k":"head"', b'{"k":"lock"')
@@ -43,27 +45,34 @@ class Position(NamedTuple):
         size: Its bytes, preallocated.
         end: Where its last line ends.
         crc: The checksum of that line.
-        checkpoint: Where its last checkpoint ends.
+        durable: Where its last checkpoint ends: the document is on the medium with every line up to there.
     """
 
     inode: int
     size: int
     end: int
     crc: int
-    checkpoint: int
+    durable: int
 
     @property
-    def is_checkpoint(self) -> bool:
-        """Whether the document is on the medium with every write that the log has."""
-        return self.checkpoint == self.end
+    def is_durable(self) -> bool:
+        """Whether the document is on the medium with every line of the log."""
+        return self.durable == self.end
+
+
+class Flushed(NamedTuple):
+    """The word of whoever flushed a document that it is on the medium, with every line of its log.
+
+    Attributes:
+        tail: The byte at which its entries end; -1: that is not known.
+    """
+
+    tail: int
 
 
 def without_checkpoints(writes: list[Records]) -> tuple[list[Records], int, int]:
-    """The writes alone; how many of them stand before the last checkpoint; and the byte of that, -1 without one.
-
-    A log without any is of an earlier version of Capsule, which flushed the document at each write.
-    """
-    count, at = max(len(writes) - 1, 0), -1
+    """The writes alone; how many of them stand before the last checkpoint; and the byte of that, -1 without one."""
+    count, at = 0, -1
     result: list[Records] = []
     for records in writes:
         if records[0].startswith(_CHECKPOINT_MARK):
@@ -96,7 +105,7 @@ class Log:
         self._is_sure = is_sure
         self._flushing = threading.Lock()
         self._flushed = 0
-        self._failure: OSError | None = None
+        self._failure: FlushFailed | None = None
         if position is not None and position.inode == status.st_ino and position.size <= status.st_size:
             self.position = position
         else:
@@ -127,29 +136,32 @@ class Log:
 
     @classmethod
     def make(
-        cls, sys: Syscalls, path: str, mode: int, writes: list[Records], at: int | None, room: int | None = 0
+        cls, sys: Syscalls, path: str, mode: int, writes: list[Records], flushed: Flushed | None, room: int | None = 0
     ) -> Log:
         """A new log with these writes and a checkpoint, durable; it takes the place of the one there is.
+
+        Raises `FlushFailed` if it has its name, but that may not be durable; any other OSError: the old one is there.
 
         Args:
             sys: The seam to the system.
             path: Its path.
             mode: The permission bits of its file.
-            writes: The records of each write, oldest first. The document is on the medium with all of them.
-            at: Where the document's entries end; -1: that is not known. None: the document may not be on the medium, so
-                that the checkpoints among the writes stay, and there is no other one.
+            writes: The records of each write, oldest first.
+            flushed: That the document is on the medium with all of them. None: it may not be, so that the checkpoints
+                among the writes stay, and there is no other one.
             room: How many bytes it is to have space for besides; None: none at all, as there is little.
         """
-        lines, end, crc, checkpoint = list[bytes](), 0, 0, 0
-        for records in writes if at is None else [*without_checkpoints(writes)[0], [_CHECKPOINT % at]]:
+        if flushed is not None:
+            writes = [*without_checkpoints(writes)[0], [_CHECKPOINT % flushed.tail]]
+        lines = list[bytes]()
+        end = crc = durable = 0
+        for records in writes:
             line, crc = _line(records, crc)
             lines.append(line)
             end += len(line)
-            checkpoint = end if records[0].startswith(_CHECKPOINT_MARK) else checkpoint
-        size = _SMALLEST
-        while room is not None and size < (end + room) * 3 // 2:  # So that the next one is some way off.
-            size *= 2
-        size = max(size, end)
+            if records[0].startswith(_CHECKPOINT_MARK):
+                durable = end
+        size = max(_SMALLEST, end) if room is None else _size_for(end + room)
         directory, name = os.path.split(path)
         temporary = f"{directory}/.{name}.tmp"
 
@@ -164,7 +176,7 @@ class Log:
         try:
             sys.rename(temporary, path)
             sync_directory(sys, directory)
-            return cls(sys, path, fd, Position(sys.fstat(fd).st_ino, size, end, crc, checkpoint))
+            return cls(sys, path, fd, Position(sys.fstat(fd).st_ino, size, end, crc, durable))
         except BaseException:
             sys.close(fd)
             with suppress(OSError):
@@ -179,7 +191,7 @@ class Log:
             if b"\0" in piece:
                 break
         writes: list[Records] = []
-        at = crc = checkpoint = 0
+        at = crc = durable = 0
         for line in data.split(b"\n")[:-1]:
             body = line[9:]
             seeded = zlib.crc32(body, crc)
@@ -188,9 +200,14 @@ class Log:
             writes.append(body.split(b"\t"))
             at, crc = at + len(line) + 1, seeded
             if body.startswith(_CHECKPOINT_MARK):
-                checkpoint = at
-        self.position = self.position._replace(end=at, crc=crc, checkpoint=checkpoint)
+                durable = at
+        self.position, self._next = self.position._replace(end=at, crc=crc, durable=durable), None
         return writes
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether all of it is on the medium, or will be with the next flush."""
+        return self._is_sure
 
     def lacks_room(self, records: Records) -> bool:
         """Whether it must be written anew before one more write: what is old has to go, or it isn't sure."""
@@ -199,18 +216,18 @@ class Log:
     def _wanted(self, records: Records) -> int:
         return self.position.end + sum(map(len, records)) + len(records) + 9
 
-    def renewed(self, records: Records, mode: int, at: int | None) -> Log:
+    def renewed(self, records: Records, mode: int, flushed: Flushed | None) -> Log:
         """A new log in the place of this one, with space for one more write, from which what is old has gone.
 
         Args:
-            records: Of that write.
+            records: Of that write; none, if it is made for none.
             mode: The permission bits of its file.
-            at: As `make` takes it; if it is None, nothing goes.
+            flushed: As `make` takes it; if it is None, nothing goes.
         """
         kept = self.read()
-        if at is not None:
-            kept = _newest([*without_checkpoints(kept)[0], records])[:-1]
-        made = Log.make(self._sys, self._path, mode, kept, at, self._wanted(records) - self.position.end)
+        if flushed is not None:
+            kept = _newest(without_checkpoints(kept)[0], records)
+        made = Log.make(self._sys, self._path, mode, kept, flushed, self._wanted(records) - self.position.end)
         self.close()
         return made
 
@@ -224,11 +241,14 @@ class Log:
             size *= 2
         try:
             pwrite_all(self._sys, self.fd, bytes(size - had), had)
-            self._sys.fsync(self.fd)
         except OSError:
             with suppress(OSError):
                 self._sys.ftruncate(self.fd, had)
             raise
+        try:
+            self._sys.fsync(self.fd)
+        except OSError as error:
+            raise self._failed(error) from error
         self.position = self.position._replace(size=size)
 
     def put(self, records: Records, position: Position) -> bool:
@@ -241,7 +261,7 @@ class Log:
         Returns:
             False: it ends in another file, or there is no room (`make_room`); nothing was written then.
         """
-        inode, size, at, crc, checkpoint = position
+        inode, size, at, crc, durable = position
         line, crc = _line(records, crc)
         end = at + len(line)
         if inode != self.position.inode or end > size or not self._is_sure:
@@ -249,14 +269,14 @@ class Log:
         if at < self._flushed:  # A line that was counted by nobody stood here.
             with self._flushing:
                 self._flushed = at
-        self.position, self._next = position, Position(inode, size, end, crc, checkpoint)
+        self.position, self._next = position, Position(inode, size, end, crc, durable)
         pwrite_all(self._sys, self.fd, line, at)
         return True
 
     def flush(self) -> None:
         """Make every line durable that is there. The threads that wait meanwhile need no flush of their own.
 
-        Raises `OSError`, and does so ever after: once a flush has failed, another one proves nothing.
+        Raises `FlushFailed`, and does so ever after: once a flush has failed, another one proves nothing.
         """
         with self._flushing:
             if self._failure is not None:
@@ -266,19 +286,22 @@ class Log:
                 try:
                     self._sys.fdatasync(self.fd)
                 except OSError as error:
-                    self._failure = error
-                    raise
+                    raise self._failed(error) from error
                 self._flushed = end
+
+    def _failed(self, error: OSError) -> FlushFailed:
+        self._failure = FlushFailed(error.errno, error.strerror)
+        return self._failure
 
     def note(self, records: Records) -> None:
         """Write a line behind the end, durable with the next one that is `put`."""
         self.put(records, self.position)
         self.take()
 
-    def set_checkpoint(self, at: int) -> None:
-        """Add a checkpoint: the document is on the medium, and its entries end at this byte. Durable with `flush`."""
-        self.note([_CHECKPOINT % at])
-        self.position = self.position._replace(checkpoint=self.position.end)
+    def set_checkpoint(self, flushed: Flushed) -> None:
+        """Add a checkpoint. Durable with `flush`."""
+        self.note([_CHECKPOINT % flushed.tail])
+        self.position = self.position._replace(durable=self.position.end)
 
     def take(self) -> Position:
         """Take the line that was put for written: the document has it. Where the log ends then."""
@@ -290,7 +313,10 @@ class Log:
         if self._next is not None:
             self._next = None
             self._sys.pwrite(self.fd, b"\0", self.position.end)
-            self._sys.fdatasync(self.fd)
+            try:
+                self._sys.fdatasync(self.fd)
+            except OSError as error:
+                raise self._failed(error) from error
 
     def is_at(self, position: Position | None) -> bool:
         """Whether this is still the file that its name stands for, as the header of the note has it: that names none
@@ -312,15 +338,24 @@ class Log:
         with self._flushing:
             fd, self.fd = self.fd, -1
             if not is_trusted and self._failure is None:
-                self._failure = OSError(errno.EIO, "its log had to be given up")
+                self._failure = FlushFailed(errno.EIO, "its log had to be given up")
             self._sys.close(fd)
 
 
-def _newest(writes: list[Records]) -> list[Records]:
-    """The newest of these writes, and of their records: those about heads have a budget of their own."""
+def _size_for(wanted: int) -> int:
+    """How large the file of a log is that needs so many bytes: so large that the next one is some way off."""
+    size = _SMALLEST
+    while size < wanted * 3 // 2:
+        size *= 2
+    return size
+
+
+def _newest(writes: list[Records], following: Records) -> list[Records]:
+    """What stays of these writes if this one follows: the newest records. Those about heads have a budget of their
+    own."""
     heads = messages = 0
     kept: list[Records] = []
-    for records in reversed(writes):
+    for records in [following, *reversed(writes)]:
         chosen = []
         for record in reversed(records):
             if record.startswith(_HEAD_RECORDS):
@@ -332,7 +367,7 @@ def _newest(writes: list[Records]) -> list[Records]:
                     chosen.append(record)
                 messages += len(record)
         kept.append(chosen[::-1])
-    return [records for records in reversed(kept) if records]
+    return [records for records in reversed(kept[1:]) if records]
 
 
 def deleted_record(token: str) -> bytes:
