@@ -17,7 +17,7 @@ from __future__ import annotations
 import errno
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from operator import itemgetter
 from types import TracebackType
@@ -31,6 +31,7 @@ from capsule.engines.files.disk.mutex import Mutex
 from capsule.engines.files.protocols import Known
 from capsule.errors import StorageFailed
 from capsule.format.json.anatomy import Anatomy
+from capsule.timestamps import WIDTH, sortable
 
 if TYPE_CHECKING:
     from capsule.engines.files.storage import FileStorage
@@ -43,6 +44,7 @@ _UNUSED = -1
 #: What stands behind a header while something is to be written anew, as a flush of it failed.
 MARKED = b"!"
 _UNFLUSHED = "what was written is there, but a power cut may take it, as its flush failed; repeat it under the same key"
+_DOUBTS = ("", "name", "bytes", "restored")
 _described = itemgetter("tag", "stamp", "boot", "doubt", "newest", "time")
 
 
@@ -70,18 +72,50 @@ def encode_header(known: Known, log: Position | None) -> bytes:
 
 
 def decode_header(raw: bytes) -> tuple[Known, Position | None] | None:
-    """What a header says: the document as the last writer left it, and where the log ended; None when it is none."""
+    """What a header says: the document as the last writer left it, and where the log ended; None when it is none.
+
+    A true checksum says nothing of what is below it: a header whose fields can't be is none either.
+    """
     body = raw[9 : HEADER_BYTES - 1]
     if not body.startswith(_MARK) or raw[:8] != b"%08x" % zlib.crc32(body):
         return None
-    fields = orjson.loads(body)
-    at, log = fields["at"], fields["log"]
-    known = Known(
-        Signature(*fields["file"]),
-        None if at is None else Anatomy(*at[:2], *at[3:]),
-        *_described(fields),
-    )
-    return known, None if log is None else Position(*log)
+    try:
+        fields = orjson.loads(body)
+        at, log = fields["at"], fields["log"]
+        known = Known(
+            Signature(*fields["file"]),
+            None if at is None else Anatomy(*at[:2], *at[3:]),
+            *_described(fields),
+        )
+        position = None if log is None else Position(*log)
+    except (ValueError, KeyError, TypeError):
+        return None
+    return (known, position) if _can_be(known, position) else None
+
+
+def _can_be(known: Known, position: Position | None) -> bool:
+    """Whether all fields of a header are of their types, and all offsets in it within what they are offsets of."""
+    at, signature = known.anatomy, known.signature
+    if not _are_counts(signature[:2]) or not all(type(time) is int for time in signature[2:]):
+        return False
+    if not all(isinstance(text, str) for text in known[2:]) or known.doubt not in _DOUBTS:
+        return False
+    if not all(not stamp or sortable(stamp) for stamp in (known.stamp, known.newest, known.time)):
+        return False
+    if position is not None and not _are_counts(position):
+        return False
+    if position is not None and not position.durable <= position.end <= position.size:
+        return False
+    if at is None:
+        return True
+    if not _are_counts(at[:-1]) or not isinstance(at.ends_active, bool) or len(known.stamp) != WIDTH:
+        return False
+    is_within = at.updated_at + WIDTH < at.context < at.history <= at.tail < at.size == signature.size
+    return is_within and at.entries <= at.tail - at.history
+
+
+def _are_counts(values: Iterable[object]) -> bool:
+    return all(type(value) is int and value >= 0 for value in values)
 
 
 class LoggedDocument:

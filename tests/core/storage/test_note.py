@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capsule import Store
 from capsule.disk.syscalls import Syscalls
 from capsule.disk.whole_files import Signature
 from capsule.engines.files import note
@@ -20,16 +23,33 @@ from capsule.format.json.anatomy import Anatomy
 SYS = Syscalls()
 BIG = 2**63 - 1
 STAMP = "2025-01-12T10:30:00.000Z"
-KNOWN = Known(Signature(1, 2, 3, 4), Anatomy(7, 6, 5, 4, 3, 2, 1), note.new_tag(), STAMP, "b" * 36, "", STAMP, STAMP)
+KNOWN = Known(
+    Signature(1, 900, 3, 4),
+    Anatomy(900, 100, 200, 300, 800, 2, True),
+    note.new_tag(),
+    STAMP,
+    "b" * 36,
+    "",
+    STAMP,
+    STAMP,
+)
+LAST = "9999-12-31T23:59:59.999Z"
 HUGE = Known(
-    Signature(BIG, BIG, BIG, BIG), Anatomy(*[2**50] * 7), note.new_tag(), "9" * 24, "b" * 36, "name", "9" * 24, "9" * 24
+    Signature(BIG, 2**50 + 90, BIG, BIG),
+    Anatomy(2**50 + 90, 2**50, 2**50 + 30, 2**50 + 31, 2**50 + 80, 1),
+    note.new_tag(),
+    LAST,
+    "b" * 36,
+    "name",
+    LAST,
+    LAST,
 )
 
 
 def test_a_header_with_any_wrong_byte_is_refused() -> None:
     for known, position in (
         (KNOWN, None),
-        (KNOWN._replace(anatomy=None, doubt="bytes"), Position(1, 2, 3, 4, 5)),
+        (KNOWN._replace(anatomy=None, doubt="bytes"), Position(1, 9, 5, 4, 3)),
         (HUGE, Position(BIG, 2**40, 2**40, 2**32 - 1, 2**40)),
     ):
         raw = note.encode_header(known, position)
@@ -39,9 +59,65 @@ def test_a_header_with_any_wrong_byte_is_refused() -> None:
         assert note.decode_header(raw[:-50]) is None
 
 
+#: What is put in the place of a field, or of one thing in it.
+WRONG = (None, -1, 2**40, "x", [1])
+
+
+def places_in(raw: bytes) -> list[tuple[str, int | None]]:
+    """The fields of a header, and the places in those that are lists."""
+    fields = orjson.loads(raw[9:])
+    lists = [(name, place) for name, value in fields.items() if isinstance(value, list) for place in range(len(value))]
+    return [*((name, None) for name in fields), *lists]
+
+
+def spoil(mutex: Path, name: str, place: int | None, wrong: object) -> None:
+    """Put something wrong into the header of a note, under a true checksum."""
+    fields = orjson.loads(mutex.read_bytes()[9:])
+    if place is None:
+        fields[name] = wrong
+    else:
+        fields[name][place] = wrong
+    body = orjson.dumps(fields).ljust(note.HEADER_BYTES - 10)
+    mutex.write_bytes(b"%08x %b\n" % (zlib.crc32(body), body))
+
+
+@pytest.mark.slow
+def test_a_header_with_a_true_checksum_and_wrong_fields_costs_a_look_at_the_document(root: Path, store: Store) -> None:
+    mutex = root / ".capsule" / "mutex" / "conversations-plan"
+    expected = ["one"]
+    for name, place in places_in(mutex.read_bytes()):
+        for wrong in WRONG:
+            store.append("plan", content=f"sound {len(expected)}")  # So that there is a log for the header to name.
+            expected.append(f"sound {len(expected)}")
+            spoil(mutex, name, place, wrong)
+            store.flush()
+            spoil(mutex, name, place, wrong)
+            assert [head.title for head in store.heads()] == ["Plan"]
+            spoil(mutex, name, place, wrong)
+            assert [message.content for message in store.load("plan").history] == expected, (name, place, wrong)
+            spoil(mutex, name, place, wrong)
+            store.append("plan", content=f"spoilt {len(expected)}")
+            expected.append(f"spoilt {len(expected)}")
+
+
 @given(st.binary(max_size=2000))
 def test_random_bytes_are_no_header(data: bytes) -> None:
     assert note.decode_header(data) is None
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    Store.init(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def store(root: Path) -> Iterator[Store]:
+    """A store with a conversation that has a note and a log."""
+    with Store.open(root, keep_locks=False) as store:
+        store.create(id="plan", title="Plan", type="group")
+        store.append("plan", content="one")
+        yield store
 
 
 CHECKPOINT = [b'{"k":"checkpoint","at":7}']
