@@ -337,9 +337,13 @@ class LoggedDocument:
         if self._log() is not None:
             try:
                 log = self._roomy([b" " * 40])
-                log.set_checkpoint(flushed)
-                if is_other:
-                    log.flush()
+                if log.is_too_large():
+                    self._leave_log()
+                    log = self._mutex.log = log.renewed([], self.storage.logs.file_mode, flushed)
+                else:
+                    log.set_checkpoint(flushed)
+                    if is_other:
+                        log.flush()
             except OSError as error:
                 self._refuse_line(error)
                 raise

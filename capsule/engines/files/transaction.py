@@ -22,7 +22,7 @@ from capsule.format import migrations
 from capsule.format.documents.head import HeadCache
 from capsule.format.fields import names
 from capsule.format.json import anatomy, canonical, codec
-from capsule.format.saved.records import append_record, appended, head_record, lock_record, records_between
+from capsule.format.saved.records import append_records, appended, head_record, lock_record, records_between
 from capsule.format.validation import decoded
 
 if TYPE_CHECKING:
@@ -215,17 +215,17 @@ class FileTransaction:
             changed = self._with_head(head or head_in(self.document()) | {"updatedAt": stamp})
             changed |= {"history": [*changed["history"], *entries]}
             count = len(changed["history"])
-            self._replace(changed, [append_record(stamp, entries, count), head_record(stamp, changed, count)])
+            self._replace(changed, [*append_records(stamp, entries, count), head_record(stamp, changed, count)])
             return
         if at.ends_active != ends_active:
             self._known = self._known._replace(anatomy=at._replace(ends_active=ends_active))
         count = at.entries + len(entries)
         if head is None:
-            record = append_record(stamp, entries, count, at.tail)
-            self._go_on(self._held.splice(self._known, encoded, stamp, [record], time))
+            records = append_records(stamp, entries, count, at.tail)
+            self._go_on(self._held.splice(self._known, encoded, stamp, records, time))
         else:
             self._known = self._known._replace(time=time)
-            records = [append_record(stamp, entries, count), head_record(stamp, head, count)]
+            records = [*append_records(stamp, entries, count), head_record(stamp, head, count)]
             self._rehead(head, encoded, records, None)
 
     def set_head(

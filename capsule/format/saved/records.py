@@ -29,14 +29,28 @@ from capsule.format.documents.message import saying
 from capsule.format.fields import names
 from capsule.format.json import codec
 
+_RECORD_BYTES = 64 << 10
 #: What of a capsule is merged as its head: what the store changes without rewriting the whole.
 HEAD = frozenset(names("")) - {"updatedAt", "history", "context"}
 
 
-def append_record(stamp: str, entries: Iterable[Mapping[str, Any]], count: int, at: int = -1) -> bytes:
-    """The record of an append: its `updatedAt`, its messages, their number from then on, and the byte at which they are
-    spliced in (-1: they are not)."""
-    return orjson.dumps({"k": "append", "u": stamp, "n": count, "at": at, "e": list(entries)})
+def append_records(stamp: str, entries: Iterable[Mapping[str, Any]], count: int, at: int = -1) -> list[bytes]:
+    """The records of an append: its `updatedAt`, its messages, their number from then on, and the byte at which they
+    are spliced in (-1: they are not).
+
+    A long append has several, of about 64 KiB, so that the log can drop its oldest messages. The first has the byte.
+    """
+    pieces = list(map(orjson.dumps, entries))
+    records: list[bytes] = []
+    before = count - len(pieces)
+    start = size = 0
+    for end, piece in enumerate(pieces, start=1):
+        size += len(piece)
+        if size >= _RECORD_BYTES or end == len(pieces):
+            record = {"k": "append", "u": stamp, "n": before + end, "at": -1 if records else at, "e": []}
+            records.append(orjson.dumps(record)[:-2] + b",".join(pieces[start:end]) + b"]}")
+            start, size = end, 0
+    return records
 
 
 def put_record(record: Mapping[str, Any], entries: Iterable[Mapping[str, Any]]) -> bytes:
@@ -171,8 +185,15 @@ def appended(records: list[list[bytes]]) -> list[dict[str, Any]]:
 
 def splices(records: list[list[bytes]]) -> list[tuple[int, list[dict[str, Any]], str]]:
     """The splices that are remembered, the latest first: where, the messages, and the `updatedAt`."""
-    appends = [write for write in decoded(records) if write.kind == "append" and write.record.get("at", -1) >= 0]
-    return [(write.record["at"], write.entries, write.record["u"]) for write in reversed(appends) if write.entries]
+    found: list[tuple[int, list[dict[str, Any]], str]] = []
+    place = -1
+    for write in decoded(records):
+        if write.kind == "append" and write.record.get("at", -1) >= 0:
+            found.append((write.record["at"], list(write.entries), write.record["u"]))
+            place = write.place
+        elif write.kind == "append" and write.place == place:
+            found[-1][1].extend(write.entries)
+    return [splice for splice in reversed(found) if splice[1]]
 
 
 def identified(history: list[dict[str, Any]], records: list[list[bytes]]) -> list[dict[str, Any]]:

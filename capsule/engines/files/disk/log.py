@@ -231,6 +231,14 @@ class Log:
         self.close()
         return made
 
+    def is_too_large(self) -> bool:
+        """Whether it is larger than usual, and would be smaller if it were `renewed`. Costs reading a large one."""
+        if self.position.size <= _LARGEST:
+            return False
+        kept = _newest(without_checkpoints(self.read())[0], [])
+        checkpoint = len(_CHECKPOINT) + 64
+        return _size_for(sum(len(_line(records, 0)[0]) for records in kept) + checkpoint) < self.position.size
+
     def make_room(self, records: Records) -> None:
         """Make space for one more write, unless it `lacks_room`."""
         had, wanted = self.position.size, self._wanted(records)
