@@ -26,7 +26,6 @@ import orjson
 from capsule.engines.index.heads import HEAD_COLUMNS, head_of
 from capsule.engines.index.visibility import SEES_ALL, VisibilityFilter
 from capsule.format.documents.head import Head
-from capsule.format.facts import FIELDS, NUMBER, TEXT
 from capsule.timestamps import from_ms
 
 if TYPE_CHECKING:
@@ -64,6 +63,7 @@ def last_valid_version(db: sqlite3.Connection, id: str) -> tuple[dict[str, Any],
     # Only a damaged file needs these; a list must not wait for them.
     from capsule.engines.index.reading import lines_of, messages_of
     from capsule.format.documents.new import empty_context, new_metadata
+    from capsule.format.facts import FIELDS, NUMBER, TEXT
     from capsule.format.json.canonical import order_message
 
     columns = HEAD_COLUMNS.replace("damaged", "''")
